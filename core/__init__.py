@@ -1,0 +1,1 @@
+"""What the agent and the server must spell alike: stages, names, the histogram, configuration, errors."""

@@ -1,0 +1,249 @@
+"""The histogram everything is counted in: base-2 exponential, scale 5, mergeable by addition.
+
+Bucket i holds values in (2**(i/32), 2**((i+1)/32)]: 32 buckets a doubling, each 2.19 % wide. A value read back as the
+middle of its bucket is therefore within 1.1 % of what was recorded (`MAX_RELATIVE_ERROR`), for any value from one
+nanosecond up. Merging adds bucket counts, so it is exact, commutative and associative over threads, processes,
+replicas, time and databases.
+
+Source: OpenTelemetry metrics data model, "ExponentialHistogram" (base = 2**(2**-scale), upper-inclusive buckets).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SCALE = 5
+# OpenTelemetry allows scales from -10 to 20.
+MIN_SCALE, MAX_SCALE = -10, 20
+# Below a nanosecond a duration is zero: no clock we read resolves less.
+ZERO_THRESHOLD = 1e-9
+# Half a bucket, relative to its lower edge: (2**(1/32) - 1) / 2.
+MAX_RELATIVE_ERROR = (2 ** (1 / 32) - 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value read from a histogram, with the band it is certain to lie in.
+
+    Args:
+        value: The best estimate.
+        low: Nothing smaller is possible.
+        high: Nothing larger is possible.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def bucket_index(value: float, scale: int = SCALE) -> int:
+    """Return the index of the bucket that holds *value*, which must be above zero.
+
+    >>> bucket_index(1.0), bucket_index(2.0), bucket_index(2.0001)
+    (-1, 31, 32)
+    """
+    return math.ceil(math.ldexp(math.log2(value), scale)) - 1
+
+
+def bucket_bounds(index: int, scale: int = SCALE) -> tuple[float, float]:
+    """Return the edges (low, high] of bucket *index*; edges outside the range of a float are cut to it."""
+    return _edge(index, scale), _edge(index + 1, scale)
+
+
+def bucket_middle(index: int, scale: int = SCALE) -> float:
+    """Return the middle of bucket *index*: the point with the smallest largest relative error."""
+    low, high = bucket_bounds(index, scale)
+    return low + (high - low) / 2
+
+
+def rank_of(quantile: float, count: int) -> int:
+    """Return which request, counted from 1 in order of latency, stands at *quantile* (nearest rank).
+
+    >>> rank_of(0.99, 100), rank_of(0.5, 1), rank_of(0.07, 100)
+    (99, 1, 7)
+    """
+    # The small term undoes float dust: 0.07 * 100 is 7.000000000000001.
+    return min(max(1, math.ceil(quantile * count - 1e-9)), count)
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of non-negative values in exponential buckets.
+
+    Args:
+        scale: Buckets a doubling, as the exponent: 2**scale. [-10..20]
+        buckets: Bucket index to count. Only counts above zero are kept.
+        zero: How many values were below `ZERO_THRESHOLD`.
+        sum: The exact sum of all values. [the unit of the values]
+    """
+
+    scale: int = SCALE
+    buckets: dict[int, int] = field(default_factory=dict[int, int])
+    zero: int = 0
+    sum: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many values were recorded."""
+        return self.zero + sum(self.buckets.values())
+
+    def record(self, value: float, count: int = 1) -> None:
+        """Count *value*, *count* times.
+
+        Raises:
+            ValueError: *value* is negative or not a finite number, or *count* is negative.
+        """
+        if not (0 <= value < math.inf):
+            msg = f"a histogram takes finite values from 0 up, got {value!r}"
+            raise ValueError(msg)
+        if count < 0:
+            msg = f"a count must not be negative, got {count!r}"
+            raise ValueError(msg)
+        if count == 0:
+            return
+        self.sum += value * count
+        if value < ZERO_THRESHOLD:
+            self.zero += count
+            return
+        index = bucket_index(value, self.scale)
+        self.buckets[index] = self.buckets.get(index, 0) + count
+
+    def merge(self, other: Histogram) -> None:
+        """Add *other* to this histogram; the result has the coarser of the two scales."""
+        if self.scale > other.scale:
+            self.downscale(other.scale)
+        shift = other.scale - self.scale
+        for index, count in other.buckets.items():
+            self.buckets[index >> shift] = self.buckets.get(index >> shift, 0) + count
+        self.zero += other.zero
+        self.sum += other.sum
+
+    def downscale(self, scale: int) -> None:
+        """Make the buckets coarser, to *scale*; counts stay exact.
+
+        Raises:
+            ValueError: *scale* is finer than the present one: what was merged cannot be told apart again.
+        """
+        if scale > self.scale:
+            msg = f"a histogram of scale {self.scale} cannot be refined to scale {scale}"
+            raise ValueError(msg)
+        shift = self.scale - scale
+        coarse: dict[int, int] = {}
+        for index, count in self.buckets.items():
+            coarse[index >> shift] = coarse.get(index >> shift, 0) + count
+        self.buckets, self.scale = coarse, scale
+
+    def quantile(self, quantile: float) -> Estimate | None:
+        """Return the value at *quantile* (nearest rank) as the middle of its bucket, with the bucket as its band.
+
+        Returns:
+            None when nothing was recorded.
+
+        Raises:
+            ValueError: *quantile* is outside [0, 1].
+        """
+        if not 0 <= quantile <= 1:
+            msg = f"a quantile lies between 0 and 1, got {quantile!r} (write p99 as 0.99)"
+            raise ValueError(msg)
+        total = self.count
+        if total == 0:
+            return None
+        left = rank_of(quantile, total) - self.zero
+        if left <= 0:
+            return Estimate(0.0, 0.0, ZERO_THRESHOLD)
+        for index in sorted(self.buckets):
+            left -= self.buckets[index]
+            if left <= 0:
+                return Estimate(bucket_middle(index, self.scale), *bucket_bounds(index, self.scale))
+        raise AssertionError  # the counts add up to `total`
+
+    def count_above(self, threshold: float) -> Estimate:
+        """Return how many values are above *threshold*.
+
+        The bucket the threshold falls into is split log-linearly; `low` leaves all of it out, `high` takes all of it.
+        """
+        if threshold < ZERO_THRESHOLD:
+            above = self.count - self.zero
+            return Estimate(above, above, above)
+        split = bucket_index(threshold, self.scale)
+        beyond = sum(count for index, count in self.buckets.items() if index > split)
+        inside = self.buckets.get(split, 0)
+        share = 1 - (math.ldexp(math.log2(threshold), self.scale) - split)
+        # Upper edges are inclusive: a threshold that stands on one leaves nothing of its bucket above it.
+        high = beyond if share <= 0 else beyond + inside
+        return Estimate(beyond + inside * max(share, 0.0), beyond, high)
+
+    def fraction_below(self, threshold: float) -> Estimate | None:
+        """Return the share of values at or below *threshold*, or None when nothing was recorded."""
+        total = self.count
+        if total == 0:
+            return None
+        above = self.count_above(threshold)
+        return Estimate(1 - above.value / total, 1 - above.high / total, 1 - above.low / total)
+
+    def to_otlp(self) -> dict[str, Any]:
+        """Return the fields of an OTLP ExponentialHistogramDataPoint in its JSON form (64-bit integers as strings)."""
+        offset, counts = dense(self.buckets)
+        return {
+            "count": str(self.count),
+            "sum": self.sum,
+            "scale": self.scale,
+            "zeroCount": str(self.zero),
+            "zeroThreshold": ZERO_THRESHOLD,
+            "positive": {"offset": offset, "bucketCounts": [str(count) for count in counts]},
+        }
+
+    @classmethod
+    def from_otlp(cls, *, scale: int, zero: int, offset: int, counts: Iterable[int], total: float) -> Histogram:
+        """Build a histogram from the fields of an OTLP data point; a scale finer than ours is made coarser.
+
+        Args:
+            scale: The point's scale. [-10..20]
+            zero: Its zero_count.
+            offset: positive.offset, the index of the first bucket.
+            counts: positive.bucket_counts.
+            total: The point's sum.
+
+        Raises:
+            ValueError: A field is outside what OTLP allows, or the buckets lie outside the range of a float.
+        """
+        if not MIN_SCALE <= scale <= MAX_SCALE:
+            msg = f"scale must lie between {MIN_SCALE} and {MAX_SCALE}, got {scale}"
+            raise ValueError(msg)
+        if not math.isfinite(total):
+            msg = f"sum must be a finite number, got {total}"
+            raise ValueError(msg)
+        filled = {offset + step: count for step, count in enumerate(counts) if count}
+        if zero < 0 or any(count < 0 for count in filled.values()):
+            msg = "counts must not be negative"
+            raise ValueError(msg)
+        histogram = cls(scale=scale, buckets=filled, zero=zero, sum=total)
+        if scale > SCALE:
+            histogram.downscale(SCALE)
+        limit = math.ldexp(1075, histogram.scale)
+        if any(abs(index) > limit for index in histogram.buckets):
+            msg = f"bucket offset {offset} lies outside the range of a 64-bit float at scale {scale}"
+            raise ValueError(msg)
+        return histogram
+
+
+def dense(buckets: Mapping[int, int]) -> tuple[int, list[int]]:
+    """Return sparse *buckets* as OTLP writes them: the first index and every count from there on.
+
+    >>> dense({3: 1, 5: 2})
+    (3, [1, 0, 2])
+    """
+    if not buckets:
+        return 0, []
+    first, last = min(buckets), max(buckets)
+    return first, [buckets.get(index, 0) for index in range(first, last + 1)]
+
+
+def _edge(index: int, scale: int) -> float:
+    exponent = math.ldexp(index, -scale)
+    if exponent >= 1024:  # noqa: PLR2004 - 2**1024 is past the largest float
+        return math.nextafter(math.inf, 0)
+    return 2.0**exponent

@@ -1,0 +1,48 @@
+"""Reading settings: durations and sizes as people write them, and errors that name the key, the value and the cure."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from .errors import ConfigError
+
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_BYTES = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
+
+
+def parse_duration(text: str, key: str) -> timedelta:
+    """Read a duration such as `250ms`, `5m` or `30d`.
+
+    Args:
+        text: What the user wrote.
+        key: Where it was written, for the error message.
+
+    Raises:
+        ConfigError: *text* is not a number with a unit.
+
+    >>> parse_duration("90s", "window")
+    datetime.timedelta(seconds=90)
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in _SECONDS:
+        msg = f"{key} is {text!r}; write a number and a unit (us, ms, s, m, h, d, w), such as 250ms or 30d"
+        raise ConfigError(msg)
+    return timedelta(seconds=float(match[1]) * _SECONDS[match[2].lower()])
+
+
+def parse_size(text: str, key: str) -> int:
+    """Read a size such as `16MiB` as bytes.
+
+    Raises:
+        ConfigError: *text* is not a number with a unit.
+
+    >>> parse_size("16MiB", "limit")
+    16777216
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in _BYTES:
+        msg = f"{key} is {text!r}; write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB), such as 16MiB"
+        raise ConfigError(msg)
+    return int(float(match[1]) * _BYTES[match[2].lower()])
