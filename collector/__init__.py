@@ -1,0 +1,1 @@
+"""OTLP in, validation, the store and its queries."""

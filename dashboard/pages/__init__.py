@@ -1,0 +1,1 @@
+"""One module a page: what is read for it and how it is laid out."""

@@ -1,0 +1,68 @@
+# Stagelens: the commands people and CI use. `make` lists them.
+#
+# INSTALL=wheel builds a wheel and installs that instead of an editable install.
+
+PYTHON  ?= python3
+INSTALL ?= editable
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SUDO    := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check types format build clean
+
+help: ## list these commands
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model service with Stagelens on it; Ctrl-C stops everything
+	@exec $(BIN)/python examples/demo/run.py
+
+test: $(VENV)/dev-$(INSTALL) chromium ## install everything the tests need, and run them all
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/dev-$(INSTALL) ## pyright, strict
+	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/stagelens
+	$(BIN)/pyright
+
+format: $(VENV)/dev-$(INSTALL) ## let ruff format and fix what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+build: $(VENV)/dev-$(INSTALL) ## sdist and wheel into dist/
+	rm -rf build dist
+	$(BIN)/python -m build --outdir dist .
+
+clean: ## remove what these commands made
+	rm -rf $(VENV) build dist artifacts stagelens.egg-info .pytest_cache .ruff_cache .hypothesis
+
+# The browser of the dashboard's tests: Debian's, where we may install it; else the tests say what is missing.
+.PHONY: chromium
+chromium:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	  echo "installing chromium (apt) for the browser tests"; \
+	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	|| { [ -z "$$CI" ] && echo "chromium could not be installed: the browser tests will be skipped (apt-get install chromium)"; }
+
+# One stamp for each set of extras and way of installing: installing again happens only when pyproject.toml changes.
+$(VENV)/%-editable: pyproject.toml | $(VENV)/bin/python
+	@echo "installing stagelens[$*] into $(VENV) (the first time takes a few minutes)"
+	@$(PIP) install --editable '.[$*]'
+	@rm -f $(VENV)/*-wheel; touch $@
+
+$(VENV)/%-wheel: pyproject.toml $(shell git ls-files '*.py' 'dashboard/assets/*' 2>/dev/null) | $(VENV)/bin/python
+	@echo "building a wheel and installing stagelens[$*] from it into $(VENV)"
+	@rm -rf build $(VENV)/wheel && $(PIP) wheel --no-deps --wheel-dir $(VENV)/wheel .
+	@$(PIP) install "$$(ls $(VENV)/wheel/stagelens-*.whl)[$*]"
+	@$(PIP) install --force-reinstall --no-deps $(VENV)/wheel/stagelens-*.whl
+	@rm -rf build; rm -f $(VENV)/*-editable; touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Stagelens needs Python 3.11 or newer; $(PYTHON) is older. Name another: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)

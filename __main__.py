@@ -1,0 +1,209 @@
+"""The command line. Each command loads its own part only, so that `stagelens run` costs nothing of the server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import FrameType
+from typing import TYPE_CHECKING, Protocol
+
+from . import __version__
+from .core.errors import StagelensError
+
+if TYPE_CHECKING:
+    from .collector.store import Store
+
+DESCRIPTION = "Stagelens shows where the time of inference requests goes, and why p99 is not p50."
+
+EPILOG = """\
+first steps:
+  stagelens up                        collector, dashboard and alerts over one SQLite file
+  stagelens run -- python serve.py    your own service, timed stage by stage, without a change to it
+
+`stagelens COMMAND --help` names the options of a command; each can be an environment variable as well.
+"""
+
+# What a command takes: option, environment variable, help with unit and default.
+STORE = (
+    ("--database", "STAGELENS_DATABASE", "where everything is kept (default sqlite:///stagelens.db, in this folder)"),
+)
+COLLECTOR = (
+    ("--collector-host", "STAGELENS_COLLECTOR_HOST", "address for OTLP/HTTP (default 127.0.0.1)"),
+    ("--collector-port", "STAGELENS_COLLECTOR_PORT", "port for OTLP/HTTP, 0 for any (default 4318)"),
+)
+DASHBOARD = (
+    ("--dashboard-host", "STAGELENS_DASHBOARD_HOST", "address of the dashboard (default 127.0.0.1)"),
+    ("--dashboard-port", "STAGELENS_DASHBOARD_PORT", "port of the dashboard, 0 for any (default 8600)"),
+)
+ALERTS = (("--slo", "STAGELENS_SLO_FILE", "objectives and channels (default slo.yaml, if this folder has one)"),)
+
+SERVERS: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
+    "up": ("collector, alerts and dashboard in one process", (*STORE, *COLLECTOR, *DASHBOARD, *ALERTS)),
+    "collector": ("receive OTLP and keep it in the store", (*STORE, *COLLECTOR)),
+    "alerts": ("evaluate the objectives and deliver alerts", (*STORE, *ALERTS)),
+    "dashboard": ("serve the pages", (*STORE, *DASHBOARD, *ALERTS)),
+}
+
+
+class Part(Protocol):
+    """A part of the server that runs in threads of its own."""
+
+    def start(self) -> None:
+        """Return once it serves."""
+        ...
+
+    def stop(self) -> None:
+        """Finish what was accepted, then return."""
+        ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: The words after `stagelens`; those of this process when left out.
+
+    Returns:
+        The exit code: 0 done, 1 an error that was explained, 2 a wrong command line.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # What follows `run` is somebody else's command line: argparse must not look at it.
+    if words[:1] == ["run"]:
+        return _explained(lambda: _run(words[1:]))
+    if words[:1] == ["check"]:
+        return _explained(lambda: _check(words[1:]))
+    options = _parser().parse_args(words)
+    return _explained(lambda: _serve(options.command, _environment(options)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("stagelens", description=DESCRIPTION, epilog=EPILOG, formatter_class=layout)
+    parser.add_argument("--version", action="version", version=f"stagelens {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("run", help="start your own program with every request timed")
+    commands.add_parser("check", help="validate an SLO file: file, line, key, value, cure")
+    for name, (meaning, options) in SERVERS.items():
+        command = commands.add_parser(name, help=meaning, description=meaning[0].upper() + meaning[1:] + ".")
+        for option, variable, text in options:
+            command.add_argument(option, dest=variable, metavar="X", help=f"{text} [{variable}]")
+    return parser
+
+
+def _environment(options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment with the options given on the command line over it."""
+    given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value is not None}
+    environment = os.environ | given
+    host = environment.get("STAGELENS_DASHBOARD_HOST") or "127.0.0.1"
+    port = environment.get("STAGELENS_DASHBOARD_PORT") or "8600"
+    # Links in alerts lead to the dashboard beside them unless somebody says otherwise.
+    environment.setdefault("STAGELENS_DASHBOARD_URL", f"http://{host}:{port}")
+    return environment
+
+
+def _explained(command: Callable[[], int]) -> int:
+    """Run *command*; an error meant for the user is printed without a traceback."""
+    try:
+        return command()
+    except StagelensError as error:
+        print(f"stagelens: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("", "stagelens"):
+            raise
+        cure = 'pip install "stagelens[server]"'
+        print(
+            f"stagelens: this command needs the server extra ({error.name} is not installed).\n    {cure}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _run(words: list[str]) -> int:
+    from .instrumentors import run  # noqa: PLC0415 - the module's docstring says why
+
+    return run.main(words)
+
+
+def _check(words: list[str]) -> int:
+    from .alerts import check  # noqa: PLC0415
+
+    return check.main(words)
+
+
+def _serve(command: str, environment: Mapping[str, str]) -> int:
+    """Run the parts *command* names until SIGTERM or Ctrl-C, then drain them in reverse."""
+    from .collector.config import CollectorConfig  # noqa: PLC0415
+    from .collector.store import Store  # noqa: PLC0415
+
+    _log_to_stderr()
+    stopped = _stop_on_signals()
+    settings = CollectorConfig.from_env(environment)
+    with ExitStack() as stack:
+        store = Store.open(settings.database, retention=settings.retention)
+        stack.callback(store.close)
+        lines = [f"database   {settings.database}"]
+        # All are made, and so all settings read, before the first one starts.
+        for part, line in _parts(command, environment, store):
+            part.start()
+            stack.callback(part.stop)
+            lines.append(line())
+        print(f"stagelens {__version__}", *lines, sep="\n  ", flush=True)
+        stopped.wait()
+        print("stagelens: stopping, finishing what was accepted", flush=True)
+    return 0
+
+
+def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[tuple[Part, Callable[[], str]]]:
+    """Return the parts *command* runs, each with what to say of it once it has started."""
+    from .alerts.serve import Alerts, AlertsConfig  # noqa: PLC0415
+
+    alerts = Alerts(AlertsConfig.from_env(environment), store)
+    parts: list[tuple[Part, Callable[[], str]]] = []
+    if command in ("up", "collector"):
+        from .collector.serve import Collector, CollectorConfig  # noqa: PLC0415
+
+        collector = Collector(CollectorConfig.from_env(environment), store)
+        parts.append((collector, lambda: f"OTLP/HTTP  {_url(collector.address)}"))
+    if command in ("up", "alerts"):
+        parts.append((alerts, lambda: f"alerts     {alerts.file.path or 'none: there is no slo.yaml'}"))
+    if command in ("up", "dashboard"):
+        from .dashboard.serve import Dashboard, DashboardConfig  # noqa: PLC0415
+
+        dashboard = Dashboard(DashboardConfig.from_env(environment), store, alerts.reader)
+        parts.append((dashboard, lambda: f"dashboard  {_url(dashboard.address)}"))
+    return parts
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # What these say when all is well is of no use to an operator.
+    for library in ("alembic", "httpx", "uvicorn", "waitress", "werkzeug"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def _url(address: tuple[str, int]) -> str:
+    return f"http://{address[0]}:{address[1]}"
+
+
+def _stop_on_signals() -> threading.Event:
+    """Return an event that SIGTERM and the first Ctrl-C set; a second Ctrl-C ends at once."""
+    stopped = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    return stopped
+
+
+if __name__ == "__main__":
+    sys.exit(main())

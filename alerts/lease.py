@@ -1,0 +1,45 @@
+"""A lease: the right to do something alone, held in the database, lost when its holder stops renewing it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+from sqlalchemy import Connection, insert, or_, select, update
+
+from .schema import leases
+
+
+def new_holder() -> str:
+    """Return a name for this process that no other has."""
+    return f"{os.getpid()}-{secrets.token_hex(6)}"
+
+
+def hold(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
+    """Take or renew lease *name*, within a write transaction.
+
+    Args:
+        connection: An open write transaction; what else is written in it is written by the holder or not at all.
+        name: What the lease is for.
+        holder: Who wants it.
+        now: The time. [Unix seconds]
+        seconds: How long it is kept without renewal. [seconds]
+
+    Returns:
+        Whether *holder* has it now.
+    """
+    free_or_mine = or_(leases.c.holder == holder, leases.c.until <= now)
+    taken = connection.execute(
+        update(leases).where(leases.c.name == name, free_or_mine).values(holder=holder, until=now + seconds)
+    )
+    if taken.rowcount:
+        return True
+    if connection.execute(select(leases.c.name).where(leases.c.name == name)).first() is not None:
+        return False
+    connection.execute(insert(leases).values(name=name, holder=holder, until=now + seconds))
+    return True
+
+
+def release(connection: Connection, name: str, holder: str) -> None:
+    """Give lease *name* back, if *holder* has it, so that the next one need not wait for its end."""
+    connection.execute(update(leases).where(leases.c.name == name, leases.c.holder == holder).values(until=0.0))

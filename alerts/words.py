@@ -1,0 +1,96 @@
+"""Numbers, times and durations as the messages write them: three significant digits, a true minus, units spelt."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
+
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
+
+
+def percent(ratio: float) -> str:
+    """Return *ratio* in percent, without digits that say nothing.
+
+    >>> percent(0.999), percent(0.92), percent(0.034), percent(0.00012)
+    ('99.9 %', '92 %', '3.4 %', '0.012 %')
+    """
+    value = 100 * ratio
+    # What is near 100 is told apart by its distance from it: 99.95 must not read as 100.
+    distance = min(abs(value), abs(100 - value)) if value > 50 else abs(value)  # noqa: PLR2004 - nearer to 100 than to 0
+    digits = 0 if distance == 0 else max(0, 1 - math.floor(math.log10(distance)))
+    text = f"{value:.{min(digits, 6)}f}"
+    return f"{_trim(text)} %".replace("-", MINUS)
+
+
+def times(factor: float) -> str:
+    """Return a burn rate, as in "31 times too fast"."""
+    text = f"{factor:.0f}" if factor >= 20 else _trim(f"{factor:.1f}")  # noqa: PLR2004 - 14.4 is a known threshold
+    return text + TIMES
+
+
+def duration(length: timedelta) -> str:
+    """Return *length* in the unit a person would choose.
+
+    >>> duration(timedelta(milliseconds=250)), duration(timedelta(minutes=90)), duration(timedelta(days=30))
+    ('250 ms', '90 minutes', '30 days')
+    """
+    seconds = length.total_seconds()
+    if seconds < _MINUTE:
+        return latency(seconds)
+    for size, unit in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
+        if seconds >= 2 * size or size in (seconds, _MINUTE):
+            count = round(seconds / size)
+            return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+    raise AssertionError  # minutes take whatever is left
+
+
+def latency(seconds: float, *, signed: bool = False) -> str:
+    """Return a latency, or with *signed* a change of one.
+
+    >>> latency(0.1804), latency(0.0000312), latency(1.5, signed=True)
+    ('180 ms', '31.2 µs', '+1.5 s')
+    """
+    size = abs(seconds)
+    if size == 0:
+        return "0 ms"
+    scale, unit = (1.0, "s") if size >= 1 else (1e3, "ms") if size >= 1e-3 else (1e6, "µs")  # noqa: PLR2004 - SI steps
+    text = f"{_three_digits(size * scale)} {unit}"
+    sign = MINUS if seconds < 0 else "+" if signed else ""
+    return sign + text
+
+
+def count(number: float) -> str:
+    """Return a number of requests.
+
+    >>> count(8), count(12_340), count(8_840_000)
+    ('8', '12,340', '8.84M')
+    """
+    size = abs(number)
+    text = f"{_three_digits(size / 1e6)}M" if size >= 1e6 else f"{size:,.0f}"  # noqa: PLR2004 - SI step
+    return f"{MINUS}{text}" if number < 0 and text != "0" else text
+
+
+def moment(at: datetime) -> str:
+    """Return a time of day in UTC, with the zone, because whoever is paged may be anywhere.
+
+    >>> moment(datetime(2026, 11, 20, 3, 4, tzinfo=UTC))
+    '03:04 UTC on 20 November'
+    """
+    at = at.astimezone(UTC)
+    return f"{at:%H:%M} UTC on {at.day} {at:%B}"
+
+
+def moment_of(seconds: float) -> str:
+    """Return `moment` of a time in Unix seconds."""
+    return moment(datetime.fromtimestamp(seconds, UTC))
+
+
+def _three_digits(value: float) -> str:
+    digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    return _trim(f"{value:.{digits}f}")
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text

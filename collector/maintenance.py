@@ -1,0 +1,51 @@
+"""Roll-ups and retention, on their own clock."""
+
+from __future__ import annotations
+
+import threading
+
+from .health import Health
+from .selfmetrics import SelfMetrics
+from .store import Store
+
+PART = "maintaining the store"
+
+
+class Maintenance:
+    """Runs `Store.maintain` now and then in a thread, and survives its errors.
+
+    Args:
+        store: What to maintain.
+        interval_seconds: The time between two runs.
+        health: Told when a run fails and when one succeeds again.
+        metrics: Told of failures.
+    """
+
+    def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
+        self._store, self._interval_seconds = store, interval_seconds
+        self._health, self._metrics = health, metrics
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stagelens-maintenance", daemon=True)
+
+    def start(self) -> None:
+        """Begin to maintain."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a run under way is finished."""
+        self._ended.set()
+        self._thread.join()
+
+    def run_once(self) -> None:
+        """Maintain the store now; a failure is reported, not raised."""
+        try:
+            self._store.maintain()
+        except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
+            self._metrics.maintenance_failed()
+            self._health.failed(PART, f"{type(error).__name__}: {error}")
+        else:
+            self._health.succeeded(PART)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_seconds):
+            self.run_once()

@@ -1,0 +1,98 @@
+"""What the collector says about itself on /metrics, in Prometheus' text form."""
+
+from __future__ import annotations
+
+from collections import Counter as CountOf
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from .health import Health
+from .store import Batch
+from .tally import Tally
+
+_PREFIX = "stagelens_collector_"
+# From an idle SSD's fsync to a database that has just come back.
+_COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class SelfMetrics:
+    """The collector's own metrics, in a registry of their own.
+
+    Args:
+        health: Read for `stagelens_collector_healthy`.
+    """
+
+    def __init__(self, health: Health) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(_PREFIX + name, text, labels, registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(_PREFIX + name, text, registry=registry)
+
+        self._requests = counter("requests", "Export requests answered.", ("signal", "code"))
+        self._points = counter("points", "Data points in the store.", ("metric",))
+        self._traces = counter("traces", "Kept traces in the store.")
+        self._rejected = counter("rejected", "Data points and spans refused.", ("signal", "reason"))
+        self._ignored = counter("ignored", "Points of metrics and spans of scopes that are not kept.", ("signal",))
+        self._batches = counter("batches", "Batches, by what became of them.", ("outcome",))
+        self._dropped = counter("agent_dropped_requests", "Requests that agents could not count, by their own word.")
+        self._maintenance_failures = counter("maintenance_failures", "Roll-ups and retention runs that failed.")
+        self._commit = Histogram(
+            _PREFIX + "commit_seconds", "Time of one transaction.", buckets=_COMMIT_BUCKETS, registry=registry
+        )
+        self._queued = gauge("queue_batches", "Batches that wait to be committed.")
+        self._queued_bytes = gauge("queue_bytes", "Their inflated size.")
+        gauge("healthy", "1 while the collector can commit and maintain its store.").set_function(
+            lambda: not health.reasons
+        )
+        for outcome in ("counted", "duplicate", "unwritable"):
+            self._batches.labels(outcome)
+        ProcessCollector(registry=registry)
+
+    def request(self, signal: str, code: int) -> None:
+        """Count an answered export of *signal*."""
+        self._requests.labels(signal, str(code)).inc()
+
+    def tally(self, signal: str, tally: Tally) -> None:
+        """Count what was refused and passed over in an export that was counted."""
+        self._ignored.labels(signal).inc(tally.ignored)
+        for reason, count in tally.rejected.items():
+            self._rejected.labels(signal, reason).inc(count)
+
+    def committed(self, batches: Sequence[Batch], counted: Sequence[bool], seconds: float) -> None:
+        """Count one transaction of *batches*; *counted* says which were new."""
+        self._commit.observe(seconds)
+        for batch, new in zip(batches, counted, strict=True):
+            if not new:
+                self.duplicate()
+                continue
+            self._batches.labels("counted").inc()
+            self._traces.inc(len(batch.traces))
+            self._dropped.inc(batch.dropped)
+            for metric, count in CountOf(point.metric for point in batch.points).items():
+                self._points.labels(metric).inc(count)
+
+    def duplicate(self) -> None:
+        """Count a batch that had already been counted."""
+        self._batches.labels("duplicate").inc()
+
+    def unwritable(self) -> None:
+        """Count a batch the store could not take for its content."""
+        self._batches.labels("unwritable").inc()
+
+    def maintenance_failed(self) -> None:
+        """Count a failed run of roll-ups and retention."""
+        self._maintenance_failures.inc()
+
+    def queue(self, batches: int, size_bytes: int) -> None:
+        """Show how much waits to be committed."""
+        self._queued.set(batches)
+        self._queued_bytes.set(size_bytes)
+
+    def exposition(self) -> bytes:
+        """Return the text Prometheus scrapes."""
+        return generate_latest(self._registry)

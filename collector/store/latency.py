@@ -1,0 +1,28 @@
+"""Distributions of a selection: of whole requests, and of each stage by itself."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from ...core.histogram import Histogram
+from ...core.names import REQUEST_DURATION, STAGE_DURATION
+from .columns import add_up
+from .fetch import Question, fetch
+from .frames import ordered
+from .selection import Selection
+
+
+def latency(connection: Connection, selection: Selection) -> Histogram:
+    """See `Reader.latency`."""
+    columns = fetch(connection, Question(selection, (REQUEST_DURATION,)))
+    return add_up(columns).histogram() if len(columns) else Histogram()
+
+
+def stage_latency(connection: Connection, selection: Selection) -> dict[str, Histogram]:
+    """See `Reader.stage_latency`."""
+    columns = fetch(connection, Question(selection, (STAGE_DURATION,)))
+    # Each stage by itself: one that was sent coarser must not make the others coarser.
+    return {
+        stage: add_up(columns.where(columns.stage == columns.stages.index(stage))).histogram()
+        for stage in ordered(columns.stages)
+    }

@@ -1,0 +1,75 @@
+"""What the collector hands to the store: points, kept traces, and the batches they came in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.histogram import Histogram
+from .series import Series
+
+
+@dataclass(slots=True)
+class Point:
+    """One histogram of one series.
+
+    Args:
+        series: Whose it is.
+        metric: One of `names.METRICS`.
+        stage: The stage, or for `inference.request.duration` the dominant one.
+        at: When; the store floors it to its bucket. [Unix seconds]
+        histogram: The counts (or microseconds) by bucket.
+    """
+
+    series: Series
+    metric: str
+    stage: str
+    at: int
+    histogram: Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTrace:
+    """One request that was kept whole.
+
+    Args:
+        trace_id: 32 hexadecimal digits.
+        series: Whose request it was.
+        started_ns: When it began. [Unix nanoseconds]
+        duration_ns: Its wall time. [nanoseconds]
+        because: Why it was kept: `slow`, `error` or `uniform`.
+        dominant: The stage that took most of it.
+        stages_ns: Exclusive time by stage, `overhead` included; adds up to the duration. [nanoseconds]
+        spans: The recorded intervals: `name`, `stage`, `start_ns` after the start of the request, `duration_ns`,
+            `attributes`.
+        attributes: The attributes of the root span.
+    """
+
+    trace_id: str
+    series: Series
+    started_ns: int
+    duration_ns: int
+    because: str
+    dominant: str
+    stages_ns: dict[str, int]
+    spans: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    attributes: dict[str, str | int | float | bool] = field(default_factory=dict[str, str | int | float | bool])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one export of one process carried.
+
+    Args:
+        id: Its name; the store counts a name once.
+        points: Its histograms.
+        traces: Its kept requests.
+        dropped: Requests the agent could not count.
+        instance: `service.instance.id` of the sender.
+    """
+
+    id: str
+    points: list[Point] = field(default_factory=list[Point])
+    traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
+    dropped: int = 0
+    instance: str = ""

@@ -1,0 +1,124 @@
+"""The store's tables, in SQLAlchemy Core, and the numbers that stand for names in them.
+
+Rows are only ever added and, when their time is over, deleted; readers add rows up. Times are integers: Unix seconds in
+`points`, `series` and `batches`, nanoseconds in `traces`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from ...core import names
+
+# Seconds a bucket, finest first. Each divides the next, so a bucket never straddles two coarser ones.
+TIERS = (10, 60, 3600)
+FINEST, COARSEST = TIERS[0], TIERS[-1]
+
+# A metric is one byte in every row; the numbers must never change.
+METRIC_CODES = {names.REQUEST_DURATION: 1, names.STAGE_DURATION: 2, names.STAGE_TIME: 3}
+
+# The columns of `series` that tell one series from another.
+DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status")
+
+metadata = MetaData()
+
+services = Table(
+    "services",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    # Grows with every write that touches the service, over all services; also the `part` of the rows of that write.
+    Column("revision", BigInteger, nullable=False),
+)
+
+series = Table(
+    "series",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("service_id", Integer, ForeignKey("services.id"), nullable=False),
+    *(Column(dimension, Text, nullable=False) for dimension in DIMENSIONS),
+    # Starts of the first and the last 10 s bucket that has data. [Unix seconds]
+    Column("first_seen", BigInteger, nullable=False),
+    Column("last_seen", BigInteger, nullable=False),
+    UniqueConstraint(*DIMENSIONS, name="series_dimensions"),
+    # Numbers are not given twice: a row left behind by a deleted series must not turn up in another one.
+    sqlite_autoincrement=True,
+)
+
+stages = Table(
+    "stages",
+    metadata,
+    Column("service_id", Integer, ForeignKey("services.id"), primary_key=True),
+    Column("stage", Text, primary_key=True),
+)
+
+# A page asks for one service, one or two metrics and a stretch of time: that is the order of the key. A batch comes from
+# one service, so that it is appended in three places, not in one for each series.
+points = Table(
+    "points",
+    metadata,
+    Column("tier", SmallInteger, primary_key=True),
+    Column("service_id", Integer, primary_key=True),
+    Column("metric", SmallInteger, primary_key=True),
+    Column("bucket", BigInteger, primary_key=True),
+    Column("series_id", Integer, primary_key=True),
+    Column("stage", Text, primary_key=True),
+    # Which write the row came with; 0 for a roll-up.
+    Column("part", BigInteger, primary_key=True),
+    Column("scale", SmallInteger, nullable=False),
+    Column("zero", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("sum", Double, nullable=False),
+    Column("histogram", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+traces = Table(
+    "traces",
+    metadata,
+    Column("trace_id", Text, primary_key=True),
+    Column("series_id", Integer, ForeignKey("series.id"), nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("duration", BigInteger, nullable=False),
+    Column("because", Text, nullable=False),
+    Column("dominant", Text, nullable=False),
+    # JSON, nanoseconds by stage.
+    Column("stages", Text, nullable=False),
+    # Compressed JSON: the spans and the attributes of the root.
+    Column("spans", LargeBinary, nullable=False),
+    Index("traces_by_series", "series_id", "started"),
+    Index("traces_by_time", "started"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("received", BigInteger, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("dropped", BigInteger, nullable=False),
+    Index("batches_by_time", "received"),
+)
+
+rollups = Table(
+    "rollups",
+    metadata,
+    Column("tier", SmallInteger, primary_key=True, autoincrement=False),
+    # Everything before it is in the tier. The finest tier is always complete: its watermark is not used.
+    Column("watermark", BigInteger, nullable=False),
+    # Everything before it was deleted from the tier.
+    Column("kept_from", BigInteger, nullable=False),
+)

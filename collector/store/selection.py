@@ -1,0 +1,73 @@
+"""Which requests a question is about."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import ColumnElement
+
+from . import schema
+from .tiers import ceil
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The requests of `[start, end)` with the given dimensions; None takes all.
+
+    Args:
+        start: Aware; the first 10 s bucket starts at or after it.
+        end: Aware; the last 10 s bucket starts before it.
+        service: `service.name`.
+        version: `service.version`.
+        environment: `deployment.environment.name`.
+        model: `inference.model.name`.
+        route: `http.route`.
+        status: `ok` or `error`.
+    """
+
+    start: datetime
+    end: datetime
+    service: str | None = None
+    version: str | None = None
+    environment: str | None = None
+    model: str | None = None
+    route: str | None = None
+    status: str | None = None
+
+    @property
+    def seconds(self) -> tuple[int, int]:
+        """Start and end at the 10 s buckets they stand for, in Unix seconds."""
+        return _bucket(self.start), _bucket(self.end)
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Return what the rows of `series` must fulfil."""
+        wanted = {
+            "service": self.service,
+            "version": self.version,
+            "environment": self.environment,
+            "model": self.model,
+            "route": self.route,
+            "status": self.status,
+        }
+        return [schema.series.c[name] == value for name, value in wanted.items() if value is not None]
+
+
+def _bucket(at: datetime) -> int:
+    if at.tzinfo is None:
+        msg = f"times must be aware, got {at!r}; write datetime.now(UTC)"
+        raise ValueError(msg)
+    return ceil(math.ceil(at.timestamp()), schema.FINEST)
+
+
+def step_seconds(step: timedelta) -> int:
+    """Return *step* rounded up to seconds that tiers can be read at: whole buckets of the widest tier not wider."""
+    wanted = max(math.ceil(step.total_seconds()), schema.FINEST)
+    widest = max(tier for tier in schema.TIERS if tier <= wanted)
+    return ceil(wanted, widest)
+
+
+def moment(seconds: int) -> datetime:
+    """Return Unix *seconds* as an aware datetime."""
+    return datetime.fromtimestamp(seconds, UTC)

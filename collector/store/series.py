@@ -1,0 +1,196 @@
+"""Who a measurement is about, and how the store keeps the number of different answers bounded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, insert, select
+
+from ...core.names import STATUS_ERROR, STATUS_OK
+from ...core.stages import BY_KEY, OTHER
+from . import schema
+
+# Longer values are cut: nobody reads them, and each is stored in an index twice.
+MAX_VALUE_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One stream of requests: everything that is told apart.
+
+    Args:
+        service: `service.name`.
+        version: `service.version`.
+        environment: `deployment.environment.name`.
+        model: `inference.model.name`.
+        model_version: `inference.model.version`.
+        route: The template of the route, never a raw path.
+        device: `inference.device`.
+        status: `ok` or `error`.
+
+    What is unknown is the empty string.
+    """
+
+    service: str
+    version: str = ""
+    environment: str = ""
+    model: str = ""
+    model_version: str = ""
+    route: str = ""
+    device: str = ""
+    status: str = STATUS_OK
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesCaps:
+    """How many values of a dimension are told apart within a service; the rest folds into `__other__`.
+
+    Args:
+        services: Services in the whole store.
+        version: Versions of a service.
+        environment: Environments of a service.
+        model: Models of a service.
+        model_version: Model versions of a service.
+        route: Routes of a service.
+        device: Devices of a service.
+        custom_stages: Stages of the users' own in a service, beyond the fixed list.
+        series: Combinations in a service. Past it the finer dimensions fold all at once: what is left is bounded by
+            versions, environments and status.
+    """
+
+    services: int = 500
+    version: int = 50
+    environment: int = 20
+    model: int = 50
+    model_version: int = 50
+    route: int = 200
+    device: int = 50
+    custom_stages: int = 20
+    series: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Interned:
+    """The numbers that stand for a series in the store."""
+
+    series_id: int
+    service_id: int
+
+
+_CAPPED = ("version", "environment", "model", "model_version", "route", "device")
+_FINE = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
+
+
+class SeriesIndex:
+    """The series, services and stages that are already known, in memory; new ones are written as they come.
+
+    It is used by the one writer only. After a transaction that failed, `forget` must be called: what was interned in it
+    is not in the database.
+    """
+
+    def __init__(self, caps: SeriesCaps) -> None:
+        self._caps = caps
+        self.forget()
+
+    def forget(self) -> None:
+        """Read everything anew at the next use."""
+        self._loaded = False
+        self._series: dict[Series, Interned] = {}
+        self._folded: dict[Series, Series] = {}
+        self._services: dict[str, int] = {}
+        self._values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._stages: defaultdict[int, set[str]] = defaultdict(set)
+
+    def intern(self, connection: Connection, series: Series, at: int) -> Interned:
+        """Return the numbers of *series*, folded where a cap is reached; a new one is first seen *at* these Unix seconds."""
+        self._load(connection)
+        folded = self._folded.get(series) or self._fold(series)
+        known = self._series.get(folded)
+        if known is None:
+            known = self._series[folded] = self._insert(connection, folded, at)
+        return known
+
+    def stage(self, connection: Connection, service_id: int, stage: str) -> str:
+        """Return the name under which *stage* is counted: its own, or `__other__` past the cap."""
+        if stage in BY_KEY or stage == OTHER:
+            return stage
+        self._load(connection)
+        stage = stage[:MAX_VALUE_CHARS]
+        known = self._stages[service_id]
+        if stage in known:
+            return stage
+        if len(known) >= self._caps.custom_stages:
+            return OTHER
+        connection.execute(insert(schema.stages).values(service_id=service_id, stage=stage))
+        known.add(stage)
+        return stage
+
+    def _load(self, connection: Connection) -> None:
+        if self._loaded:
+            return
+        columns = [schema.series.c[name] for name in ("id", "service_id", *schema.DIMENSIONS)]
+        for row in connection.execute(select(*columns)).mappings():
+            series = Series(**{name: row[name] for name in schema.DIMENSIONS})
+            self._remember(series, Interned(row["id"], row["service_id"]))
+        for service_id, name in connection.execute(select(schema.services.c.id, schema.services.c.name)):
+            self._services[name] = service_id
+        for service_id, stage in connection.execute(select(schema.stages)):
+            self._stages[service_id].add(stage)
+        self._loaded = True
+
+    def _remember(self, series: Series, interned: Interned) -> None:
+        self._series[series] = interned
+        self._values["", "service"].add(series.service)
+        self._values[series.service, "series"].add("\0".join(_key(series)))
+        for dimension in _CAPPED:
+            self._values[series.service, dimension].add(getattr(series, dimension))
+
+    def _fold(self, series: Series) -> Series:
+        """Return the series that *series* is counted as; the answer is kept, within a bound."""
+        folded = replace(
+            series,
+            **{name: value[:MAX_VALUE_CHARS] for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
+        )
+        folded = replace(folded, status=STATUS_ERROR if series.status == STATUS_ERROR else STATUS_OK)
+        folded = replace(folded, service=self._admit("", "service", folded.service, self._caps.services))
+        for dimension in _CAPPED:
+            value = self._admit(folded.service, dimension, getattr(folded, dimension), getattr(self._caps, dimension))
+            folded = replace(folded, **{dimension: value})
+        if self._admit(folded.service, "series", "\0".join(_key(folded)), self._caps.series) == OTHER:
+            folded = replace(folded, **_FINE)
+        if len(self._folded) < 10 * self._caps.series:
+            self._folded[series] = folded
+        return folded
+
+    def _admit(self, service: str, dimension: str, value: str, cap: int) -> str:
+        known = self._values[service, dimension]
+        if value in known or len(known) < cap:
+            known.add(value)
+            return value
+        # Unknown stays unknown: the empty string takes no place.
+        return value and OTHER
+
+    def _insert(self, connection: Connection, series: Series, at: int) -> Interned:
+        service_id = self._services.get(series.service)
+        if service_id is None:
+            row = connection.execute(insert(schema.services).values(name=series.service, revision=0))
+            service_id = self._services[series.service] = _new_id(row.inserted_primary_key)
+        values = dict(zip(schema.DIMENSIONS, _key(series), strict=True))
+        row = connection.execute(
+            insert(schema.series).values(service_id=service_id, first_seen=at, last_seen=at, **values)
+        )
+        interned = Interned(_new_id(row.inserted_primary_key), service_id)
+        self._remember(series, interned)
+        return interned
+
+
+def _key(series: Series) -> tuple[str, ...]:
+    return tuple(getattr(series, dimension) for dimension in schema.DIMENSIONS)
+
+
+def _new_id(key: Sequence[int] | None) -> int:
+    if key is None:
+        raise AssertionError  # a single insert always has a key
+    return key[0]

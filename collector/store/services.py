@@ -1,0 +1,140 @@
+"""Which services and versions there are, how fresh what we know is, and whether anything has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import pandas as pd
+from sqlalchemy import Connection, func, select, text
+
+from ...core.names import REQUEST_DURATION, STATUS_ERROR
+from . import schema, tiers
+from .fetch import Question
+from .frames import frame, times
+from .selection import Selection, moment
+
+SERVICE_COLUMNS = ("service", "versions", "model", "environment", "requests", "errors", "first_seen", "last_seen")
+VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")
+_LIVE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """How fresh and how large the store is.
+
+    Args:
+        last_received: When the last batch came, within the time batches are remembered.
+        instances: Processes that sent one in the last 60 s.
+        dropped: Requests the agents could not count, within the time batches are remembered.
+        size_bytes: Size of the database file.
+        oldest: Start of the oldest bucket of any series that is kept.
+    """
+
+    last_received: datetime | None
+    instances: int
+    dropped: int
+    size_bytes: int
+    oldest: datetime | None
+
+
+def services(connection: Connection, start: datetime, end: datetime) -> pd.DataFrame:
+    """See `Reader.services`."""
+    seen = _series_in(connection, Selection(start, end))
+    rows = [_service(name, group) for name, group in seen.groupby("service")]
+    made = frame(SERVICE_COLUMNS, rows)
+    return _timed(made)
+
+
+def _service(name: object, group: pd.DataFrame) -> dict[str, object]:
+    latest = group.sort_values("last_seen", ascending=False)
+    return {
+        "service": name,
+        "versions": latest["version"].drop_duplicates().tolist(),
+        "model": latest["model"].iloc[0],
+        "environment": latest["environment"].iloc[0],
+        "requests": int(group["requests"].sum()),
+        "errors": int(group.loc[group["status"] == STATUS_ERROR, "requests"].sum()),
+        "first_seen": int(group["first"].min()),
+        "last_seen": int(group["last"].max()),
+    }
+
+
+def versions(connection: Connection, selection: Selection) -> pd.DataFrame:
+    """See `Reader.versions`."""
+    selection = replace(selection, version=None)
+    seen = _series_in(connection, selection).groupby("version")["requests"].sum()
+    table = schema.series
+    history = (
+        select(table.c.version, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
+        .where(*selection.conditions())
+        .group_by(table.c.version)
+        .order_by("first_seen")
+    )
+    rows = [
+        {"version": version, "first_seen": first, "last_seen": last, "requests": int(seen.get(version, 0))}
+        for version, first, last in connection.execute(history)
+    ]
+    return _timed(frame(VERSION_COLUMNS, rows))
+
+
+def _series_in(connection: Connection, selection: Selection) -> pd.DataFrame:
+    """Return the series that have requests in *selection*: its dimensions, `requests`, and the `first` and `last` bucket."""
+    points = schema.points
+    start, end = selection.seconds
+    found: list[tuple[int, int, int, int]] = []
+    for segment in tiers.plan(tiers.read(connection), start, end):
+        statement = (
+            select(
+                points.c.series_id,
+                func.sum(points.c.count),
+                func.min(points.c.bucket),
+                func.max(points.c.bucket),
+            )
+            .where(*Question(selection, (REQUEST_DURATION,)).conditions(segment))
+            .group_by(points.c.series_id)
+        )
+        found += [(row[0], row[1], row[2], row[3]) for row in connection.execute(statement)]
+    counted = pd.DataFrame(found, columns=["id", "requests", "first", "last"])
+    counted = counted.groupby("id").agg({"requests": "sum", "first": "min", "last": "max"})
+    columns = [schema.series.c[name] for name in ("id", *schema.DIMENSIONS, "first_seen", "last_seen")]
+    known = pd.DataFrame(
+        connection.execute(select(*columns).where(*selection.conditions())).all(),
+        columns=["id", *schema.DIMENSIONS, "first_seen", "last_seen"],
+    )
+    merged = known.merge(counted, on="id")
+    # The buckets of a coarse tier are wide; what is known of the series itself is exact to 10 s.
+    merged["first"] = merged[["first", "first_seen"]].max(axis=1)
+    return merged
+
+
+def _timed(made: pd.DataFrame) -> pd.DataFrame:
+    for column in ("first_seen", "last_seen"):
+        made[column] = times(made[column])
+    return made
+
+
+def revision(connection: Connection, service: str | None) -> int:
+    """See `Reader.revision`."""
+    table = schema.services
+    statement = select(func.max(table.c.revision))
+    if service is not None:
+        statement = statement.where(table.c.name == service)
+    return connection.execute(statement).scalar() or 0
+
+
+def state(connection: Connection, now: int) -> StoreState:
+    """See `Reader.state`; *now* is in Unix seconds."""
+    batches, series = schema.batches, schema.series
+    last, dropped = connection.execute(select(func.max(batches.c.received), func.sum(batches.c.dropped))).one()
+    live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS)
+    oldest = connection.execute(select(func.min(series.c.first_seen))).scalar()
+    size = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"))
+    kept_from = tiers.read(connection)[-1].kept_from
+    return StoreState(
+        last_received=None if last is None else moment(last),
+        instances=connection.execute(live).scalar_one(),
+        dropped=int(dropped or 0),
+        size_bytes=size.scalar_one(),
+        oldest=None if oldest is None else moment(max(oldest, kept_from)),
+    )

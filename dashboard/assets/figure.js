@@ -1,0 +1,144 @@
+// Token figures to Plotly figures: colours of the active theme, the layout every chart shares, narrow screens.
+window.stagelens = window.stagelens || {};
+(function (app) {
+  "use strict";
+
+  const NARROW = 760;
+  const root = document.documentElement;
+  const palettes = {};
+
+  app.theme = function () {
+    return root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  };
+
+  // tokens.css holds every colour as light-dark(a, b), and nothing else does.
+  function palette(theme) {
+    return (palettes[theme] = palettes[theme] || new Proxy({}, {
+      get(known, token) {
+        if (!(token in known)) {
+          const name = "--" + String(token).replace("st.", "st-");
+          const pair = /light-dark\(\s*(#\w+)\s*,\s*(#\w+)\s*\)/.exec(getComputedStyle(root).getPropertyValue(name));
+          known[token] = pair ? pair[theme === "dark" ? 2 : 1] : undefined;
+        }
+        return known[token];
+      },
+    }));
+  }
+
+  function parts(hex) {
+    const value = parseInt(hex.slice(1), 16);
+    return [value >> 16, (value >> 8) & 255, value & 255];
+  }
+
+  function mixed(hex, ground, share) {
+    const [from, to] = [parts(hex), parts(ground)];
+    return `rgb(${from.map((part, i) => Math.round(part * share + to[i] * (1 - share))).join(",")})`;
+  }
+
+  function resolved(text, colours) {
+    if (text[0] !== "$") {
+      return text.includes("{$") ? text.replace(/\{\$([\w.]+)\}/g, (_, token) => colours[token] || "inherit") : text;
+    }
+    const [token, strength] = text.slice(1).split("@");
+    const hex = colours[token];
+    if (!hex || strength === undefined) return hex || text;
+    return strength[0] === "~"
+      ? mixed(hex, colours.surface, +strength.slice(1))
+      : `rgba(${parts(hex).join(",")},${strength})`;
+  }
+
+  function walk(value, colours) {
+    if (typeof value === "string") return resolved(value, colours);
+    if (Array.isArray(value)) return value.map((each) => walk(each, colours));
+    if (!value || typeof value !== "object" || value.bdata) return value;
+    return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, walk(each, colours)]));
+  }
+
+  function merged(below, above) {
+    const result = Object.assign({}, below);
+    for (const [key, value] of Object.entries(above || {})) {
+      const plain = value && typeof value === "object" && !Array.isArray(value);
+      result[key] = plain && result[key] && typeof result[key] === "object" ? merged(result[key], value) : value;
+    }
+    return result;
+  }
+
+  function unpacked(text, Type) {
+    return new Type(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+  }
+
+  // Counts and dominating stages to heights of the colour scale and texts: each stage owns one unit of the scale.
+  function withCells(trace) {
+    const cells = trace._cells;
+    const counts = unpacked(cells.counts, Uint16Array);
+    const dominant = unpacked(cells.dominant, Uint8Array);
+    const deepest = Math.log1p(counts.reduce((most, each) => Math.max(most, each), 1));
+    const z = [];
+    const text = [];
+    for (let start = 0; start < counts.length; start += cells.columns) {
+      const row = [];
+      const words = [];
+      for (let cell = start; cell < start + cells.columns; cell += 1) {
+        const depth = Math.log1p(counts[cell]) / deepest;
+        const floor = cells.byStage ? dominant[cell] + 0.02 : 0.03;
+        row.push(counts[cell] ? floor + 0.93 * depth : null);
+        words.push(`~${cells.rows[start / cells.columns]}<br>${counts[cell]} requests, mostly <b>${cells.labels[dominant[cell]]}</b>`);
+      }
+      z.push(row);
+      text.push(words);
+    }
+    const { _cells, ...rest } = trace;
+    return { ...rest, z, text };
+  }
+
+  const FONT = "Inter, system-ui, sans-serif";
+  const AXIS = {
+    gridcolor: "$grid", linecolor: "$border", tickcolor: "$border", zeroline: false, showline: false, tickangle: 0,
+    automargin: false, tickfont: { size: 11, color: "$muted" },
+  };
+  const BASE = {
+    font: { family: FONT, size: 11, color: "$muted" },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: 48, r: 12, t: 10, b: 26 }, showlegend: false, autosize: true,
+    hovermode: "x", hoverdistance: 40, spikedistance: -1, dragmode: "zoom", transition: { duration: 0 },
+    hoverlabel: {
+      bgcolor: "$raised", bordercolor: "$border", align: "left", font: { family: FONT, size: 12, color: "$ink" },
+    },
+  };
+
+  // Nothing may leave the page: no mode bar, no "send to cloud", no server for it.
+  app.PLOT_CONFIG = {
+    displayModeBar: false, showSendToCloud: false, plotlyServerURL: "", responsive: false, scrollZoom: false,
+    doubleClick: false, displaylogo: false,
+  };
+
+  app.expanded = function (spec, theme) {
+    const narrow = innerWidth < NARROW;
+    let layout = narrow ? merged(spec.layout, spec.narrow) : spec.layout;
+    const axes = Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key));
+    layout = merged(merged(BASE, Object.fromEntries(axes.map((key) => [key, AXIS]))), layout);
+    const data = spec.data.map((trace) => {
+      const whole = trace._cells ? withCells(trace) : trace;
+      // Gaps hide cells that are narrower than two pixels.
+      return narrow && whole.type === "heatmap" ? { ...whole, xgap: 0, ygap: 0 } : whole;
+    });
+    const colours = palette(theme);
+    return { data: walk(data, colours), layout: walk(layout, colours) };
+  };
+
+  const THIN = "\u202f";
+  app.duration = function (seconds) {
+    const size = Math.abs(seconds);
+    if (size === 0) return "0" + THIN + "ms";
+    const written = (value, unit, digits) => value.toFixed(digits).replace("-", "\u2212") + THIN + unit;
+    const three = (value, unit) => {
+      const rounded = Math.abs(+value.toPrecision(3));
+      return written(+value.toPrecision(3), unit, rounded >= 100 ? 0 : rounded >= 10 ? 1 : 2);
+    };
+    if (Math.round(size * 1e6) < 1000) return written(seconds * 1e6, "µs", 0);
+    if (+size.toPrecision(3) < 1) return three(seconds * 1e3, "ms");
+    if (size < 59.95) return three(seconds, "s");
+    const whole = Math.round(size);
+    return `${seconds < 0 ? "\u2212" : ""}${Math.floor(whole / 60)}${THIN}m\u00a0${whole % 60}${THIN}s`;
+  };
+})(window.stagelens);

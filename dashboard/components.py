@@ -1,0 +1,299 @@
+"""The pieces pages are made of: cards, tiles, bars, badges, tables, charts. Values in, Dash components out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from ..core.stages import label, position
+from .figures.parts import Figure
+from .format import SMALL_CHANGE, change, duration, percent, split_duration
+from .tokens import hue
+
+Node = Component | str | None
+Nodes = Node | Sequence[Node]
+
+# A part of a stage bar thinner than this is not worth an element.
+_MIN_PART = 0.002
+_FLAT = 0.15
+
+SHAPES = {"healthy": "good", "at_risk": "warn", "burning": "bad", "no_data": "none"}
+WORDS = {"healthy": "Healthy", "at_risk": "At risk", "burning": "Burning", "no_data": "No data"}
+
+
+def link(inside: Nodes, href: str, className: str = "", **more: Any) -> Component:  # noqa: N803 - Dash's own name for it
+    """Return a link to another view; `assets/shell.js` follows it without loading the frame anew."""
+    return html.A(inside, href=href, className=className, **more)
+
+
+def swatch(stage: str) -> Component:
+    """Return the square that stands for *stage*; its name always stands beside it."""
+    return html.I(className=f"sw st-{hue(stage)}")
+
+
+def stage_name(stage: str, *more: Node) -> Component:
+    """Return swatch and name of *stage*."""
+    return html.Span([swatch(stage), html.Span([label(stage), *more])], className="nm")
+
+
+def dot(state: str) -> Component:
+    """Return the shape of a status: circle, diamond, square or a hollow circle; the word stands near it."""
+    return html.I(className=f"dot {SHAPES[state]}")
+
+
+def status(state: str) -> Component:
+    """Return a status as shape and word."""
+    return html.Span([dot(state), WORDS[state]], className=f"pill {SHAPES[state]}")
+
+
+def pill(text: str, kind: str = "") -> Component:
+    """Return a badge; *kind* is `good`, `warn`, `bad`, `out` or nothing."""
+    return html.Span(text, className=f"pill {kind}".strip())
+
+
+def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float = 1.0) -> Component:
+    """Return the stages of a latency as one bar in their fixed order.
+
+    Args:
+        stages: Stage to its time. [seconds]
+        tall: Whether the bar is the subject and not a cell of a table.
+        scale: The width of the whole bar. [ratio of the room]
+    """
+    total = sum(stages.values()) or 1.0
+    shown = [(stage, stages[stage] / total) for stage in sorted(stages, key=position)]
+    parts = [
+        html.I(
+            className=f"st-{hue(stage)}",
+            style={"width": f"{share * 100:.2f}%"},
+            title=f"{label(stage)} {percent(share)}",
+        )
+        for stage, share in shown
+        if share >= _MIN_PART
+    ]
+    largest = sorted(shown, key=lambda pair: -pair[1])[:3]
+    spoken = "Stages: " + ", ".join(f"{label(stage)} {percent(share)}" for stage, share in largest)
+    return html.Div(
+        parts,
+        role="img",
+        className="bar tall" if tall else "bar",
+        style={"width": f"{scale * 100:.1f}%"} if scale < 1 else {},
+        **{"aria-label": spoken},
+    )
+
+
+def dominating(stages: Mapping[str, float]) -> Component:
+    """Return the stage that takes most of *stages*, with its share."""
+    if not stages:
+        return html.Span("", className="dom")
+    total = sum(stages.values()) or 1.0
+    stage = max(stages, key=lambda key: stages[key])
+    return html.Span([swatch(stage), f"{label(stage)} {percent(stages[stage] / total)}"], className="dom")
+
+
+def gauge(ratio: float, kind: str = "") -> Component:
+    """Return a thin bar filled to *ratio*, which lies between 0 and 1; the number stands beside it."""
+    filled = min(max(ratio, 0.0), 1.0)
+    return html.Div(html.I(style={"width": f"{filled * 100:.0f}%"}), className=f"track {kind}".strip())
+
+
+def delta(ratio: float | None, *, worse_up: bool = True, after: str = "") -> Component:
+    """Return a relative change, coloured by better or worse and not by up or down."""
+    if ratio is None:
+        return html.Span("–", className="delta flat")  # noqa: RUF001 - an en dash stands for unknown
+    flat = abs(ratio) < SMALL_CHANGE
+    kind = "flat" if flat else "up" if (ratio > 0) == worse_up else "down"
+    return html.Span([html.Span(change(ratio), className=f"delta {kind}"), after and f" {after}"])
+
+
+def tile(name: str, value: str, unit: str = "", below: Nodes = None, spark: Component | None = None) -> Component:
+    """Return one number of the strip on top of a page."""
+    big = html.Div([value, html.Small(unit) if unit else None], className="v num")
+    return html.Div([html.Div(name, className="l"), big, html.Div(below, className="d"), spark], className="kpi")
+
+
+def duration_tile(name: str, seconds: float | None, below: Nodes = None, spark: Component | None = None) -> Component:
+    """Return a latency as a tile."""
+    number, unit = split_duration(seconds)
+    return tile(name, number, unit, below, spark)
+
+
+def tiles(each: Iterable[Component | None]) -> Component:
+    """Return the strip of tiles."""
+    return html.Div([one for one in each if one is not None], className="kpis")
+
+
+def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
+    """Return a small line of *values* in the colour of the text; None when there are too few to see a course."""
+    known = [value for value in values if value == value]  # noqa: PLR0124 - NaN is not itself
+    if len(known) < 3:  # noqa: PLR2004 - two points are no course
+        return None
+    low, high = min(known), max(known)
+    # A course that hardly moves must not look like a mountain range.
+    reach = max(high - low, abs(high) * _FLAT) or 1.0
+    low -= (reach - (high - low)) / 2
+    width = 100 / (len(known) - 1)
+    points = [(i * width, 20 - 17 * (v - low) / reach) for i, v in enumerate(known)]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    svg = (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 100 22' preserveAspectRatio='none'>"
+        f"<polygon points='0,22 {path} 100,22' fill-opacity='.18'/>"
+        f"<polyline points='{path}' fill='none' stroke='black' stroke-width='1.4' vector-effect='non-scaling-stroke'/></svg>"
+    )
+    image = f'url("data:image/svg+xml,{quote(svg)}")'
+    return html.Span(className=css, style={"--i": image}, **{"aria-hidden": "true"})
+
+
+def card(
+    title: str | None,
+    body: Nodes,
+    *,
+    sub: Nodes = None,
+    tools: Nodes = None,
+    foot: Nodes = None,
+    size: str = "c12",
+    flush: bool = False,
+) -> Component:
+    """Return a card: title, what it is about, controls, body, foot.
+
+    Args:
+        title: What it shows, one idea.
+        body: The content.
+        sub: The population or the unit, muted.
+        tools: Controls at the right of the head.
+        foot: A sentence below a line.
+        size: The class of its width in the grid.
+        flush: Whether the body reaches the card's edges, as a table does.
+    """
+    head = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools] if title else []
+    return html.Section(
+        [
+            html.Div(head, className="ch") if head else None,
+            html.Div(body, className="cb flush" if flush else "cb"),
+            html.Div(foot, className="foot") if foot else None,
+        ],
+        className=f"card {size}",
+    )
+
+
+def chart(name: str, figure: Figure, spoken: str, height: int = 300) -> Component:
+    """Return a chart: its figure waits in a store, and the browser draws it into the empty box beside it.
+
+    Args:
+        name: Which chart it is; one of a page.
+        figure: A token figure.
+        spoken: What it shows, as a sentence with numbers.
+        height: The height of the plot. [CSS pixels]
+    """
+    return html.Div(
+        [
+            dcc.Store(id={"k": "spec", "i": name}, data=figure),
+            html.Div(
+                id={"k": "slot", "i": name},
+                className="plot",
+                role="img",
+                style={"height": f"{height}px"},
+                **{"aria-label": spoken, "data-chart": name},
+            ),
+        ]
+    )
+
+
+def switch(name: str, key: str, options: Mapping[str, str], chosen: str, chart_name: str, default: str) -> Component:
+    """Return a group of buttons that set *key* of the address and redraw one chart.
+
+    Args:
+        name: What the group is called for those who do not see it.
+        key: The key of the query.
+        options: Value to label.
+        chosen: The value now.
+        chart_name: The chart to redraw.
+        default: The value that the address leaves out.
+    """
+    buttons = [
+        html.Button(
+            text,
+            className="on" if value == chosen else "",
+            type="button",
+            **{
+                "aria-pressed": "true" if value == chosen else "false",
+                "data-key": key,
+                "data-value": "" if value == default else value,
+                "data-redraw": chart_name,
+            },
+        )
+        for value, text in options.items()
+    ]
+    return html.Span(buttons, role="group", className="seg", **{"aria-label": name})
+
+
+def link_tabs(name: str, options: Mapping[str, tuple[str, str]], chosen: str) -> Component:
+    """Return the same look for choices that lead to another address: value to label and address."""
+    items = [
+        link(text, href=href, className="on" if value == chosen else "", **_current(value == chosen))
+        for value, (text, href) in options.items()
+    ]
+    return html.Span(items, role="group", className="seg", **{"aria-label": name})
+
+
+def table(
+    head: Sequence[tuple[str, str]], rows: Sequence[Component], name: str, *, css: str = "", foot: Nodes = None
+) -> Component:
+    """Return a table in a box that scrolls sideways when it must.
+
+    Args:
+        head: Label and class of each column.
+        rows: The rows.
+        name: What it lists, for those who do not see it.
+        css: More classes of the table.
+        foot: The rows of its foot.
+    """
+    titles = [html.Th(text, className=kind, scope="col") for text, kind in head]
+    parts: list[Component] = [html.Caption(name, className="sr"), html.Thead(html.Tr(titles)), html.Tbody(list(rows))]
+    if foot is not None:
+        parts.append(html.Tfoot(foot))
+    # Reachable with the keyboard, because it may have to be scrolled.
+    return html.Div(html.Table(parts, className=css), className="tw", tabIndex=0, role="region", **{"aria-label": name})
+
+
+def legend(stages: Iterable[str]) -> Component:
+    """Return names and swatches of *stages* in their fixed order."""
+    ordered = sorted(set(stages), key=position)
+    return html.Span([html.Span([swatch(stage), label(stage)]) for stage in ordered], className="legend")
+
+
+def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Component:
+    """Return what stands where nothing can be shown: what is known, and the next thing to do."""
+    return html.Div(
+        [
+            html.H3(title),
+            *[html.P(each) for each in text],
+            html.Div(list(actions), className="acts") if actions else None,
+        ],
+        className="empty",
+    )
+
+
+def banner(text: Nodes, kind: str = "warn") -> Component:
+    """Return a line across the page that is read out when it appears."""
+    return html.Div(text, className=f"banner {kind}", role="status")
+
+
+def ratio_of(now: float | None, before: float | None) -> float | None:
+    """Return the relative change, None unless both are known and there is something to divide by."""
+    if now is None or before is None or before <= 0:
+        return None
+    return now / before - 1
+
+
+def spoken_stages(stages: Mapping[str, float], most: int = 3) -> str:
+    """Return the largest of *stages* as a sentence part: `Queue 119 ms, Preprocess 58.2 ms`."""
+    largest = sorted(stages.items(), key=lambda pair: -pair[1])[:most]
+    return ", ".join(f"{label(stage)} {duration(seconds)}" for stage, seconds in largest)
+
+
+def _current(chosen: bool) -> dict[str, Any]:
+    return {"aria-current": "true"} if chosen else {}

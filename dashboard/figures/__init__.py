@@ -1,0 +1,1 @@
+"""Charts as plain dicts: pure functions, frame in, Plotly figure out, colours as tokens (see `..tokens`)."""

@@ -1,0 +1,176 @@
+"""The error budget: how much is left over its window, how fast it burns, what spent it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import pandas as pd
+
+from ..format import percent, span
+from .parts import Annotation, Figure, Shape, Trace, f4, f8, level, line, note, releases
+from .time_axis import TimeAxis
+
+# Time to the end of the budget is drawn when it is at most this part of the shown time away.
+_NEAR = 0.35
+_LOWEST, _DEEPEST = -8.0, -120.0
+# Above it the axis does not start at zero: the course of a young budget would be a flat line.
+_MOSTLY_THERE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class BurnLine:
+    """A threshold of the burn rate, as the alert policy has it."""
+
+    burn: float
+    text: str
+    colour: str
+
+
+def budget_figure(
+    series: pd.DataFrame,
+    axis: TimeAxis,
+    *,
+    allowed_bad: float,
+    window: timedelta,
+    exhausted_in: timedelta | None = None,
+    versions: Mapping[datetime, str] | None = None,
+) -> Figure:
+    """Return how the budget was spent over the shown time, with the pace that would just last and the projection.
+
+    Args:
+        series: `at` (UTC), `total`, `bad` of every step.
+        axis: The shown time.
+        allowed_bad: The whole budget, as the alerts count it. [count]
+        window: The time the budget is for.
+        exhausted_in: When it is gone at this pace; None when it never is.
+        versions: When each version was first seen inside the shown time, to its name.
+    """
+    left = 100 * (1 - np.cumsum(series["bad"].to_numpy(dtype=float)) / max(allowed_bad, 1e-9))
+    # What a service younger than its window may have spent so far.
+    pace_end = 100 * (1 - min((axis.end - axis.start) / window, 1.0))
+    x = axis.places(series["at"])
+    begin, end = axis.place(axis.start), axis.place(axis.end)
+    data: list[Trace] = [
+        {
+            **line(f8([begin, *x]), f4([100.0, *left]), width=2, fill="tozeroy", fillcolor="$ink@.06"),
+            "hoverinfo": "x+y",
+            "hovertemplate": "%{x|%-d %b %H:%M}<br><b>%{y:.1f} %</b> of the budget left<extra></extra>",
+        },
+        {**line([begin, end], [100, pace_end]), "line": {"width": 1, "color": "$deco", "dash": "1px,4px"}},
+    ]
+    shapes: list[Shape] = [level(0, "$bad", "solid")]
+    version_shapes, notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
+    at = begin + (end - begin) * 0.22
+    pace = {"font": {"size": 11, "color": "$faint"}, "xanchor": "left", "yanchor": "top", "yshift": -4}
+    notes.append(note("sustainable pace", at, 100 - 0.22 * (100 - pace_end), **pace))
+    right, low = end, _LOWEST
+    if len(left):
+        low = _floor(min(float(left.min()), pace_end))
+        if exhausted_in is not None and exhausted_in > timedelta() and left[-1] > 0 and low == _LOWEST:
+            right, more = _projection(end, end - begin, float(left[-1]), exhausted_in)
+            data.append(more["trace"])
+            notes.append(more["note"])
+    layout = {
+        "margin": {"l": 50, "r": 14, "t": 22, "b": 26},
+        "hovermode": "closest",
+        "xaxis": {**axis.layout(), "range": [begin, right]},
+        "yaxis": {"range": [low, 100 + (100 - low) * 0.04], "ticksuffix": " %", "nticks": 6, "fixedrange": True},
+        "shapes": shapes + version_shapes,
+        "annotations": notes,
+    }
+    return {"data": data, "layout": layout}
+
+
+def _floor(lowest: float) -> float:
+    """Return the lower end of the axis: below zero once much is spent, near the line while hardly anything is."""
+    if lowest > _MOSTLY_THERE:
+        return 100 - (100 - lowest) * 1.15
+    return max(min(_LOWEST, lowest * 1.08), _DEEPEST)
+
+
+def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) -> tuple[float, dict[str, dict]]:
+    """Draw the way down to zero at this pace, as far as it fits beside the shown time."""
+    needed = exhausted_in.total_seconds() * 1000
+    room = shown * _NEAR
+    reach = min(needed, room)
+    bottom = left * (1 - reach / needed)
+    dashed = {"width": 1.6, "color": "$bad", "dash": "3px,3px"}
+    style: Annotation = {"xanchor": "right", "yanchor": "bottom", "yshift": 8, "bgcolor": "$surface@.8"}
+    text = note(
+        f"<b>exhausted in {span(exhausted_in)}</b>",
+        end + reach,
+        max(bottom, 0),
+        font={"size": 11.5, "color": "$bad"},
+        **style,
+    )
+    return end + reach * 1.06, {
+        "trace": {**line([end, end + reach], [left, bottom]), "line": dashed},
+        "note": text,
+    }
+
+
+def burn_figure(
+    series: pd.DataFrame,
+    axis: TimeAxis,
+    *,
+    objective: float,
+    lines: tuple[BurnLine, ...],
+    long: timedelta,
+    short: timedelta,
+    versions: Mapping[datetime, str] | None = None,
+) -> Figure:
+    """Return the burn rate over a long (ink) and a short (grey) window against the policy's thresholds.
+
+    Args:
+        series: `at` (UTC), `total`, `bad` of every step.
+        axis: The shown time.
+        objective: The promised share of good requests. [ratio]
+        lines: The thresholds to draw.
+        long: The window of the ink line.
+        short: The window of the grey line.
+        versions: When each version was first seen inside the shown time, to its name.
+    """
+    x = f8(axis.places(series["at"]))
+    data: list[Trace] = []
+    tops = [1.3]
+    for window, width, colour, name in ((short, 1.2, "$deco", span(short)), (long, 2.0, "$ink", span(long))):
+        burn = _burn(series, window, objective)
+        tops.append(float(np.nanmax(burn)) if len(burn) and np.isfinite(burn).any() else 0.0)
+        hover = f"{name}: <b>%{{y:.1f}}\u00d7</b><extra></extra>"
+        data.append({**line(x, f4(burn), width=width, colour=colour), "hoverinfo": "y", "hovertemplate": hover})
+    top = max(tops) * 1.12
+    shown = [each for each in lines if each.burn < top]
+    notes = [
+        note(each.text, 0, each.burn, xref="paper", xanchor="left", yanchor="bottom", xshift=4)
+        | {"font": {"size": 11, "color": each.colour}}
+        for each in shown
+    ]
+    version_shapes, version_notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
+    layout = {
+        "margin": {"l": 40, "r": 12, "t": 22, "b": 24},
+        "hovermode": "x",
+        "xaxis": axis.layout(),
+        "yaxis": {"range": [0, top], "ticksuffix": "\u00d7", "nticks": 5, "fixedrange": True},
+        "shapes": [level(each.burn, each.colour) for each in shown] + version_shapes,
+        "annotations": notes + version_notes,
+    }
+    return {"data": data, "layout": layout}
+
+
+def left_in_words(ratio: float | None) -> str:
+    """Return how much of the budget is left; overspent is said, not shown as a negative share.
+
+    >>> left_in_words(-0.5)
+    'overspent by 50\u202f%'
+    """
+    return f"overspent by {percent(-ratio)}" if ratio is not None and ratio < 0 else percent(ratio)
+
+
+def _burn(series: pd.DataFrame, window: timedelta, objective: float) -> np.ndarray:
+    indexed = series.set_index("at")[["total", "bad"]].astype(float)
+    rolled = indexed.rolling(window).sum()
+    ratio = rolled["bad"] / rolled["total"].where(rolled["total"] > 0)
+    return (ratio / (1 - objective)).to_numpy(dtype=float)

@@ -1,0 +1,144 @@
+"""What version B adds to version A, by percentile and stage, and both latencies beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from ...core.stages import position
+from ..format import duration, percent, percentile
+from .parts import (
+    Annotation,
+    Figure,
+    Trace,
+    band,
+    band_labels,
+    dots,
+    f4,
+    line,
+    log_ticks,
+    note,
+    plate,
+    safe,
+    stages_of,
+    ticks,
+    upright,
+)
+from .percentile import COLUMNS, place
+
+_TICKS = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
+_LABELLED = (0.95, 0.99)
+# A change this large is worth the colour of trouble.
+_WORSE = 1.05
+_MIN_LABEL_SHARE = 0.06
+
+
+def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
+    """Return B minus A stacked by stage: what got slower above zero, what got faster below, the total as a line.
+
+    Args:
+        a: The breakdown of version A: `COLUMNS` and one column a stage [seconds].
+        b: The same of version B at the same percentiles.
+    """
+    stages = _common_stages(a, b)
+    quantiles = b["percentile"].to_numpy(dtype=float)
+    places = np.array([place(float(each), even=False) for each in quantiles])
+    change = {stage: _column(b, stage) - _column(a, stage) for stage in stages}
+    total = b["value_seconds"].to_numpy(dtype=float) - a["value_seconds"].to_numpy(dtype=float)
+    gains = {stage: np.maximum(each, 0) for stage, each in change.items()}
+    losses = {stage: np.minimum(each, 0) for stage, each in change.items()}
+    x = f4(places)
+    data: list[Trace] = [band(x, each, stage, group="more") for stage, each in gains.items()]
+    data += [band(x, each, stage, group="less") for stage, each in losses.items()]
+    data.append(line(x, f4(total), width=1.8, hoverinfo="none"))
+    high = max(float(sum(gains.values()).max()) * 1.12, 1e-6) if gains else 1e-6
+    low = min(float(sum(losses.values()).min()) * 1.3, -high * 0.04) if losses else 0.0
+    marks = [index for index, each in enumerate(quantiles) if np.isclose(each, _LABELLED).any()]
+    data.append(dots([float(places[i]) for i in marks], [float(total[i]) for i in marks]))
+    notes = band_labels({stage: float(each[-1]) for stage, each in gains.items()}, high, _MIN_LABEL_SHARE)
+    stacked = sum(gains.values()) if gains else np.zeros(len(total))
+    notes += [
+        plate(duration(float(total[i]), sign=True), float(places[i]), float(np.asarray(stacked)[i]), yshift=7)
+        for i in marks
+    ]
+    layout = {
+        "margin": {"l": 52, "r": 96, "t": 18, "b": 28},
+        "xaxis": _percentile_axis(quantiles),
+        "yaxis": {"range": [low, high], "zeroline": True, "zerolinecolor": "$ink", "zerolinewidth": 1}
+        | {"fixedrange": True, **ticks(low, high)},
+        "annotations": notes,
+        "shapes": [upright(float(places[i]), 0, float(total[i]), "$ink@.4") for i in marks],
+    }
+    return {"data": data, "layout": layout, "narrow": {"xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99))}}
+
+
+def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Figure:
+    """Return the latency of A (dashed grey) and B (ink) by percentile, the change written at the named ones.
+
+    Args:
+        a: The breakdown of version A: `COLUMNS` and one column a stage [seconds].
+        b: The same of version B at the same percentiles.
+        names: What A and B are called.
+    """
+    quantiles = b["percentile"].to_numpy(dtype=float)
+    places = [place(float(each), even=False) for each in quantiles]
+    first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)
+    x, ya, yb = f4(places), f4(first), f4(second)
+    fill = {"fill": "tonexty", "fillcolor": "$bad@.10" if second[-1] > first[-1] else "$good@.10"}
+    dashed = {"width": 2, "color": "$deco", "dash": "5px,3px"}
+    data: list[Trace] = [
+        line(x, ya, width=0),
+        line(x, yb, width=0, **fill),
+        {**line(x, ya, hoverinfo="none"), "line": dashed},
+        line(x, yb, width=2.2, hoverinfo="none"),
+    ]
+    marks = [index for index, each in enumerate(quantiles) if np.isclose(each, (0.5, 0.9, 0.95, 0.99, 0.999)).any()]
+    notes = [_change_note(places[i], float(first[i]), float(second[i])) for i in marks]
+    # Names at the right edge, apart even where the lines meet.
+    ends = np.log10([max(float(second[-1]), 1e-9), max(float(first[-1]), 1e-9)])
+    nudge = 0.05 if ends[0] >= ends[1] else -0.05
+    style: Annotation = {"xref": "paper", "xanchor": "left", "xshift": 6}
+    ink, grey = {"size": 11.5, "color": "$ink"}, {"size": 11.5, "color": "$muted"}
+    notes.append(note(f"<b>B</b> {safe(names[1])}", 1, float(ends[0]) + nudge, font=ink, **style))
+    notes.append(note(f"A {safe(names[0])}", 1, float(ends[1]) - nudge, font=grey, **style))
+    low = float(min(first[0], second[0]) * 0.8)
+    high = float(max(first.max(), second.max()) * 1.3)
+    layout = {
+        "margin": {"l": 50, "r": 84, "t": 14, "b": 28},
+        "xaxis": _percentile_axis(quantiles),
+        "yaxis": {"type": "log", "fixedrange": True, **log_ticks(low, high)}
+        | {"range": [float(np.log10(max(low, 1e-9))), float(np.log10(max(high, 1e-8)))]},
+        "annotations": notes,
+    }
+    return {"data": data, "layout": layout, "narrow": {"xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999))}}
+
+
+def _change_note(x: float, first: float, second: float) -> dict[str, object]:
+    ratio = second / max(first, 1e-12)
+    text = ("+" if ratio >= 1 else "") + percent(ratio - 1)
+    font = {"size": 11.5, "color": "$bad" if ratio > _WORSE else "$muted"}
+    return note(f"<b>{text}</b>", x, float(np.log10(max(second, 1e-9))), yshift=13, xshift=-14, font=font)
+
+
+def _percentile_axis(quantiles: np.ndarray, shown: Sequence[float] = _TICKS) -> Mapping[str, object]:
+    last = float(quantiles[-1])
+    named = [each for each in shown if each <= last + 1e-9]
+    return {
+        "range": [0, max(place(last, even=False), 0.5)],
+        "tickvals": [place(each, even=False) for each in named],
+        "ticktext": [percentile(each) for each in named],
+        "showgrid": False,
+        "fixedrange": True,
+    }
+
+
+def _common_stages(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
+    return sorted({*stages_of(a, COLUMNS), *stages_of(b, COLUMNS)}, key=position)
+
+
+def _column(frame: pd.DataFrame, stage: str) -> np.ndarray:
+    if stage not in frame.columns:
+        return np.zeros(len(frame))
+    return frame[stage].to_numpy(dtype=float)

@@ -1,0 +1,216 @@
+"""What the charts share: arrays as bytes, ticks, bands, labels, markers and the rules of the axes."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from ...core.stages import label
+from ..format import axis_duration
+from ..tokens import hue, stage_colour
+
+Figure = dict[str, Any]
+Trace = dict[str, Any]
+Annotation = dict[str, Any]
+Shape = dict[str, Any]
+
+# A band keeps 92 % of its hue, so that hairlines and the grid read through the stack.
+BAND = 0.92
+# A band is labelled at the right edge when it is at least this part of the plot's height.
+MIN_LABEL_SHARE = 0.033
+# Two labels at the right edge stand at least this part of the height apart.
+LABEL_GAP = 0.055
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+
+def f4(values: ArrayLike) -> dict[str, str]:
+    """Return *values* as Plotly's base64 typed array of 32-bit floats: 5.3 bytes a point."""
+    return _packed(np.ascontiguousarray(values, dtype=np.float32), "f4")
+
+
+def f8(values: ArrayLike) -> dict[str, str]:
+    """Return *values* as Plotly's base64 typed array of 64-bit floats, for times."""
+    return _packed(np.ascontiguousarray(values, dtype=np.float64), "f8")
+
+
+def raw(values: ArrayLike, kind: str) -> str:
+    """Return *values* as base64 bytes of NumPy type *kind*, for what the browser unpacks itself."""
+    return base64.b64encode(np.ascontiguousarray(values, dtype=kind).tobytes()).decode()
+
+
+def safe(text: str) -> str:
+    """Return *text*, which a user may have written, so that Plotly shows it and does not read it as HTML.
+
+    >>> safe("<a href=x>&")
+    '&lt;a href=x&gt;&amp;'
+    """
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def ticks(
+    low: float,
+    high: float,
+    wanted: int = 5,
+    write: Callable[[float], str] = axis_duration,
+) -> dict[str, Any]:
+    """Return `tickvals` and `ticktext` at round values in [low, high], written like the numbers of the page.
+
+    >>> ticks(0, 0.6)["tickvals"]
+    [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    """
+    if not high > low:
+        return {"tickvals": [low], "ticktext": [write(low)]}
+    rough = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * min(_STEPS, key=lambda factor: abs(factor * power - rough))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    values = [float(f"{index * step:.6g}") for index in range(first, last + 1)]
+    return {"tickvals": values, "ticktext": [write(value) for value in values]}
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Return ticks at 1 and 3 of each decade in [low, high], for a logarithmic axis of durations."""
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    values = [lead * 10.0**power for power in decades for lead in (1, 3)]
+    shown = [float(f"{value:.6g}") for value in values if low * 0.999 <= value <= high * 1.001]
+    return {"tickvals": shown, "ticktext": [axis_duration(value) for value in shown]}
+
+
+def band(x: Any, y: ArrayLike, stage: str, group: str = "one", axis: str = "y") -> Trace:
+    """Return one stage of a stack, split from its neighbours by a hairline of the surface."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x,
+        "y": f4(y),
+        "yaxis": axis,
+        "stackgroup": group,
+        "fillcolor": stage_colour(stage, solid=BAND),
+        "line": {"width": 0.8, "color": "$surface"},
+        "name": safe(label(stage)),
+        "hoverinfo": "none",
+    }
+
+
+def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", **rest: Any) -> Trace:
+    """Return a line without hover; *rest* goes into the trace."""
+    styled = {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": {"width": width, "color": colour}}
+    return {**styled, "hoverinfo": "skip", **rest}
+
+
+def dots(x: Sequence[float], y: Sequence[float]) -> Trace:
+    """Return the ink dots of named percentiles."""
+    marker = {"size": 6, "color": "$ink", "line": {"width": 1.5, "color": "$surface"}}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(x),
+        "y": list(y),
+        "marker": marker,
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
+
+
+def note(text: str, x: Any, y: Any, *, xref: str = "x", yref: str = "y", **rest: Any) -> Annotation:
+    """Return a text at a place, without an arrow; *rest* goes into the annotation."""
+    return {"x": x, "y": y, "xref": xref, "yref": yref, "showarrow": False, "text": text, **rest}
+
+
+def plate(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
+    """Return a bold ink value above a point, on a plate of the surface."""
+    style: Annotation = {"font": {"size": 12, "color": "$ink"}, "bgcolor": "$surface@.82", "borderpad": 1}
+    return note(f"<b>{text}</b>", x, y, **{"xanchor": "center", "yanchor": "bottom", "yshift": 5, **style, **rest})
+
+
+def level(y: float, colour: str, dash: str = "4px,3px", yref: str = "y") -> Shape:
+    """Return a horizontal line across the plot."""
+    return {
+        "type": "line",
+        "xref": "paper",
+        "yref": yref,
+        "x0": 0,
+        "x1": 1,
+        "y0": y,
+        "y1": y,
+        "line": {"width": 1.2, "color": colour, "dash": dash},
+    }
+
+
+def upright(x: float, y0: float, y1: float, colour: str, dash: str = "dot", *, yref: str = "y") -> Shape:
+    """Return a vertical line from *y0* to *y1*."""
+    return {
+        "type": "line",
+        "xref": "x",
+        "yref": yref,
+        "x0": x,
+        "x1": x,
+        "y0": y0,
+        "y1": y1,
+        "line": {"width": 1, "color": colour, "dash": dash},
+    }
+
+
+def releases(markers: Mapping[float, str]) -> tuple[list[Shape], list[Annotation]]:
+    """Return a dotted line with the version above the plot for every release.
+
+    Args:
+        markers: The moment a version was first seen [milliseconds] to its name.
+    """
+    shapes = [upright(at, 0, 1, "$ink", "2px,3px", yref="paper") for at in markers]
+    style: Annotation = {"font": {"size": 11, "color": "$ink"}, "bgcolor": "$surface", "borderpad": 1, "xshift": -3}
+    notes = [
+        note(f"<b>▾ {safe(name)}</b>", at, 1, yref="paper", xanchor="left", yanchor="bottom", **style)
+        for at, name in markers.items()
+    ]
+    return shapes, notes
+
+
+def band_labels(
+    heights: Mapping[str, float],
+    top: float,
+    min_share: float = MIN_LABEL_SHARE,
+) -> list[Annotation]:
+    """Return a swatch and a name at the right edge for every band high enough, nudged apart.
+
+    Args:
+        heights: The height of each stage's band at the right edge, in stack order. [units of the axis]
+        top: The upper end of the axis.
+        min_share: The part of *top* below which a band stays unlabelled. [ratio]
+    """
+    places: list[tuple[str, float]] = []
+    base = 0.0
+    for stage, height in heights.items():
+        if height >= top * min_share:
+            middle = base + height / 2
+            places.append((stage, max(middle, places[-1][1] + top * LABEL_GAP) if places else middle))
+        base += height
+    return [_band_label(stage, min(y, top * 0.985)) for stage, y in places]
+
+
+def stages_of(frame: pd.DataFrame, known: Iterable[str]) -> list[str]:
+    """Return the stage columns of *frame*: every column that is not in *known*, those with nothing in them left out."""
+    return [str(name) for name in frame.columns if name not in set(known) and float(frame[name].abs().sum()) > 0]
+
+
+def without_side_labels(notes: Sequence[Annotation]) -> list[Annotation]:
+    """Return *notes* without those beside the plot, which a narrow screen has no room for."""
+    return [each for each in notes if not (each["xref"] == "paper" and each["x"] == 1)]
+
+
+def _band_label(stage: str, y: float) -> Annotation:
+    swatch = f"<span style='color:{{$st.{hue(stage)}}}'>■</span>"
+    style: Annotation = {"font": {"size": 11.5, "color": "$text", "weight": 550}, "xshift": 6}
+    return note(
+        f"{swatch} {safe(label(stage))}", 1, y, xref="paper", xanchor="left", yanchor="middle", align="left", **style
+    )
+
+
+def _packed(array: np.ndarray[Any, Any], kind: str) -> dict[str, str]:
+    return {"dtype": kind, "bdata": base64.b64encode(array.tobytes()).decode()}

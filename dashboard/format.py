@@ -1,0 +1,234 @@
+"""Numbers as people read them: three significant digits, a unit by size, a thin space before it, a true minus.
+
+Every number on a page goes through here, so that a tile, a chart and a table spell the same value alike. Unknown
+(None or NaN) is shown as an en dash, zero as `0`.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+
+# U+202F, the narrow no-break space of ISO 31-0 between a number and its unit.
+THIN = "\u202f"
+# U+00A0 keeps `1 m 12 s` on one line and its two numbers apart.
+SPACE = "\u00a0"
+MINUS = "\u2212"
+UNKNOWN = "\u2013"
+TIMES = "\u00d7"
+
+# A change smaller than this is noise to a reader and stays grey.
+SMALL_CHANGE = 0.03
+# A percentile is shown when at least this many requests stand above it.
+MIN_REQUESTS_ABOVE = 10
+
+MILLI = 1e-3
+# Two decimals end here; p100 would say that nothing can be slower.
+_HIGHEST_RANK = 99.99
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def split_duration(seconds: float | None) -> tuple[str, str]:
+    """Return *seconds* as number and unit, apart, for tiles that set the unit smaller.
+
+    >>> split_duration(0.2194)
+    ('219', 'ms')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN, ""
+    size = abs(seconds)
+    if size == 0:
+        return "0", "ms"
+    if round(size * 1e6) < 1000:  # noqa: PLR2004 - a thousand microseconds are a millisecond
+        return _signed(f"{seconds * 1e6:.0f}"), "µs"
+    if float(f"{size:.3g}") < 1:
+        return _three(seconds * 1e3), "ms"
+    if round(size, 1) < 60:  # noqa: PLR2004 - sixty seconds are a minute
+        return _three(seconds), "s"
+    return _signed(_long(round(seconds))), ""
+
+
+def duration(seconds: float | None, *, sign: bool = False) -> str:
+    """Return *seconds* with three significant digits and the unit that fits.
+
+    >>> duration(0.0402), duration(8.18), duration(72), duration(0.000649)
+    ('40.2\u202fms', '8.18\u202fs', '1\u202fm\xa012\u202fs', '649\u202fµs')
+    """
+    number, unit = split_duration(seconds)
+    text = f"{number}{THIN}{unit}" if unit else number
+    return f"+{text}" if sign and seconds is not None and seconds > 0 else text
+
+
+def axis_duration(seconds: float) -> str:
+    """Return *seconds* for a tick: no trailing zeros, `0` for zero.
+
+    >>> axis_duration(0.2), axis_duration(0), axis_duration(1.5)
+    ('200\u202fms', '0', '1.5\u202fs')
+    """
+    size = abs(seconds)
+    if size == 0:
+        return "0"
+    if size >= 60:  # noqa: PLR2004 - sixty seconds are a minute
+        return _signed(_long(round(seconds)))
+    factor, unit = (1e6, "µs") if size < MILLI else (1e3, "ms") if size < 1 else (1.0, "s")
+    return _signed(f"{float(f'{seconds * factor:.4g}'):g}") + THIN + unit
+
+
+def count(value: float | None) -> str:
+    """Return a count or rate with three digits and an SI prefix.
+
+    >>> count(8_840_000), count(392), count(0.25), count(1580)
+    ('8.84M', '392', '0.25', '1.58k')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    for factor, prefix in _PREFIXES:
+        if abs(value) >= factor * 0.9995:
+            return _three(value / factor) + prefix
+    return _signed(f"{float(f'{value:.3g}'):g}")
+
+
+def whole(value: int) -> str:
+    """Return a count in full, in groups of three.
+
+    >>> whole(10000)
+    '10\u202f000'
+    """
+    return f"{value:,}".replace(",", THIN)
+
+
+def percent(ratio: float | None, decimals: int = 0) -> str:
+    """Return *ratio* as a percentage: 0 decimals for shares, 2 for errors and attainment.
+
+    >>> percent(0.9931, 2), percent(0.63)
+    ('99.31\u202f%', '63\u202f%')
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return UNKNOWN
+    return _signed(f"{ratio * 100:.{decimals}f}") + THIN + "%"
+
+
+def target(ratio: float) -> str:
+    """Return a promised share with the digits it was promised with.
+
+    >>> target(0.99), target(0.999)
+    ('99\u202f%', '99.9\u202f%')
+    """
+    return f"{ratio * 100:.6g}{THIN}%"
+
+
+def attained(ratio: float | None) -> str:
+    """Return an attained share, cut and not rounded: 99.996 % is not 100 %.
+
+    >>> attained(0.99996), attained(1.0)
+    ('99.99\u202f%', '100.00\u202f%')
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return UNKNOWN
+    return f"{math.floor(ratio * 1e4 + 1e-6) / 100:.2f}{THIN}%"
+
+
+def change(ratio: float | None) -> str:
+    """Return a relative change with its sign; below 3 % it is `±`.
+
+    >>> change(0.83), change(-0.07), change(0.02)
+    ('▲\u202f83\u202f%', '▼\u202f7\u202f%', '±\u202f2\u202f%')
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return UNKNOWN
+    mark = "±" if abs(ratio) < SMALL_CHANGE else "▲" if ratio > 0 else "▼"
+    return f"{mark}{THIN}{percent(abs(ratio))}"
+
+
+def times(ratio: float | None) -> str:
+    """Return how many times one value is of another.
+
+    >>> times(3.94) == "3.9" + TIMES, times(14.2) == "14" + TIMES
+    (True, True)
+    """
+    if ratio is None or not math.isfinite(ratio):
+        return UNKNOWN
+    return (f"{ratio:.1f}" if abs(ratio) < 9.95 else f"{ratio:.0f}") + TIMES  # noqa: PLR2004 - where a decimal stops helping
+
+
+def percentile(quantile: float) -> str:
+    """Return the name of *quantile*.
+
+    >>> percentile(0.99), percentile(0.999), percentile(0.5)
+    ('p99', 'p99.9', 'p50')
+    """
+    return f"p{float(f'{quantile * 100:.6g}'):g}"
+
+
+def rank(quantile: float | None) -> str:
+    """Return a rank in a distribution, never above what can be told: `p99.94`.
+
+    >>> rank(0.99943), rank(0.61), rank(1.0)
+    ('p99.94', 'p61', 'p99.99')
+    """
+    if quantile is None or not math.isfinite(quantile):
+        return UNKNOWN
+    # Cut, not rounded: p98.97 is not p99.
+    digits = 2 if quantile >= 0.99 else 1 if quantile >= 0.95 else 0  # noqa: PLR2004 - one digit more a nine
+    cut = min(math.floor(quantile * 100 * 10**digits + 1e-9) / 10**digits, _HIGHEST_RANK)
+    return f"p{cut:g}"
+
+
+def enough(requests: int, quantile: float) -> bool:
+    """Say whether *requests* are enough to speak of *quantile*: at least ten stand above it.
+
+    >>> enough(1000, 0.99), enough(312, 0.99)
+    (True, False)
+    """
+    return requests * (1 - quantile) >= MIN_REQUESTS_ABOVE - 1e-9
+
+
+def needed(quantile: float) -> int:
+    """Return how many requests it takes to speak of *quantile*.
+
+    >>> needed(0.999)
+    10000
+    """
+    return round(MIN_REQUESTS_ABOVE / (1 - quantile))
+
+
+def span(length: timedelta) -> str:
+    """Return a length of time in one or two units: a window, a step, an age.
+
+    >>> span(timedelta(hours=6)), span(timedelta(seconds=90)), span(timedelta(days=30))
+    ('6\u202fh', '1\u202fm\xa030\u202fs', '30\u202fd')
+    """
+    return _long(round(length.total_seconds()))
+
+
+def clock(at: datetime) -> str:
+    """Return the time of day of *at*, to the second."""
+    return at.strftime("%H:%M:%S")
+
+
+def day(at: datetime) -> str:
+    """Return date and minute of *at*: `14 Nov 15:39`."""
+    return at.strftime("%-d %b %H:%M")
+
+
+def _three(value: float) -> str:
+    rounded = float(f"{value:.3g}")
+    decimals = 0 if abs(rounded) >= 100 else 1 if abs(rounded) >= 10 else 2  # noqa: PLR2004 - three digits in all
+    return _signed(f"{rounded:.{decimals}f}")
+
+
+def _long(seconds: int) -> str:
+    """Return whole seconds in their two largest units."""
+    parts: list[str] = []
+    left = abs(seconds)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s")):
+        amount, left = divmod(left, size)
+        if amount:
+            parts.append(f"{amount}{THIN}{unit}")
+        if parts and (len(parts) == 2 or not left):  # noqa: PLR2004 - two units are enough to read
+            break
+    return ("-" if seconds < 0 else "") + SPACE.join(parts) if parts else f"0{THIN}s"
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", MINUS)

@@ -1,0 +1,80 @@
+"""Tables of kept traces: one look on the service page, the list and below a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from dash import html
+from dash.development.base_component import Component
+
+from ...core.names import STATUS_OK
+from ...core.stages import label
+from ..components import dominating, link, pill, stage_bar, swatch, table
+from ..format import duration, percent, rank
+from ..tokens import hue
+from ..view import View, trace_path
+
+_HEAD = (
+    ("Time", "hide"),
+    ("Trace", ""),
+    ("Latency", "r"),
+    ("Rank", "r hide"),
+    ("Stages", ""),
+    ("Dominated by", "hide"),
+    ("Status", "r hide"),
+)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return *frame* as rows a loop can read."""
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bool = False) -> Component:
+    """Return kept requests as a table, each row a link to its trace.
+
+    Args:
+        frame: The frame of `read.exemplars`.
+        view: The address, for links and the reader's zone.
+        name: What is listed, for those who do not see it.
+        with_service: Whether the service needs saying.
+    """
+    head: Sequence[tuple[str, str]] = (*_HEAD[:2], ("Service", "hide"), *_HEAD[2:]) if with_service else _HEAD
+    rows = [_row(record, view, with_service=with_service) for record in records(frame)]
+    return table(head, rows, name)
+
+
+def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the stages of one kept request: stage to seconds."""
+    return {str(stage): float(seconds) for stage, seconds in dict(record["stages"]).items()}
+
+
+def _row(record: Mapping[str, Any], view: View, *, with_service: bool) -> Component:
+    trace_id = str(record["trace_id"])
+    href = view.link(trace_path(trace_id))
+    at = pd.Timestamp(record["at"]).tz_convert(view.zone)
+    stages = stages_of(record)
+    cells = [
+        html.Td(f"{at:%H:%M:%S}", className="muted hide", title=f"{at:%-d %b %Y %H:%M:%S}"),
+        html.Td(link(trace_id[:8], href=href, className="mono")),
+        html.Td(str(record["service"]), className="hide") if with_service else None,
+        html.Td(duration(float(record["duration_seconds"])), className="r b"),
+        html.Td(rank(float(record["rank"])), className="r muted hide"),
+        html.Td(stage_bar(stages), className="barcell"),
+        html.Td(_dominated(str(record["dominant"]), stages), className="hide"),
+        html.Td(_status(str(record["status"])), className="r hide"),
+    ]
+    return html.Tr([cell for cell in cells if cell is not None], **{"data-href": href})
+
+
+def _dominated(stage: str, stages: Mapping[str, float]) -> Component:
+    if stage not in stages:
+        return dominating(stages)
+    share = stages[stage] / (sum(stages.values()) or 1)
+    return html.Span([swatch(stage), f"{label(stage)} {percent(share)}"], className=f"dom st-{hue(stage)}")
+
+
+def _status(status: str) -> Component:
+    return pill("ok") if status == STATUS_OK else pill("error", "bad")

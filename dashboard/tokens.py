@@ -1,0 +1,46 @@
+"""Colours by name: Python never holds a colour value, `assets/tokens.css` does.
+
+A figure carries tokens in place of colours and the browser resolves them for the active theme, so that switching
+the theme asks the server for nothing:
+
+    "$ink"            the colour itself
+    "$ink@.3"         at 30 % opacity
+    "$st.queue@~.92"  mixed with 8 % of the surface, opaque
+    "{$st.queue}"     inside a text, such as the style of a label's swatch
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+
+from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
+
+TOKEN = re.compile(r"\$(?:st\.\w+|\w+)(?:@~?[\d.]+)?")
+
+
+def hue(stage: str) -> str:
+    """Return the name of the colour of *stage*: its own key, or one of three greys for a stage of the user's own.
+
+    >>> hue("queue"), hue("__other__")
+    ('queue', 'other')
+    """
+    if stage in BY_KEY:
+        return stage
+    if stage == OTHER:
+        return "other"
+    # By name and not by place: the same stage keeps its grey on every page.
+    return f"own{zlib.crc32(stage.encode()) % MAX_CUSTOM_STAGES + 1}"
+
+
+def stage_colour(stage: str, *, solid: float = 1.0) -> str:
+    """Return the colour token of *stage*, mixed with the surface when *solid* is below 1.
+
+    Args:
+        stage: The stage's key.
+        solid: The share of the stage's own colour. [ratio, 0 < x <= 1]
+
+    >>> stage_colour("queue"), stage_colour("queue", solid=0.92)
+    ('$st.queue', '$st.queue@~0.92')
+    """
+    return f"$st.{hue(stage)}" + ("" if solid == 1 else f"@~{solid:g}")

@@ -1,0 +1,56 @@
+"""Fewer bytes: JSON and HTML are compressed as they leave, files that never change once and then kept.
+
+gzip from the standard library only. The files are few (Dash, Plotly, our own) and their addresses carry a version, so
+keeping the compressed bytes costs under two megabytes and browsers are told to keep them for good.
+"""
+
+from __future__ import annotations
+
+import gzip
+from threading import Lock
+
+from flask import Flask, Response, request
+
+_FAST, _SMALL = 5, 9
+# Below this the header costs more than it saves.
+_MIN_BYTES = 700
+_TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
+
+
+def compress(server: Flask, static_prefixes: tuple[str, ...]) -> None:
+    """Compress the answers of *server*; those under *static_prefixes* are compressed once."""
+    kept: dict[str, bytes] = {}
+    lock = Lock()
+
+    def packed(body: bytes) -> bytes:
+        key = request.full_path
+        with lock:
+            if key not in kept:
+                kept[key] = gzip.compress(body, _SMALL, mtime=0)
+            return kept[key]
+
+    def after(response: Response) -> Response:
+        static = request.path.startswith(static_prefixes) and response.status_code == 200  # noqa: PLR2004 - OK
+        if static and "m" in request.args:
+            response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+        if not _wanted(response):
+            return response
+        response.direct_passthrough = False
+        body = response.get_data()
+        if len(body) >= _MIN_BYTES:
+            response.set_data(packed(body) if static else gzip.compress(body, _FAST, mtime=0))
+            response.headers["Content-Encoding"] = "gzip"
+        response.headers.add("Vary", "Accept-Encoding")
+        return response
+
+    server.after_request(after)
+
+
+def _wanted(response: Response) -> bool:
+    return (
+        200 <= response.status_code < 300  # noqa: PLR2004 - the answers that have a body worth packing
+        and response.status_code != 204  # noqa: PLR2004 - no content
+        and "Content-Encoding" not in response.headers
+        and (response.mimetype or "").startswith(_TEXT)
+        and "gzip" in request.accept_encodings
+    )

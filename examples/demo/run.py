@@ -1,0 +1,231 @@
+"""The demo: a real model service with Stagelens on it, a load, a bad release and the alert it causes.
+
+Starts `stagelens up`, the service under `stagelens run`, and a load; restarts the service as version 2 after a minute.
+Ctrl-C stops everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import FrameType
+
+HERE = Path(__file__).parent
+STAGELENS = [sys.executable, "-m", "stagelens"]
+STARTED = time.monotonic()
+
+
+def say(text: str) -> None:
+    """Print *text* after the time since the start, as minutes:seconds."""
+    minutes, seconds = divmod(int(time.monotonic() - STARTED), 60)
+    print(f"  {minutes}:{seconds:02d}  {text}", flush=True)
+
+
+def free_port(preferred: int) -> int:
+    """Return *preferred* if nobody listens there, else a port that is free now."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    raise AssertionError  # port 0 always binds
+
+
+@contextmanager
+def process(command: list[str], log: Path, **environment: str) -> Generator[subprocess.Popen[bytes]]:
+    """Run *command* until the block ends, its output in *log*; it gets 10 s to stop when asked."""
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            command,
+            cwd=HERE,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us alone; we stop the others in order
+        )
+    try:
+        yield child
+    finally:
+        _stop(child)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(child.pid, number)
+        except ProcessLookupError:
+            break
+        try:
+            child.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    child.wait()
+
+
+def wait_for(url: str, child: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> None:
+    """Wait until *url* answers.
+
+    Raises:
+        SystemExit: *child* ended or the time is up; the end of its log is shown.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and child.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.1)
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    sys.exit(f"{url} did not answer. The end of its log:\n\n{tail}")
+
+
+@contextmanager
+def alert_inbox(show: Callable[[str], None]) -> Generator[str]:
+    """Receive alerts as Slack or PagerDuty would, and show them; yields the webhook's URL."""
+
+    class Inbox(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.end_headers()
+            incident = json.loads(body)
+            show(incident.get("text") or incident.get("title") or json.dumps(incident)[:300])
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is http.server's
+            """Stay silent: the alert itself is shown."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Inbox)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def write_slo_file(folder: Path, webhook_url: str, dashboard_url: str) -> Path:
+    """Write slo.yaml with our inbox as its channel into *folder*."""
+    path = folder / "slo.yaml"
+    channel = f"\nchannels:\n  - kind: webhook\n    url: {webhook_url}\n\ndashboard_url: {dashboard_url}\n"
+    path.write_text((HERE / "slo.yaml").read_text() + channel)
+    return path
+
+
+def service_command(port: int) -> list[str]:
+    """Return the service's own command with `stagelens run` in front of it."""
+    own = [sys.executable, "-m", "uvicorn", "serve:app", "--port", str(port), "--log-level", "warning"]
+    stages = ["--stage", "preprocess=serve:prepare", "--stage", "postprocess=serve:describe"]
+    return [*STAGELENS, "run", *stages, "--", *own]
+
+
+def wait_for_first_requests(dashboard_port: int, seconds: float = 60) -> None:
+    """Wait until the dashboard's overview has a service to show."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{dashboard_port}/healthz", timeout=2) as answer:
+                if json.load(answer).get("services"):
+                    return
+        except (OSError, ValueError, urllib.error.URLError):
+            pass
+        time.sleep(0.25)
+
+
+def demo(options: argparse.Namespace, stop: threading.Event) -> None:
+    """Start everything, release version 2 after a while, and wait for Ctrl-C."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-demo-")))
+        collector_port, dashboard_port = free_port(4318), free_port(options.port)
+        service_port = free_port(8000)
+        dashboard_url = f"http://127.0.0.1:{dashboard_port}"
+        inbox = stack.enter_context(alert_inbox(lambda text: say(f"ALERT  {text}")))
+
+        say("starting the collector, the dashboard and the alerts")
+        up = [*STAGELENS, "up", "--database", f"sqlite:///{folder / 'stagelens.db'}"]
+        up += ["--slo", str(write_slo_file(folder, inbox, dashboard_url))]
+        up += ["--collector-port", str(collector_port), "--dashboard-port", str(dashboard_port)]
+        log = folder / "stagelens.log"
+        server = stack.enter_context(process(up, log))
+        wait_for(f"{dashboard_url}/healthz", server, log)
+
+        release = stack.enter_context(ExitStack())
+        settings = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector_port}",
+            "OTEL_SERVICE_NAME": "magika",
+            "STAGELENS_EXPORT_INTERVAL": options.export_interval,
+        }
+        start_release(release, folder, service_port, settings, version=1)
+        load = [sys.executable, "load.py", f"http://127.0.0.1:{service_port}/identify", "--rate", str(options.rate)]
+        stack.enter_context(process(load, folder / "load.log"))
+        wait_for_first_requests(dashboard_port)
+        say(f"open {dashboard_url}  (Ctrl-C stops everything)")
+
+        if stop.wait(options.healthy_seconds):
+            return
+        say("releasing version 2.0.0: something in it is slow for large files")
+        release.close()
+        start_release(release, folder, service_port, settings, version=2)
+        while not stop.wait(1):
+            if server.poll() is not None:
+                sys.exit(
+                    f"stagelens up ended with code {server.returncode}:\n{log.read_text(errors='replace')[-2000:]}"
+                )
+
+
+def start_release(stack: ExitStack, folder: Path, port: int, settings: dict[str, str], *, version: int) -> None:
+    """Start the service as *version* and wait until its model is loaded."""
+    say(f"starting the service, version {version}.0.0")
+    log = folder / f"service-{version}.log"
+    attributes = f"service.version={version}.0.0,deployment.environment.name=demo"
+    environment = settings | {"DEMO_VERSION": str(version), "OTEL_RESOURCE_ATTRIBUTES": attributes}
+    child = stack.enter_context(process(service_command(port), log, **environment))
+    wait_for(f"http://127.0.0.1:{port}/healthz", child, log)
+
+
+def main() -> None:
+    """Read the options and run until Ctrl-C."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--port", type=int, default=8600, help="of the dashboard; another if it is taken (default 8600)"
+    )
+    parser.add_argument("--rate", type=float, default=20, help="requests a second (default 20)")
+    parser.add_argument("--healthy-seconds", type=float, default=60, help="how long version 1 runs (default 60 s)")
+    parser.add_argument("--export-interval", default="2s", help="how often the service reports (default 2s)")
+    options = parser.parse_args()
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            return
+        stop.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
+    print("\nStagelens demo: magika, a real ONNX model, behind FastAPI; real files as its load\n", flush=True)
+    with suppress(KeyboardInterrupt):
+        demo(options, stop)
+    say("stopped, nothing left behind")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Runs in every Python process that `stagelens run` starts, before the program does.
+
+Any interpreter may find this file on PYTHONPATH, also an old one, and one without Stagelens: the syntax is plain, and
+nothing here may stop it.
+"""
+
+# ruff: noqa: PLC0415, PTH100, PTH120, UP031, ANN - it must load quickly, in any interpreter
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _instrument():
+    try:
+        import stagelens
+
+        stagelens.instrument()
+    except ImportError as error:
+        # Scripts that the command starts may be of any interpreter: only the command itself deserves a line.
+        if os.environ.get("STAGELENS_RUN_PID") == str(os.getpid()):
+            sys.stderr.write(
+                "stagelens run: nothing is timed, %s cannot load stagelens (%s).\n" % (sys.executable, error)
+            )
+            sys.stderr.write("    %s -m pip install stagelens\n" % sys.executable)
+    except Exception as error:
+        sys.stderr.write("stagelens: nothing is timed, it failed to start (%r).\n" % (error,))
+
+
+def _run_the_next():
+    """Load the sitecustomize this one hides, under its own name and with its own errors."""
+    others = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_instrument()
+_run_the_next()

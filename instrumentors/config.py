@@ -1,0 +1,234 @@
+"""The agent's settings: OpenTelemetry's own environment variables where one exists, `STAGELENS_*` where none does.
+
+| variable | default | |
+|---|---|---|
+| `OTEL_EXPORTER_OTLP_ENDPOINT` | `http://127.0.0.1:4318` | the collector; `/v1/metrics` and `/v1/traces` are added |
+| `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`, `…_TRACES_ENDPOINT` | | one of the two on its own, taken as it stands |
+| `OTEL_EXPORTER_OTLP_HEADERS` | | `key=value,key=value`, sent with every post |
+| `OTEL_EXPORTER_OTLP_CERTIFICATE` | the system's | file of the authorities to trust over https |
+| `OTEL_EXPORTER_OTLP_TIMEOUT` | `10000` | of one post, in milliseconds |
+| `OTEL_SERVICE_NAME` | the script's name | |
+| `OTEL_RESOURCE_ATTRIBUTES` | | `service.version=…,deployment.environment.name=…` and any other |
+| `OTEL_SDK_DISABLED` | `false` | `true` records nothing |
+| `STAGELENS_SERVICE_VERSION` | | instead of `service.version` among the resource attributes |
+| `STAGELENS_EXPORT_INTERVAL` | `10s` | how often to post |
+| `STAGELENS_BUFFER_SIZE` | `16MiB` | what may wait for a collector that does not answer; beyond it the oldest goes |
+| `STAGELENS_KEEP_SLOW` | `4` | traces to keep a series and interval: the slowest |
+| `STAGELENS_KEEP_ERRORS` | `4` | … of failed requests |
+| `STAGELENS_KEEP_UNIFORM` | `2` | … drawn at random |
+
+A value that cannot be read stops nothing: it is logged once, with the cure, and the default is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+from ..core import names
+from ..core.errors import ConfigError
+from ..core.settings import parse_duration, parse_size
+
+logger = logging.getLogger("stagelens")
+
+T = TypeVar("T")
+
+# https://www.rfc-editor.org/rfc/rfc9110#name-fields: a field's name and, of its value, what is safe to send.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LINE = re.compile(r"[\t\x20-\x7e]*")
+
+DEFAULT_ENDPOINT = "http://127.0.0.1:4318"
+# Below it the export itself would be the load.
+MIN_INTERVAL_SECONDS = 0.1
+# A series and interval; kept traces are bounded memory.
+MAX_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How many traces to keep a series and interval.
+
+    Args:
+        slow: The slowest requests.
+        errors: Failed requests.
+        uniform: Requests drawn at random.
+    """
+
+    slow: int = 4
+    errors: int = 4
+    uniform: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """Everything the agent can be told.
+
+    Args:
+        metrics_url: Where metrics are posted.
+        traces_url: Where kept traces are posted.
+        headers: Sent with every post. They may hold secrets and are never logged.
+        certificate: File of the certificate authorities to trust, None for the system's.
+        timeout_seconds: How long one post may take. [seconds]
+        resource: Resource attributes, `service.name` among them; without the instance id, which each process makes.
+        enabled: Whether anything is recorded.
+        interval_seconds: Time between two exports. [seconds]
+        buffer_bytes: How much may wait for the collector. [bytes]
+        keep: How many traces to keep.
+    """
+
+    metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
+    traces_url: str = f"{DEFAULT_ENDPOINT}/v1/traces"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    certificate: str | None = None
+    timeout_seconds: float = 10.0
+    resource: Mapping[str, str] = field(default_factory=lambda: {names.SERVICE_NAME: "python"})
+    enabled: bool = True
+    interval_seconds: float = 10.0
+    buffer_bytes: int = 16 * 1024**2
+    keep: Keep = field(default_factory=Keep)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> AgentConfig:
+        """Read the environment *env*; a broken value is logged and its default used."""
+        read = _Reader(env)
+        base = read("OTEL_EXPORTER_OTLP_ENDPOINT", _url, DEFAULT_ENDPOINT).rstrip("/")
+        keep = Keep()
+        return cls(
+            metrics_url=read("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", _url, f"{base}/v1/metrics"),
+            traces_url=read("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", _url, f"{base}/v1/traces"),
+            headers=read("OTEL_EXPORTER_OTLP_HEADERS", _pairs_unseen, {}),
+            certificate=read("OTEL_EXPORTER_OTLP_CERTIFICATE", _file, None),
+            timeout_seconds=read("OTEL_EXPORTER_OTLP_TIMEOUT", _milliseconds, 10.0),
+            resource=_resource(read),
+            enabled=not read("OTEL_SDK_DISABLED", _truth, default=False),
+            interval_seconds=read("STAGELENS_EXPORT_INTERVAL", _interval, 10.0),
+            buffer_bytes=read("STAGELENS_BUFFER_SIZE", parse_size, 16 * 1024**2),
+            keep=Keep(
+                slow=read("STAGELENS_KEEP_SLOW", _count, keep.slow),
+                errors=read("STAGELENS_KEEP_ERRORS", _count, keep.errors),
+                uniform=read("STAGELENS_KEEP_UNIFORM", _count, keep.uniform),
+            ),
+        )
+
+
+class _Reader:
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
+
+    def __call__(self, key: str, parse: Callable[[str, str], T], default: T) -> T:
+        # The OpenTelemetry specification: an empty value is an unset one.
+        text = self._env.get(key, "").strip()
+        if not text:
+            return default
+        try:
+            return parse(text, key)
+        except ConfigError as error:
+            logger.warning("stagelens: %s. The default is used: %s", error, default)
+            return default
+
+
+def _resource(read: _Reader) -> dict[str, str]:
+    attributes = read("OTEL_RESOURCE_ATTRIBUTES", _pairs, {})
+    # The workers of a server share the environment, so an instance id in it cannot tell them apart.
+    attributes.pop(names.SERVICE_INSTANCE, None)
+    name = read("OTEL_SERVICE_NAME", _text, attributes.get(names.SERVICE_NAME, "")) or script_name(sys.argv)
+    attributes[names.SERVICE_NAME] = name
+    version = read("STAGELENS_SERVICE_VERSION", _text, attributes.get(names.SERVICE_VERSION, ""))
+    if version:
+        attributes[names.SERVICE_VERSION] = version
+    return attributes
+
+
+def script_name(argv: list[str]) -> str:
+    """Return what a service is called that was given no name: its script.
+
+    >>> script_name(["/srv/app/serve.py"]), script_name(["/lib/uvicorn/__main__.py"]), script_name(["-c"])
+    ('serve', 'uvicorn', 'python')
+    """
+    path = argv[0] if argv else ""
+    stem = os.path.splitext(os.path.basename(path))[0]  # noqa: PTH119, PTH122 - pathlib costs the host its import
+    if stem == "__main__":
+        stem = os.path.basename(os.path.dirname(path))  # noqa: PTH119, PTH120 - as above
+    return stem if stem and not stem.startswith("-") else "python"
+
+
+def _text(text: str, _key: str) -> str:
+    return text
+
+
+def _url(text: str, key: str) -> str:
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0 and _sendable(text)
+    except ValueError:
+        valid = False
+    if not valid:
+        msg = f"{key} is {text!r}; write an address such as {DEFAULT_ENDPOINT}"
+        raise ConfigError(msg)
+    return text
+
+
+def _pairs(text: str, key: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    if any(not sign or not name.strip() for name, sign, _ in pairs):
+        msg = f"{key} is {text!r}; write pairs such as service.version=1.2,deployment.environment.name=prod"
+        raise ConfigError(msg)
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+
+
+def _pairs_unseen(text: str, key: str) -> dict[str, str]:
+    try:
+        pairs = _pairs(text, key)
+    except ConfigError:
+        pairs = None
+    # A line break in a value would write headers of its own.
+    if pairs is None or not all(_TOKEN.fullmatch(name) and _LINE.fullmatch(value) for name, value in pairs.items()):
+        msg = f"{key} cannot be read (its value is not shown: it may hold a secret); write pairs such as x-api-key=…"
+        raise ConfigError(msg)
+    return pairs
+
+
+def _sendable(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def _file(text: str, key: str) -> str:
+    if not os.path.isfile(text):  # noqa: PTH113 - pathlib costs the host its import
+        msg = f"{key} is {text!r}, where there is no file; write the path of a PEM file"
+        raise ConfigError(msg)
+    return text
+
+
+def _milliseconds(text: str, key: str) -> float:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        msg = f"{key} is {text!r}; write milliseconds, such as 10000"
+        raise ConfigError(msg)
+    return int(text) / 1000
+
+
+def _truth(text: str, key: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        msg = f"{key} is {text!r}; write true or false"
+        raise ConfigError(msg)
+    return text.lower() == "true"
+
+
+def _interval(text: str, key: str) -> float:
+    seconds = parse_duration(text, key).total_seconds()
+    if seconds < MIN_INTERVAL_SECONDS:
+        msg = f"{key} is {text!r}; write at least {MIN_INTERVAL_SECONDS * 1000:g}ms"
+        raise ConfigError(msg)
+    return seconds
+
+
+def _count(text: str, key: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > MAX_KEPT:
+        msg = f"{key} is {text!r}; write a number from 0 to {MAX_KEPT}"
+        raise ConfigError(msg)
+    return int(text)

@@ -1,0 +1,337 @@
+"""Delivery to the collector: OTLP/HTTP by the standard library, each batch under one name until it is acknowledged.
+
+A batch that is not acknowledged waits in a bounded outbox and is sent again byte for byte under its name, which the
+collector counts once. Nothing here runs on a request's thread.
+
+Source: OpenTelemetry Protocol 1.x, "OTLP/HTTP Response" and "Failures": 429, 502, 503 and 504 are tried again, with
+exponential backoff and jitter or as `Retry-After` says; every other status means the batch will never be taken.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import encodings.idna
+import http.client
+import json
+import logging
+import random
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from .. import __version__
+from ..core import names
+
+logger = logging.getLogger("stagelens")
+
+# The first connection would import it, and a fork just then would leave the child with half a module.
+_PRELOADED = (encodings.idna,)
+
+OK_STATUSES = range(200, 300)
+RETRY_STATUSES = frozenset({429, 502, 503, 504})
+OWN_HEADERS = {
+    "Content-Type": "application/json",
+    "Content-Encoding": "gzip",
+    "User-Agent": f"stagelens/{__version__}",
+}
+BACKOFF_BASE_SECONDS, BACKOFF_CAP_SECONDS = 1.0, 30.0
+# A server that asks for more is misconfigured; by then the outbox has long dropped what it could not hold.
+MAX_RETRY_AFTER_SECONDS = 600.0
+MAX_ANSWER_BYTES = 64 * 1024
+MAX_SHOWN_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One post, the same bytes at every attempt.
+
+    Args:
+        name: The value of the batch header.
+        url: Where it goes.
+        body: Gzipped JSON.
+        requests: How many requests are uncounted if it is never delivered.
+    """
+
+    name: str
+    url: str
+    body: bytes
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the collector said.
+
+    Args:
+        status: The HTTP status.
+        retry_after_seconds: How long it asked us to wait, None if it did not. [seconds]
+        body: The beginning of the body.
+    """
+
+    status: int
+    retry_after_seconds: float | None
+    body: bytes
+
+
+class Outbox:
+    """Batches that wait, oldest first, at most *limit_bytes* of them together with those under way."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._waiting: deque[Batch] = deque()
+        self._size_bytes = 0
+
+    def put(self, batch: Batch) -> list[Batch]:
+        """Add *batch* and return the oldest ones that had to go for it, or itself when it is too large by itself."""
+        with self._lock:
+            evicted: list[Batch] = []
+            self._waiting.append(batch)
+            self._size_bytes += len(batch.body)
+            while self._size_bytes > self._limit_bytes and self._waiting:
+                evicted.append(self._waiting.popleft())
+                self._size_bytes -= len(evicted[-1].body)
+            return evicted
+
+    def take(self) -> Batch | None:
+        """Return the oldest batch, which is under way until `done` or `give_back`."""
+        with self._lock:
+            return self._waiting.popleft() if self._waiting else None
+
+    def done(self, batch: Batch) -> None:
+        """Forget *batch*."""
+        with self._lock:
+            self._size_bytes -= len(batch.body)
+
+    def give_back(self, batch: Batch) -> None:
+        """Put *batch* back to the front: it was not delivered."""
+        with self._lock:
+            self._waiting.appendleft(batch)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits or is under way."""
+        return self._size_bytes == 0
+
+
+class Exporter:
+    """Sends batches, one after the other.
+
+    Args:
+        headers: Sent with every post.
+        certificate: File of the certificate authorities to trust, None for the system's.
+        timeout_seconds: How long one post may take. [seconds]
+        buffer_bytes: How much may wait. [bytes]
+        lost: Told how many requests are uncounted for good, and why.
+        rng: Spreads the retries of many processes.
+    """
+
+    def __init__(
+        self,
+        *,
+        headers: Mapping[str, str],
+        certificate: str | None,
+        timeout_seconds: float,
+        buffer_bytes: int,
+        lost: Callable[[str, int], None],
+        rng: random.Random,
+    ) -> None:
+        self._headers = {key: value for key, value in headers.items() if key.title() not in OWN_HEADERS} | OWN_HEADERS
+        self._certificate = certificate
+        self._timeout_seconds = timeout_seconds
+        self._lost = lost
+        self._rng = rng
+        self._outbox = Outbox(buffer_bytes)
+        self._trust: ssl.SSLContext | None = None
+        self._logged: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        # How long the thread waits before the next attempt, None while nothing has failed. [seconds]
+        self._delay: float | None = None
+        # In a row, and ever.
+        self._failures = self._attempts_failed = 0
+        self._attempt = threading.Condition()
+        self._leaving = False
+
+    def offer(self, batch: Batch) -> None:
+        """Take *batch* for delivery; the oldest goes where there is no room."""
+        for evicted in self._outbox.put(batch):
+            self._drop(evicted, "buffer_full")
+            self._warn(
+                "full",
+                "the collector has not answered for so long that the oldest data are dropped; "
+                "STAGELENS_BUFFER_SIZE sets how much may wait",
+            )
+
+    def wake(self) -> None:
+        """Have the sending thread look, unless it waits after a failure; start it where it does not run."""
+        self._start()
+        if self._delay is None:
+            self._wake.set()
+
+    @property
+    def retry_in_seconds(self) -> float | None:
+        """How long the thread waits after a failure, None while nothing has failed."""
+        return self._delay
+
+    def drain(self, timeout_seconds: float) -> bool:
+        """Have everything sent now, also after a failure; wait until it is, or an attempt fails, or the time is over.
+
+        Args:
+            timeout_seconds: How long to wait at most. [seconds]
+
+        Returns:
+            Whether nothing is left.
+        """
+        self._leaving = True
+        with self._attempt:
+            failed = self._attempts_failed
+            self._start()
+            self._wake.set()
+            self._attempt.wait_for(lambda: self._outbox.empty or self._attempts_failed != failed, timeout_seconds)
+        self._leaving = False
+        return self._outbox.empty
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="stagelens-export", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._delay)
+            self._wake.clear()
+            self._delay = None
+            while self._delay is None and (batch := self._outbox.take()) is not None:
+                self._send(batch)
+
+    def _send(self, batch: Batch) -> None:
+        """Make one attempt with *batch*; where it fails, set how long to wait before the next one."""
+        try:
+            answer = self._post(batch)
+            if answer.status in RETRY_STATUSES:
+                reason = f"HTTP {answer.status} {_message(answer.body)}"
+                self._failed(batch, reason, answer.retry_after_seconds)
+            else:
+                self._settle(batch, answer)
+        except Exception as error:
+            # Unreachable, not HTTP, not what this code foresaw: the thread must live and the batch must not be lost.
+            self._failed(batch, f"{error}" or type(error).__name__, None)
+
+    def _post(self, batch: Batch) -> Answer:
+        url = urlsplit(batch.url)
+        connection = self._connect(url)
+        try:
+            headers = self._headers | {names.BATCH_HEADER: batch.name}
+            path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+            connection.request("POST", path, body=batch.body, headers=headers)
+            response = connection.getresponse()
+            retry_after = _retry_after(response.getheader("Retry-After"), time.time())
+            return Answer(response.status, retry_after, response.read(MAX_ANSWER_BYTES))
+        finally:
+            connection.close()
+
+    def _connect(self, url: SplitResult) -> http.client.HTTPConnection:
+        host = url.hostname or ""
+        if url.scheme == "https":
+            if self._trust is None:
+                self._trust = ssl.create_default_context(cafile=self._certificate)
+            return http.client.HTTPSConnection(host, url.port, timeout=self._timeout_seconds, context=self._trust)
+        return http.client.HTTPConnection(host, url.port, timeout=self._timeout_seconds)
+
+    def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None) -> None:
+        self._outbox.give_back(batch)
+        # Full jitter: many processes that lost one collector must not come back at once.
+        limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
+        self._delay = self._rng.uniform(0, limit) if retry_after_seconds is None else retry_after_seconds
+        if not self._leaving:
+            self._warn(
+                "unreachable",
+                f"{_origin(batch.url)} does not take data ({_shown(reason)}); they are kept and sent later. Start a "
+                "collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT",
+            )
+        with self._attempt:
+            self._failures += 1
+            self._attempts_failed += 1
+            self._attempt.notify_all()
+
+    def _settle(self, batch: Batch, answer: Answer) -> None:
+        if answer.status in OK_STATUSES:
+            refused = _refused(answer.body)
+            if refused:
+                self._warn("partial", f"{_origin(batch.url)} refused a part of the data: {refused}")
+        else:
+            self._drop(batch, "rejected")
+            self._warn(
+                f"status {answer.status}",
+                f"{_origin(batch.url)} refused a batch for good: HTTP {answer.status} {_message(answer.body)}",
+            )
+        self._logged.discard("unreachable")
+        with self._attempt:
+            self._failures = 0
+            self._outbox.done(batch)
+            self._attempt.notify_all()
+
+    def _drop(self, batch: Batch, reason: str) -> None:
+        if batch.requests:
+            self._lost(reason, batch.requests)
+
+    def _warn(self, kind: str, message: str) -> None:
+        # Once for each kind: a service must not drown in what its telemetry has to say.
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.warning("stagelens: %s", message)
+
+
+def _origin(url: str) -> str:
+    # Without user, password and query, which may be secrets.
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+
+
+def _retry_after(text: str | None, now: float) -> float | None:
+    """Read `Retry-After`, seconds or a date, as seconds from *now*; None where it is missing or makes no sense."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - now
+        except ValueError:
+            return None
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS) if seconds == seconds else None  # noqa: PLR0124 - not NaN
+
+
+def _refused(body: bytes) -> str:
+    """Return what an OTLP partial success says, "" where it says nothing."""
+    partial = _field(_json(body), "partialSuccess")
+    count = _field(partial, "rejectedDataPoints") or _field(partial, "rejectedSpans") or 0
+    message = _field(partial, "errorMessage") or ""
+    return _shown(f"{count} rejected: {message}") if str(count) != "0" or message else ""
+
+
+def _message(body: bytes) -> str:
+    """Return what an error body says: the message of a JSON status, or the text as it is."""
+    message = _field(_json(body), "message")
+    return _shown(str(message) if message else body[:MAX_SHOWN_CHARS].decode(errors="replace"))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _field(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _shown(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_SHOWN_CHARS]

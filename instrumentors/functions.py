@@ -1,0 +1,88 @@
+"""Functions of the user's own as stages, named from outside: `stagelens run --stage preprocess=serve:prepare -- …`.
+
+What is named is found when its module is imported, so the code stays as it is. A module that runs as `__main__` is never
+imported under its name: there, use `stagelens.stage()`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from types import ModuleType
+from typing import NamedTuple
+
+from ..core.errors import ConfigError
+from . import imports
+from .instrumentor import Instrumentor
+
+# Comma-separated stage=module:function, as `--stage` writes it.
+VARIABLE = "STAGELENS_STAGES"
+
+_logger = logging.getLogger("stagelens")
+
+
+class NamedStage(NamedTuple):
+    """One function that is a stage.
+
+    Args:
+        stage: The stage's key, one of `core.stages` or the user's own.
+        module: The import name of the function's module.
+        path: The function's name in it; `Class.method` for a method.
+    """
+
+    stage: str
+    module: str
+    path: str
+
+
+def parse(text: str) -> list[NamedStage]:
+    """Read `stage=module:function, …`.
+
+    Raises:
+        ConfigError: An entry is not of that form.
+
+    >>> parse("preprocess=serve:prepare")
+    [NamedStage(stage='preprocess', module='serve', path='prepare')]
+    """
+    return [_parse_one(entry.strip()) for entry in text.split(",") if entry.strip()]
+
+
+def _parse_one(entry: str) -> NamedStage:
+    stage, equals, target = entry.partition("=")
+    module, colon, path = target.partition(":")
+    names = [stage, *module.split("."), *path.split(".")]
+    if not equals or not colon or not all(name.isidentifier() for name in names):
+        msg = f"{VARIABLE} (--stage) has {entry!r}; write stage=module:function, such as preprocess=serve:prepare"
+        raise ConfigError(msg)
+    return NamedStage(stage, module, path)
+
+
+class FunctionInstrumentor(Instrumentor):
+    """The functions that `STAGELENS_STAGES` names."""
+
+    def hooks(self) -> Mapping[str, imports.Hook]:
+        """Return one hook for each module that holds named functions; a broken setting is logged and names none."""
+        try:
+            named = parse(os.environ.get(VARIABLE, ""))
+        except ConfigError as error:
+            _logger.warning("stagelens: %s", error)
+            return {}
+        by_module: defaultdict[str, list[NamedStage]] = defaultdict(list)
+        for entry in named:
+            by_module[entry.module].append(entry)
+        return {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
+
+    def _patch(self, entries: list[NamedStage], module: ModuleType) -> None:
+        from . import stage  # noqa: PLC0415 - the package imports this module
+
+        for entry in entries:
+            *classes, name = entry.path.split(".")
+            owner: object | None = functools.reduce(lambda outer, part: getattr(outer, part, None), classes, module)
+            found = vars(owner).get(name) if owner is not None else None
+            if not callable(found) or isinstance(found, (staticmethod, classmethod, type)):
+                _logger.warning("stagelens: --stage %s=%s:%s names no function or method", *entry)
+                continue
+            self.replace(owner, name, stage(entry.stage))

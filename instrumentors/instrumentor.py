@@ -1,0 +1,179 @@
+"""The contract of one library module, and the list of ours.
+
+A module is a class with `library` and `hooks`: for each import name the function that patches what it holds. Adding one
+takes a file, a line in `MODULES` and an entry point. The classes fit the `opentelemetry_instrumentor` entry points by
+shape (`instrument`, `uninstrument`, `instrumentation_dependencies`), so that package is no dependency of ours.
+
+Nothing of ours may reach the host: what fails is logged once, and the library runs as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+from . import imports
+from .recorder import MAX_MARKS, clock, current
+
+# One line a module: where it lives, and its class.
+MODULES = (
+    ("asgi", "AsgiInstrumentor"),
+    ("onnxruntime", "OnnxRuntimeInstrumentor"),
+    ("torch", "TorchInstrumentor"),
+    ("functions", "FunctionInstrumentor"),
+)
+
+_logger = logging.getLogger("stagelens")
+_reported: set[str] = set()
+
+
+def instrument() -> None:
+    """Time every library we know, whether it is imported already or later; calling this again changes nothing.
+
+    `stagelens run` does it for a whole command; a program may do it by itself as its first line.
+    """
+    for module, name in MODULES:
+        try:
+            getattr(import_module(f".{module}", __package__), name)().instrument()
+        except Exception:
+            report(f"instrumenting {module}")
+
+
+def report(what: str) -> None:
+    """Log the exception being handled, the first time *what* fails."""
+    if what in _reported:
+        return
+    _reported.add(what)
+    _logger.warning(
+        "stagelens: %s failed; it is left out, and the service is not affected. Please report this:",
+        what,
+        exc_info=sys.exception(),
+    )
+
+
+class Patch(NamedTuple):
+    """One attribute we replaced: of which module or class, under which name, what stood there and what stands there."""
+
+    owner: Any
+    name: str
+    original: Any
+    replacement: Any
+
+    def is_applied(self) -> bool:
+        """Say whether the attribute is still ours: neither reloaded nor wrapped by somebody else since."""
+        return vars(self.owner).get(self.name) is self.replacement
+
+    def is_reloaded(self) -> bool:
+        """Say whether the library's own stands there again, as after a reload; a wrapper around ours is not that."""
+        present = vars(self.owner).get(self.name)
+        return not hasattr(present, "__wrapped__") and _identity(present) == _identity(self.original)
+
+
+class Instrumentor:
+    """One library. What is patched belongs to the class: however many instances there are, nothing is patched twice."""
+
+    library: ClassVar[str] = ""
+    _patches: ClassVar[list[Patch]]
+    _waiting: ClassVar[dict[str, imports.Hook]]
+
+    def __init_subclass__(cls) -> None:
+        """Give each library its own patches."""
+        cls._patches, cls._waiting = [], {}
+
+    def hooks(self) -> Mapping[str, imports.Hook]:
+        """Return what to do with each module of the library once it is loaded, by import name."""
+        raise NotImplementedError
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Name the library; any version will do, since what a version lacks is left alone."""
+        return (self.library,)
+
+    def instrument(self, **_: Any) -> None:
+        """Patch the library, now if it is loaded, otherwise when it is."""
+        if self._waiting:
+            return
+        self._waiting.update((name, _failing_open(hook)) for name, hook in self.hooks().items())
+        for name, hook in self._waiting.items():
+            imports.when_imported(name, hook)
+
+    def uninstrument(self, **_: Any) -> None:
+        """Put back the very same objects; what somebody else has wrapped since stays, for it would remove theirs too."""
+        for name, hook in self._waiting.items():
+            imports.forget(name, hook)
+        self._waiting.clear()
+        for patch in reversed(self._patches):
+            if patch.is_applied():
+                setattr(patch.owner, patch.name, patch.original)
+                self._patches.remove(patch)
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Put `make(original)` in the place of attribute *name* of *owner*, a module or class.
+
+        An attribute that is missing or inherited is left alone: another version of the library, or the base class has it.
+        """
+        original = vars(owner).get(name)
+        present = [patch for patch in self._patches if patch.owner is owner and patch.name == name]
+        if original is None or not all(patch.is_reloaded() for patch in present):
+            return
+        replacement = functools.update_wrapper(make(original), original)
+        setattr(owner, name, replacement)
+        self._patches.append(Patch(owner, name, original, replacement))
+
+
+def timed(stage: str) -> Callable[[Any], Any]:
+    """Return a wrapper that makes every call of a plain function a stage of the running request."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            marks = current.get()
+            if marks is None:
+                return original(*args, **options)
+            begun = clock()
+            try:
+                return original(*args, **options)
+            finally:
+                if len(marks) < MAX_MARKS:
+                    marks.extend((stage, begun, clock()))
+
+        return call
+
+    return make
+
+
+def timed_async(stage: str) -> Callable[[Any], Any]:
+    """Return the same for a coroutine function."""
+
+    def make(original: Any) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            marks = current.get()
+            if marks is None:
+                return await original(*args, **options)
+            begun = clock()
+            try:
+                return await original(*args, **options)
+            finally:
+                if len(marks) < MAX_MARKS:
+                    marks.extend((stage, begun, clock()))
+
+        return call
+
+    return make
+
+
+def _identity(function: Any) -> tuple[str | None, str | None]:
+    return getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+
+
+def _failing_open(hook: imports.Hook) -> imports.Hook:
+    def run(module: ModuleType) -> None:
+        try:
+            hook(module)
+        except Exception:
+            report(f"instrumenting {module.__name__}")
+
+    return run

@@ -1,0 +1,251 @@
+"""The request path: what a running request writes down, and nothing else.
+
+A request is one plain list, its *marks*, that travels in a context variable. The list is flat triples `key, start, end`:
+
+- a stage: `"forward", t0, t1`, both from `clock`. One atomic `extend` in a `finally`, so threads may share the list:
+
+      marks = current.get()
+      if marks is None:
+          return original(*args)
+      t0 = clock()
+      try:
+          return original(*args)
+      finally:
+          if len(marks) < MAX_MARKS:
+              marks.extend(("forward", t0, clock()))
+
+- a fact about the request: `"@model", "resnet50", 0` (see `FACTS`); of several with one key the last wins.
+- the first triple says whether the request still runs: `OPEN, start, 0`, later `CLOSED, start, 0`.
+
+A server integration wraps one request so; `begin` answers None inside a running request, which then stays the only one
+that is counted (its stages and facts still land on the outer request):
+
+      scope = begin()
+      if scope is None:
+          return await app(...)
+      marks, token = scope
+      t0 = marks[1]
+      try:
+          ...
+      finally:
+          end(token)
+          finish(marks, t0, clock(), route="/predict", http_status=200, traceparent="00-…-01")
+
+`finish` appends one tuple to a bounded queue and returns: partition, histograms, sampling and export happen on a
+background thread that the first finished request starts. Where the context variable does not reach (a thread pool, a
+callback), hand the list over: `marks = current.get()` there, `token = current.set(marks)` here.
+
+What is recorded leaves the process every few seconds, and by `flush` when it exits. uvicorn ends by raising SIGTERM once
+more, which skips exit handlers: a server integration therefore calls `flush()` at the lifespan's shutdown, on a thread.
+
+Measured: a list subclass, an object per stage or a fold per request cost 3 to 10 times as much once a model has run in
+between and the caches are cold; stages of a compiled recorder gain nothing there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from typing import Any, Final, Literal, TypeAlias
+
+# Monotonic nanoseconds; the fold anchors them to the wall clock.
+clock: Final = time.perf_counter_ns
+
+Marks: TypeAlias = list[Any]
+Kind: TypeAlias = Literal["server", "internal"]
+# marks, start, end, route, error type, HTTP status, traceparent, kind: a tuple, because it is the cheapest thing to build.
+Record: TypeAlias = tuple[Marks, int, int, str, str, int, str, Kind]
+
+OPEN: Final = "@open"
+CLOSED: Final = "@closed"
+# What a request may say about itself: strings, and `@batch`, an integer. `@method` is the HTTP method.
+FACTS: Final = ("@model", "@model_version", "@device", "@batch", "@method")
+
+# 4096 triples. A task that outlives its request, or a loop inside one, must not grow the list for ever.
+MAX_MARKS: Final = 3 * 4096
+# About 6 MB of six-stage requests.
+MAX_PENDING: Final = 8192
+# A backlog of at most so many lists causes no garbage collection of an older generation.
+WAKE_AT: Final = 256
+
+current: ContextVar[Marks | None] = ContextVar("stagelens_request", default=None)
+pending: deque[Record] = deque()
+
+
+class Tally:
+    """A counter that any thread may add to without a lock, with one reader: `next` of a C iterator is atomic."""
+
+    def __init__(self) -> None:
+        self.add: Callable[[], int] = itertools.count().__next__
+        self._reads = 0
+
+    def read(self) -> int:
+        """Return how often `add` was called since the counter was made."""
+        value = self.add() - self._reads
+        self._reads += 1
+        return value
+
+
+dropped = Tally()
+
+
+def begin() -> tuple[Marks, Token[Marks | None]] | None:
+    """Start a request in this context and return its marks, or None inside a request that still runs.
+
+    A request that is over does not count as running: a worker that was started by an early request opens its own.
+    """
+    outer = current.get()
+    if outer is not None and outer[0] == OPEN:
+        return None
+    marks: Marks = [OPEN, clock(), 0]
+    return marks, current.set(marks)
+
+
+def end(token: Token[Marks | None]) -> None:
+    """Take the request out of this context; a token of another context does nothing."""
+    try:  # noqa: SIM105 - a context manager costs the request path ten times as much
+        current.reset(token)
+    except ValueError:
+        # A generator that was closed elsewhere.
+        pass
+
+
+def finish(  # noqa: PLR0917 - by position, because keywords cost the request path more
+    marks: Marks,
+    t0: int,
+    t1: int,
+    route: str = "",
+    error_type: str = "",
+    http_status: int = 0,
+    traceparent: str = "",
+    kind: Kind = "server",
+) -> None:
+    """Hand a finished request to the background thread; never blocks, never raises.
+
+    Args:
+        marks: The list `begin` returned.
+        t0: When the request started, by `clock`. [nanoseconds]
+        t1: When it ended: the last byte of the response was handed over. [nanoseconds]
+        route: The route's template, never the raw path; for a manual request its name. "" when there is none.
+        error_type: The class of the exception that ended it, "" when none did.
+        http_status: The status sent, 0 when there is none. From 500 up the request counts as an error.
+        traceparent: The W3C header that came with the request, as it came, "" when none did.
+        kind: "server" for a request off the network, "internal" for a manual one.
+    """
+    marks[0] = CLOSED
+    if len(pending) < MAX_PENDING:
+        pending.append((marks, t0, t1, route, error_type, http_status, traceparent, kind))
+    else:
+        dropped.add()
+    if len(pending) >= background.wake_at:
+        background.wake()
+
+
+class Background:
+    """The thread that works off `pending`: started by the first record, started again should it have died.
+
+    Args:
+        run: What the thread runs.
+    """
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run = run
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        # Its `put` never blocks, and a signal handler may call it.
+        self.signal: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # One comparison on the request path decides everything: 1 = nothing runs yet.
+        self.wake_at = 1
+
+    @property
+    def started(self) -> bool:
+        """Whether the thread was ever started."""
+        return self._thread is not None
+
+    def wake(self) -> None:
+        """Have the thread look now; start it first where it does not run."""
+        # Not again until the thread has looked; a full queue asks every time, so that a dead thread is noticed.
+        self.wake_at = MAX_PENDING
+        if not self._starting.acquire(blocking=False):
+            return
+        try:
+            if self._thread is None or not self._thread.is_alive():
+                _flush_at_exit()
+                self._thread = threading.Thread(target=self._run, name="stagelens", daemon=True)
+                self._thread.start()
+            else:
+                self.signal.put(None)
+        except Exception:
+            # No new thread: the interpreter is shutting down (the exit handler folds what is left) or the host is at
+            # its limit (the next request asks again).
+            self.wake_at = WAKE_AT
+        finally:
+            self._starting.release()
+
+
+def _flush_at_exit() -> None:
+    atexit.unregister(flush)
+    atexit.register(flush)
+    # The children of multiprocessing leave by os._exit, past every exit handler but these.
+    processes = sys.modules.get("multiprocessing.process")
+    finalizers = sys.modules.get("multiprocessing.util")
+    if processes is not None and finalizers is not None and processes.parent_process() is not None:
+        finalizers.Finalize(None, flush, exitpriority=0)
+
+
+# Held while modules are imported in the background, and by whoever forks: a child of a half done import would wait for
+# a thread that it does not have.
+_importing = threading.RLock()
+
+
+def _run() -> None:
+    with _importing:
+        # On this thread: HTTP, gzip and JSON are not loaded at the expense of the first request.
+        from . import agent  # noqa: PLC0415
+
+    agent.run()
+
+
+background = Background(_run)
+
+
+def flush(timeout_seconds: float = 2.0) -> None:
+    """Fold and deliver what was recorded so far, as far as that goes in *timeout_seconds*; never raises."""
+    if not background.started:
+        return
+    try:
+        with _importing:
+            from . import agent  # noqa: PLC0415 - see _run
+
+        agent.flush(timeout_seconds)
+    except Exception:
+        logging.getLogger("stagelens").exception("the last requests could not be delivered")
+
+
+def _reset() -> None:
+    """Start empty, without a thread: what a forked child does, whose parent reports the parent's requests."""
+    global dropped, background  # noqa: PLW0603 - a child replaces what it may have inherited half changed
+    _importing.release()
+    current.set(None)
+    pending.clear()
+    dropped = Tally()
+    background = Background(_run)
+
+
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_reset)
+
+
+def disable() -> None:
+    """Keep nothing of any request from here on."""
+    global pending  # noqa: PLW0603 - a queue that takes nothing costs the request path no further test
+    pending = deque(maxlen=0)
+    background.wake_at = sys.maxsize

@@ -1,0 +1,141 @@
+"""A store with traffic in it, made of the very histograms an agent sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from stagelens.alerts.message import Finding, Message
+from stagelens.alerts.regression import StageGrowth
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+
+NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
+_BUCKET = timedelta(seconds=10)
+
+
+@dataclass
+class Clock:
+    """The store's clock: it stands still until traffic moves it."""
+
+    at: datetime
+
+    def __call__(self) -> float:
+        """Say the time in Unix seconds."""
+        return self.at.timestamp()
+
+
+@dataclass
+class Traffic:
+    """Writes requests into a store, ten seconds at a time, as if they had just come in."""
+
+    store: Store
+    clock: Clock
+    batches: int = field(default=0)
+
+    def __call__(
+        self,
+        start: datetime,
+        length: timedelta,
+        mixes: Mapping[int, Mapping[str, float]],
+        *,
+        service: str = "magika-demo",
+        version: str = "1",
+        errors: int = 0,
+    ) -> None:
+        """Write, for every ten seconds, so many requests (the key) of such stages in seconds (the value)."""
+        at, points = start, list[Point]()
+        while at < start + length:
+            for count, stages in mixes.items():
+                points += _points(Series(service, version, "", "", "", "", "", "ok"), at, count, stages)
+            if errors:
+                points += _points(Series(service, version, "", "", "", "", "", "error"), at, errors, {"forward": 0.01})
+            at += _BUCKET
+        self.batches += 1
+        self.clock.at = max(self.clock.at, at)
+        self.store.write([Batch(f"batch:{self.batches}", points, [], 0, "test")])
+
+
+def _points(series: Series, at: datetime, count: int, stages: Mapping[str, float]) -> list[Point]:
+    total, when = sum(stages.values()), int(at.timestamp())
+    dominant = max(stages, key=lambda stage: stages[stage])
+    points = [Point(series, REQUEST_DURATION, dominant, when, _histogram(total, count))]
+    for stage, seconds in stages.items():
+        points.append(Point(series, STAGE_DURATION, stage, when, _histogram(seconds, count)))
+        points.append(Point(series, STAGE_TIME, stage, when, _histogram(total, round(seconds * 1e6) * count)))
+    return points
+
+
+def _histogram(value: float, count: int) -> Histogram:
+    histogram = Histogram()
+    histogram.record(value, count)
+    return histogram
+
+
+@pytest.fixture
+def now() -> datetime:
+    return NOW
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOW)
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    """An empty store."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}", clock=clock)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def traffic(store: Store, clock: Clock) -> Traffic:
+    return Traffic(store, clock)
+
+
+@pytest.fixture
+def finding() -> Finding:
+    """A latency SLO that burns since version 2 came."""
+    since = NOW - timedelta(minutes=12)
+    return Finding(
+        slo="magika-latency",
+        service="magika-demo",
+        promise="99 % of requests to magika-demo succeed within 250 ms, over 30 days",
+        kind="latency",
+        severity="page",
+        burn=31.2,
+        threshold_burn=14.4,
+        long_seconds=3600.0,
+        short_seconds=300.0,
+        bad=1872.0,
+        total=6000.0,
+        since=since.timestamp(),
+        budget_left=0.94,
+        bad_left=48_900.0,
+        window_seconds=30 * 86_400.0,
+        exhausted_in_seconds=21.7 * 3600,
+        growth=(
+            StageGrowth("preprocess", 0.1804, 0.92),
+            StageGrowth("queue", 0.0112, 0.057),
+            StageGrowth("serialize", 0.0046, 0.023),
+        ),
+        version="2",
+        quantile=0.99,
+        description="People wait for this one.",
+        runbook="https://runbooks.example/magika?a=1&b=2",
+        link="http://127.0.0.1:8600/s/magika-demo?from=1795143120000&to=1795143840000&p=99",
+    )
+
+
+@pytest.fixture
+def message(finding: Finding) -> Message:
+    """The first message about it."""
+    opened = NOW.timestamp()
+    return Message("sl-0123456789abcdef0123", 1, "opened", opened, opened, finding)

@@ -1,0 +1,129 @@
+"""One send of a channel: what counts as accepted, what is tried again, and what a receiver's answer tells people."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from stagelens.alerts.channel import OutcomeUnknownError
+from stagelens.alerts.message import Message
+from stagelens.alerts.pagerduty import PagerDuty
+from stagelens.alerts.slack import Slack
+from stagelens.alerts.webhook import Webhook
+from stagelens.core.errors import ChannelError
+
+
+@dataclass
+class Answer:
+    """What the receiver says to everything; status 0 is a cut connection."""
+
+    status: int = 200
+    body: bytes = b"ok"
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    paths: list[str] = field(default_factory=list[str])
+    url: str = ""
+
+
+@pytest.fixture
+def answer() -> Iterator[Answer]:
+    """A receiver whose answer the test chooses."""
+    planned = Answer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            """Answer as planned."""
+            self.rfile.read(int(self.headers["Content-Length"]))
+            planned.paths.append(self.path)
+            if planned.status:
+                self.send_response(planned.status)
+                for key, value in {"Content-Length": str(len(planned.body)), **planned.headers}.items():
+                    self.send_header(key, value)
+                self.end_headers()
+                self.wfile.write(planned.body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    planned.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield planned
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def refusal(channel: Slack | PagerDuty | Webhook, message: Message) -> ChannelError:
+    with pytest.raises(ChannelError) as caught:
+        channel.send(message)
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [302, 400, 403, 404, 408, 409, 410, 425, 429, 500, 502, 503, 504])
+def test_only_some_answers_are_worth_another_try(answer: Answer, message: Message, status: int) -> None:
+    """4xx other than 408, 409, 425 and 429 is permanent; 5xx is not."""
+    answer.status, answer.body = status, b"no_service"
+    error = refusal(Slack("slack", answer.url), message)
+
+    assert error.permanent is (status in {302, 400, 403, 404, 410})
+    assert str(error) == f"Slack answered {status}: no_service"
+
+
+def test_a_wait_that_was_asked_for_is_passed_on(answer: Answer, message: Message) -> None:
+    """`Retry-After` comes with the error."""
+    answer.status, answer.headers = 429, {"Retry-After": "17"}
+
+    assert refusal(PagerDuty("pagerduty", "K" * 32, answer.url), message).retry_after_seconds == 17
+
+
+def test_slack_without_its_ok_is_not_accepted(answer: Answer, message: Message) -> None:
+    """A 200 from something that is not Slack, such as a login page, is no delivery."""
+    answer.body = b"<html>log in</html>"
+    error = refusal(Slack("slack", answer.url), message)
+
+    assert (error.permanent, "without its ok" in str(error)) == (False, True)
+
+
+def test_a_cut_connection_is_an_unknown_outcome(answer: Answer, message: Message) -> None:
+    """The request was sent and no answer came: the receiver may have taken it."""
+    answer.status = 0
+    error = refusal(Webhook("webhook", answer.url), message)
+
+    assert isinstance(error, OutcomeUnknownError)
+    assert not error.permanent
+
+
+def test_a_receiver_that_is_not_there_took_nothing(answer: Answer, message: Message) -> None:
+    """A refused connection is a known outcome, to be tried again."""
+    error = refusal(Webhook("webhook", "http://127.0.0.1:9"), message)
+
+    assert not isinstance(error, OutcomeUnknownError)
+    assert not error.permanent
+    assert answer.paths == []
+
+
+def test_pagerduty_is_reached_below_its_base_url(answer: Answer, message: Message) -> None:
+    """The base URL is a setting, for the EU and for tests; 202 is accepted."""
+    answer.status, answer.body = 202, b"{}"
+    PagerDuty("pagerduty", "K" * 32, answer.url + "/").send(message)
+
+    assert answer.paths == ["/v2/enqueue"]
+
+
+def test_an_error_never_shows_the_address(answer: Answer, message: Message) -> None:
+    """The address of a webhook is a secret; errors are shown on the dashboard."""
+    answer.status = 500
+    secret = f"{answer.url}/services/T0/B0/SECRET"
+    errors = [
+        refusal(Slack("slack", address), message)
+        for address in (secret, "http://127.0.0.1:9/SECRET", "http://host:port/SECRET")
+    ]
+
+    assert not any("SECRET" in str(error) for error in errors)
+    assert [error.permanent for error in errors] == [False, False, True]

@@ -1,0 +1,218 @@
+"""From requests in the store to incidents: real histograms, real queries, a clock the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from stagelens.alerts import incidents
+from stagelens.alerts.channels import ChannelEntry
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.findings import onset
+from stagelens.alerts.message import headline
+from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.alerts.schema import outbox
+from stagelens.alerts.slo import Slo
+from stagelens.alerts.slo_file import Definitions, LiveFile
+from stagelens.collector.store import Store
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
+SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
+QUEUED = {"forward": 0.020, "preprocess": 0.010, "queue": 0.400, "overhead": 0.001}
+LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
+DEFINITIONS = Definitions(
+    (LATENCY,), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),), "http://127.0.0.1:8600"
+)
+
+# The fixture of conftest.py; its class cannot be imported from there.
+Traffic = Callable[..., None]
+
+
+@pytest.fixture
+def evaluator(store: Store) -> Evaluator:
+    return Evaluator(store, "me", lease_seconds=30)
+
+
+def ticks(evaluator: Evaluator, start: datetime, length: timedelta, **changes: Any) -> list[str]:
+    """Evaluate every ten seconds and return the transitions."""
+    told: list[str] = []
+    now = start
+    while now < start + length:
+        told += [str(step.transition) for step in evaluator.tick(replace(DEFINITIONS, **changes), now)]
+        now += timedelta(seconds=10)
+    return told
+
+
+def read(store: Store) -> list[Incident]:
+    return AlertsReader(store, LiveFile(None, {})).incidents()
+
+
+def test_a_slow_release_pages_and_names_its_stage(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """The message has the burn, the stage that grew, by how much, since which release, since when, and the page to look at."""
+    traffic(now - HOUR, 50 * MINUTE, {200: FAST}, version="1")
+    traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2")
+    evaluator.tick(DEFINITIONS, now)
+    found = read(store)[0]
+
+    assert (found.severity, found.state, found.version) == ("page", "open", "2")
+    assert found.stages[0].stage == "preprocess"
+    assert found.stages[0].seconds == pytest.approx(0.380, rel=0.03)
+    assert found.stages[0].share == pytest.approx(0.95, abs=0.02)
+    assert "preprocess grew +" in found.headline
+    assert found.headline.endswith("since version 2")
+    assert found.since == now - 10 * MINUTE
+    assert found.link == (
+        "http://127.0.0.1:8600/s/magika-demo"
+        f"?from={int((now - 25 * MINUTE).timestamp() * 1000)}&to={int(now.timestamp() * 1000)}&p=99"
+    )
+    assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
+
+
+def test_without_a_release_bad_requests_are_compared_to_good_ones(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """The stage bad requests spend their time in is named, and no release is."""
+    traffic(now - HOUR, 45 * MINUTE, {100: FAST})
+    traffic(now - 15 * MINUTE, 15 * MINUTE, {10: FAST, 90: QUEUED})
+    evaluator.tick(DEFINITIONS, now)
+    found = read(store)[0]
+
+    assert (found.stages[0].stage, found.version) == ("queue", "")
+    assert found.headline.endswith("in queue")
+
+
+def test_an_old_release_is_not_blamed(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """A release that was fine for an hour is not what made it slow, and neither is one that came after."""
+    traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST}, version="1")
+    traffic(now - HOUR, 45 * MINUTE, {10: FAST}, version="2")
+    traffic(now - 15 * MINUTE, 15 * MINUTE, {100: QUEUED}, version="2")
+    traffic(now - 5 * MINUTE, 5 * MINUTE, {1: QUEUED}, version="3")
+    evaluator.tick(DEFINITIONS, now)
+
+    assert read(store)[0].version == ""
+
+
+def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """Errors are bad whatever their latency; the message speaks of failures."""
+    traffic(now - HOUR, HOUR, {90: FAST}, errors=30)
+    slo = replace(LATENCY, name="up", threshold=None)
+    steps = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), now)
+
+    assert headline(incidents.message_of(steps[0].record, "opened", 0.0)).endswith("25 % of requests fail")
+
+
+def test_a_single_failure_tells_nobody(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """One bad request of twelve in the only hour there is, is a burn rate of eight, and no incident."""
+    traffic(now - HOUR, timedelta(seconds=10), {11: FAST, 1: SLOW})
+
+    assert evaluator.tick(DEFINITIONS, now) == []
+    assert read(store) == []
+
+
+def test_an_incident_runs_its_course(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """Burning opens it, once; when the requests are good again it is resolved, once; the relapse reopens it."""
+    traffic(now - 2 * HOUR, 110 * MINUTE, {50: FAST})
+    traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
+    burning = ticks(evaluator, now, MINUTE)
+    traffic(now, HOUR, {50: FAST})
+    over = ticks(evaluator, now + 30 * MINUTE, 5 * MINUTE)
+    traffic(now + 35 * MINUTE, 8 * MINUTE, {2: FAST, 98: QUEUED})
+    again = ticks(evaluator, now + 42 * MINUTE, MINUTE)
+    found = read(store)
+
+    assert (burning, over, again) == (["opened"], ["resolved"], ["reopened"])
+    assert len(found) == 1
+    assert [row.transition for row in found[0].deliveries] == ["opened", "resolved", "reopened"]
+
+
+def test_without_data_the_state_is_held(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """A service that falls silent while it burns is not fine: nothing is resolved."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, now)
+    later = evaluator.tick(DEFINITIONS, now + 20 * HOUR)
+
+    assert later == []
+    assert read(store)[0].state == "open"
+
+
+def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """The second process waits for the lease of the first, and takes over when it stops or falls silent."""
+    traffic(now - HOUR, 2 * HOUR, {50: SLOW})
+    other = Evaluator(store, "other", lease_seconds=30)
+    first, second = evaluator.tick(DEFINITIONS, now), other.tick(DEFINITIONS, now)
+    with store.engine.connect() as connection:
+        told = connection.execute(select(outbox.c.id)).all()
+    other.tick(DEFINITIONS, now + timedelta(seconds=31))
+
+    assert ([step.transition for step in first], second) == (["opened"], [])
+    assert len(told) == 1
+    assert evaluator.tick(DEFINITIONS, now + timedelta(seconds=32)) == []
+    assert len(read(store)) == 1
+
+
+def test_an_slo_that_was_removed_leaves_no_open_incident(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """Nobody could resolve it any more, so it is closed, and not called recovered."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, now)
+    told = ticks(evaluator, now, timedelta(seconds=10), slos=())
+    found = read(store)[0]
+
+    assert (told, found.state) == (["resolved"], "resolved")
+    assert "taken out of its file" in found.headline
+
+
+def test_one_slo_that_cannot_be_evaluated_does_not_stop_the_others(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """The other SLO is judged, and then the error is told."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    broken = replace(LATENCY, name="broken", objective=1.0)
+    with pytest.raises(ZeroDivisionError):
+        evaluator.tick(replace(DEFINITIONS, slos=(broken, LATENCY)), now)
+
+    assert [incident.slo for incident in read(store)] == ["magika-latency"]
+
+
+def test_the_reader_says_how_each_slo_stands(store: Store, traffic: Traffic, now: datetime, tmp_path: Any) -> None:
+    """Healthy, burning and without data are three things; the numbers belong together."""
+    traffic(now - HOUR, HOUR, {50: SLOW}, service="slow")
+    traffic(now - HOUR, HOUR, {999: FAST, 1: SLOW}, service="good")
+    path = tmp_path / "slo.yaml"
+    lines = [
+        f"  - {{name: {name}, service: {name}, objective: 0.99, threshold: 250ms, window: 30d}}"
+        for name in ("good", "none", "slow")
+    ]
+    path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
+    slow, none, good = AlertsReader(store, LiveFile(path, {})).slos(now)
+
+    assert [(status.slo.name, status.state) for status in (slow, none, good)] == [
+        ("slow", "burning"),
+        ("none", "no_data"),
+        ("good", "healthy"),
+    ]
+    assert slow.burn_1h == pytest.approx(100)
+    assert (none.attained, none.budget_left, none.exhausted_in) == (None, None, None)
+    assert good.attained == pytest.approx(0.999)
+    assert good.burn_5m == pytest.approx(0.1)
+    # One hour of a 30-day window at a tenth of the pace.
+    assert good.budget_left == pytest.approx(1 - 0.1 / 720, abs=1e-5)
+    assert good.exhausted_in == pytest.approx(timedelta(days=300), rel=0.01)
+
+
+def test_the_onset_is_the_beginning_of_the_last_bad_stretch(now: datetime) -> None:
+    """Two bad minutes with two good ones between are one stretch; with an hour between they are two."""
+    bad_minutes = (0, 60, 63, 64)
+    buckets = [(now + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
+
+    assert onset(buckets, 0.99, 7.2, now) == now + 60 * MINUTE
+    assert onset([], 0.99, 7.2, now) == now

@@ -1,0 +1,149 @@
+"""The life of an incident: one for each cause, steady, with every turn told once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stagelens.alerts.incidents import Record, Step, decide, message_of
+from stagelens.alerts.message import Finding
+from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.regression import StageGrowth
+
+PATIENCE = default_policy().patience
+MINUTE = 60.0
+START = 1_795_143_840.0
+
+
+def step(record: Record | None, finding: Finding | None, at: float, *, has_data: bool = True) -> Step | None:
+    return decide(record, finding, cause="slo:x", now=at, has_data=has_data, patience=PATIENCE)
+
+
+def opened(finding: Finding) -> Record:
+    begun = step(None, finding, START)
+    assert begun is not None
+    return begun.record
+
+
+def live(record: Record, finding: Finding | None, *minutes: float, has_data: bool = True) -> list[str | None]:
+    """Return the transitions of evaluations at *minutes* after the start."""
+    told: list[str | None] = []
+    for minute in minutes:
+        taken = step(record, finding, START + minute * MINUTE, has_data=has_data)
+        record = taken.record if taken else record
+        told.append(taken.transition if taken else None)
+    return told
+
+
+def test_what_does_not_burn_opens_nothing() -> None:
+    """Without a finding there is no incident."""
+    assert step(None, None, START) is None
+
+
+def test_burning_opens_once(finding: Finding) -> None:
+    """The first finding opens; the same finding, again and again, tells nothing more."""
+    begun = step(None, finding, START)
+    assert begun is not None
+
+    assert begun.transition == "opened"
+    assert live(begun.record, finding, 1, 2, 30, 300) == [None] * 4
+
+
+def test_quiet_must_last_before_it_is_resolved(finding: Finding) -> None:
+    """Two quiet minutes in a row resolve; a relapse within them starts them anew."""
+    record = opened(finding)
+    quiet = step(record, None, START + MINUTE)
+    assert quiet is not None
+    relapse = step(quiet.record, finding, START + 2 * MINUTE)
+    assert relapse is not None
+
+    assert live(record, None, 1, 2, 3) == [None, None, "resolved"]
+    assert live(relapse.record, None, 3, 4, 5) == [None, None, "resolved"]
+
+
+@pytest.mark.parametrize(("minutes", "same"), [(14.0, True), (16.0, False)])
+def test_the_same_trouble_soon_after_is_the_same_incident(finding: Finding, minutes: float, same: bool) -> None:
+    """Within 15 minutes of its end an incident is reopened; later it is another."""
+    record = replace(opened(finding), resolved_at=START, ending="recovered", sequence=2)
+    again = step(record, finding, START + minutes * MINUTE)
+    assert again is not None
+
+    assert again.transition == ("reopened" if same else "opened")
+    assert (again.record.id == record.id) is same
+    assert again.record.sequence == (3 if same else 1)
+
+
+def test_a_ticket_that_becomes_a_page_is_told(finding: Finding) -> None:
+    """Escalation is told at once; calming down to a ticket is not, and the page stays a page."""
+    record = opened(replace(finding, severity="ticket"))
+    worse = step(record, finding, START + 10)
+    assert worse is not None
+    calmer = step(worse.record, replace(finding, severity="ticket"), START + 20)
+    assert calmer is not None
+
+    assert worse.transition == "updated"
+    assert (calmer.transition, calmer.record.finding.severity) == (None, "page")
+
+
+def test_another_cause_is_told_but_not_all_the_time(finding: Finding) -> None:
+    """A new stage to blame waits for five minutes since the last message; until then the old one stands."""
+    record = opened(finding)
+    other = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
+    early, late = step(record, other, START + 4 * MINUTE), step(record, other, START + 6 * MINUTE)
+    assert early is not None
+    assert late is not None
+
+    assert (early.transition, early.record.finding.growth[0].stage) == (None, "preprocess")
+    assert (late.transition, late.record.finding.growth[0].stage) == ("updated", "queue")
+
+
+def test_without_data_nothing_changes_until_it_is_hopeless(finding: Finding) -> None:
+    """Silence neither resolves nor confirms; after a day the incident is closed as unknown."""
+    record = opened(finding)
+    day = 24 * 60
+    given_up = step(record, None, START + day * MINUTE, has_data=False)
+    assert given_up is not None
+
+    assert live(record, None, 5, 60, day - 1, has_data=False) == [None] * 3
+    assert (given_up.transition, given_up.record.ending) == ("resolved", "no_data")
+
+
+def test_the_end_tells_the_worst(finding: Finding) -> None:
+    """The last message has the highest burn rate the incident ever had."""
+    record = opened(finding)
+    for minute, rate in ((1, 88.0), (2, 15.0)):
+        taken = step(record, replace(finding, burn=rate), START + minute * MINUTE)
+        assert taken is not None
+        record = taken.record
+
+    assert message_of(record, "resolved", START + 9 * MINUTE).finding.burn == 88.0
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["page", "ticket", "quiet", "silence"]), st.integers(1, 20 * 60)), max_size=60
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=EVENTS)
+def test_transitions_always_alternate(finding: Finding, events: list[tuple[str, int]]) -> None:
+    """Whatever happens: opened before anything, resolved only when open, reopened only when resolved, numbers without gap."""
+    record, now, told = None, START, list[tuple[str, str, int]]()
+    for kind, seconds in events:
+        now += seconds
+        found = replace(finding, severity=kind) if kind in ("page", "ticket") else None
+        taken = step(record, found, now, has_data=kind != "silence")
+        record = taken.record if taken else record
+        if taken and taken.transition:
+            told.append((taken.record.id, taken.transition, taken.record.sequence))
+
+    last: dict[str, tuple[str, int]] = {}
+    for name, transition, sequence in told:
+        before, number = last.get(name, ("", 0))
+        allowed = {"": {"opened"}, "resolved": {"reopened"}}.get(before, {"updated", "resolved"})
+        assert transition in allowed
+        assert sequence == number + 1
+        last[name] = (transition, sequence)

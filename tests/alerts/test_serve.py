@@ -1,0 +1,198 @@
+"""The alerts as a part: start, watch, heal, stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagelens.alerts.config import AlertsConfig
+from stagelens.alerts.serve import Alerts
+from stagelens.collector.store import Store
+from stagelens.core.errors import ConfigError, StoreError
+
+SLOW = {"forward": 0.020, "preprocess": 0.390}
+SECOND = timedelta(seconds=1)
+Traffic = Callable[..., None]
+
+
+@dataclass
+class Inbox:
+    """A webhook that takes everything."""
+
+    url: str
+    bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    found = Inbox("")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            """Take it."""
+            found.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield found
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def slo_yaml(tmp_path: Path, inbox: Inbox) -> Path:
+    path = tmp_path / "slo.yaml"
+    path.write_text(
+        f"""\
+slos:
+  - {{name: latency, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}}
+channels:
+  - {{kind: webhook, url: "{inbox.url}"}}
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "not within the deadline"
+        time.sleep(0.02)
+
+
+def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
+    """Started over a burning store, the webhook hears of it, once, with the address of the dashboard from the settings."""
+    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    alerts = Alerts(AlertsConfig(slo_yaml, SECOND, "http://dash.example"), store)
+    alerts.start()
+    wait_until(lambda: any(row.state == "sent" for one in alerts.reader.incidents() for row in one.deliveries))
+    alerts.stop()
+
+    assert [body["transition"] for body in inbox.bodies] == ["opened"]
+    assert inbox.bodies[0]["incident"]["link"].startswith("http://dash.example/s/magika-demo?from=")
+
+
+def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
+    """The SLOs of before are evaluated on, and the state says what is wrong."""
+    alerts = Alerts(AlertsConfig(slo_yaml), store)
+    alerts.tick()
+    slo_yaml.write_text("slos: [", encoding="utf-8")
+    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    alerts.tick()
+    wait_until(lambda: len(inbox.bodies) == 1)
+    alerts.start()
+    alerts.stop()
+
+    assert alerts.reader.file.errors[0].startswith(f"{slo_yaml}:1: this is not YAML")
+    assert alerts.reader.incidents()[0].slo == "latency"
+
+
+def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """No SLO file is no error: it says so, and does nothing."""
+    alerts = Alerts(AlertsConfig(None), store)
+    with caplog.at_level(logging.INFO):
+        alerts.start()
+        alerts.stop()
+
+    assert "no SLO file, so no SLO is watched" in caplog.text
+    assert alerts.reader.slos() == []
+
+
+def test_a_channel_without_its_secret_keeps_its_messages(
+    store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox
+) -> None:
+    """What cannot be sent waits, and is sent when the variable is set and alerts start again."""
+    path = tmp_path / "waiting.yaml"
+    path.write_text(
+        """\
+slos:
+  - {name: latency, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}
+channels:
+  - {kind: webhook, url_env: HOOK}
+""",
+        encoding="utf-8",
+    )
+    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    without = Alerts(AlertsConfig(path), store)
+    without.tick()
+    without.start()
+    without.stop()
+    waiting = [row.state for row in without.reader.incidents()[0].deliveries]
+    alerts = Alerts(AlertsConfig(path, env={"HOOK": inbox.url}), store)
+    alerts.start()
+    wait_until(lambda: len(inbox.bodies) == 1)
+    alerts.stop()
+
+    assert waiting == ["waiting"]
+
+
+def test_a_store_that_fails_is_waited_for(
+    store: Store, slo_yaml: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trouble with the database is logged once, and once more when it is over; the thread lives."""
+    real, broken = store.transaction, threading.Event()
+
+    def transaction() -> Any:
+        if broken.is_set():
+            msg = "the disk is full"
+            raise StoreError(msg)
+        return real()
+
+    monkeypatch.setattr(store, "transaction", transaction)
+    broken.set()
+    alerts = Alerts(AlertsConfig(slo_yaml, timedelta(milliseconds=20)), store)
+    with caplog.at_level(logging.INFO):
+        alerts.start()
+        wait_until(lambda: "the disk is full" in caplog.text)
+        broken.clear()
+        wait_until(lambda: "the trouble is over" in caplog.text)
+        alerts.stop()
+
+    assert caplog.text.count("the disk is full") == 1
+
+
+def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File, interval and dashboard are read; `slo.yaml` in the working directory is the default, if it is there."""
+    monkeypatch.chdir(tmp_path)
+    bare = AlertsConfig.from_env({})
+    (tmp_path / "slo.yaml").touch()
+    given = AlertsConfig.from_env({"STAGELENS_ALERT_INTERVAL": "30s", "STAGELENS_DASHBOARD_URL": "https://d.example/"})
+
+    assert (bare.slo_file, bare.interval) == (None, timedelta(seconds=10))
+    assert (given.slo_file, given.interval, given.dashboard_url) == (Path("slo.yaml"), 30 * SECOND, "https://d.example")
+
+
+@pytest.mark.parametrize(
+    ("env", "complaint"),
+    [
+        ({"STAGELENS_SLO_FILE": "/none.yaml"}, "STAGELENS_SLO_FILE is '/none.yaml', which is not a file"),
+        ({"STAGELENS_ALERT_INTERVAL": "10"}, "STAGELENS_ALERT_INTERVAL is '10'; write a number and a unit"),
+        ({"STAGELENS_ALERT_INTERVAL": "1ms"}, "STAGELENS_ALERT_INTERVAL is 0.001s; write at least 1s"),
+        ({"STAGELENS_DASHBOARD_URL": "localhost"}, "STAGELENS_DASHBOARD_URL is 'localhost'; write a web address"),
+    ],
+)
+def test_a_wrong_setting_names_the_cure(env: dict[str, str], complaint: str) -> None:
+    """Key, value and what to write instead."""
+    with pytest.raises(ConfigError, match=r".") as caught:
+        AlertsConfig.from_env(env)
+
+    assert str(caught.value).startswith(complaint)

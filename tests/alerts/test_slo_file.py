@@ -1,0 +1,237 @@
+"""The SLO file: what it says, and every mistake in it with its line, key, value and cure."""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts import check
+from stagelens.alerts.pagerduty import PagerDuty
+from stagelens.alerts.slack import Slack
+from stagelens.alerts.slo_file import LiveFile, SloFileError, read
+from stagelens.core.errors import ConfigError
+
+GOOD = """\
+slos:
+  - name: magika-latency
+    service: magika-demo
+    objective: 0.99
+    threshold: 250ms
+    window: 30d
+"""
+EXAMPLE = Path(__file__).parents[2] / "examples" / "slo.yaml"
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+
+
+@pytest.fixture
+def slo_yaml(tmp_path: Path) -> Path:
+    return tmp_path / "slo.yaml"
+
+
+def problems(path: Path, text: str) -> list[str]:
+    """Return the complaints about *text*, without the folder."""
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SloFileError) as caught:
+        read(path, {})
+    return str(caught.value).replace(f"{path.parent}{os.sep}", "").splitlines()
+
+
+def test_the_example_is_good() -> None:
+    """The example file is read as it is written, with its secrets from the environment."""
+    definitions = read(EXAMPLE, {"SLACK_WEBHOOK_URL": "https://hooks.example/x", "PAGERDUTY_ROUTING_KEY": "K" * 32})
+    latency = definitions.slos[0]
+
+    assert (latency.objective, latency.threshold, latency.window) == (
+        0.99,
+        timedelta(milliseconds=250),
+        timedelta(days=30),
+    )
+    assert [type(entry.channel) for entry in definitions.channels] == [Slack, PagerDuty, type(None)]
+    assert definitions.channels[2].lacking == "STATUS_PAGE_URL"
+
+
+def test_every_mistake_is_told_at_once(slo_yaml: Path) -> None:
+    """One run lists all mistakes with line, key, value and cure."""
+    text = """\
+slos:
+  - name: checkout
+    service: [a]
+    objektive: 0.99
+    objective: 99.9
+    threshold: 250
+    window: 3d
+  - name: checkout
+    service: shop
+    objective: high
+    window: 30d
+    runbook: wiki/checkout
+channels:
+  - kind: slak
+  - kind: slack
+  - kind: pagerduty
+    routing_key: abc
+    routing_key_env: KEY
+dashbord_url: http://127.0.0.1:8600
+"""
+
+    assert problems(slo_yaml, text) == [
+        "slo.yaml:3: slos[0].service is a list; write a text, such as checkout",
+        "slo.yaml:4: slos[0].objektive is not known; did you mean objective?",
+        "slo.yaml:5: slos[0].objective is 99.9; write a ratio between 0 and 1, such as 0.999",
+        "slo.yaml:6: slos[0].threshold is 250; write a number and a unit, such as 250ms",
+        "slo.yaml:7: slos[0].window is 3d; write a window from 7d to 90d, such as 30d",
+        "slo.yaml:8: slos[1] is called 'checkout' like slos[0]; give it a name of its own, such as `name: checkout-2`",
+        "slo.yaml:10: slos[1].objective is 'high'; write a ratio between 0 and 1, such as 0.99",
+        "slo.yaml:12: slos[1].runbook is not a web address; it starts with https://",
+        "slo.yaml:14: channels[0].kind is 'slak'; write one of slack, pagerduty, webhook; did you mean slack?",
+        "slo.yaml:15: channels[1].webhook_url_env is missing; add `webhook_url_env: SLACK_WEBHOOK_URL`",
+        "slo.yaml:18: channels[2].routing_key is given twice, here and as routing_key_env; keep routing_key_env",
+        "slo.yaml:19: dashbord_url is not known; did you mean dashboard_url?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "slo.yaml:1: the file is empty; write, for example:"),
+        ("[1, 2]", "slo.yaml:1: the file is a list; write keys and values, such as `name: checkout-latency`"),
+        ("slos: []", "slo.yaml:1: slos is empty; write at least one, such as `- name: checkout-latency`"),
+        ("slos: &a [*a]", "slo.yaml:1: it is nested without end; write plain lists and keys"),
+        (
+            "slos: 2026-99-99",
+            "slo.yaml:1: a value is not what it looks like: month must be in 1..12; put quotes around it",
+        ),
+        ("slos: 7", "slo.yaml:1: slos is 7; write a list: one `- ` for each"),
+        ("slos:\n  - 7\n", "slo.yaml:2: slos[0] is 7; write keys and values, such as `name: checkout-latency`"),
+        (
+            "slos:\n - a: b: c\n",
+            "slo.yaml:2: this is not YAML: mapping values are not allowed here; look at this line and the one above",
+        ),
+        (GOOD + "    objective: 0.9\n", "slo.yaml:7: slos[0].objective is written twice, first on line 4; keep one"),
+        (
+            GOOD.replace("250ms", "0ms"),
+            "slo.yaml:5: slos[0].threshold is '0ms'; it must be longer than nothing, such as 250ms",
+        ),
+        (
+            GOOD.replace("250ms", "2h"),
+            "slo.yaml:5: slos[0].threshold is over an hour; write the latency of one request",
+        ),
+        (
+            GOOD.replace("0.99", '"99.5 %"'),
+            "slo.yaml:4: slos[0].objective is '99.5 %'; write a ratio between 0 and 1, such as 0.995",
+        ),
+        (GOOD.replace("0.99", "1"), "slo.yaml:4: slos[0].objective is 1; write a ratio between 0 and 1, such as 0.99"),
+        (
+            GOOD.replace("  - name: magika-latency\n    service", "  - service"),
+            "slo.yaml:2: slos[0].name is missing; add `name: checkout-latency`",
+        ),
+    ],
+)
+def test_a_mistake_names_its_line_and_its_cure(slo_yaml: Path, text: str, complaint: str) -> None:
+    """Each kind of mistake says where it is and what to write instead."""
+    assert problems(slo_yaml, text)[0].startswith(complaint)
+
+
+def test_a_secret_is_never_shown(slo_yaml: Path) -> None:
+    """Neither a complaint nor a printed definition holds the address of a webhook."""
+    text = GOOD + "channels:\n  - kind: slack\n    webhook_url: hooks.example/T0/SECRET\n"
+    complaint = problems(slo_yaml, text)
+    slo_yaml.write_text(text.replace("hooks.", "https://hooks."), encoding="utf-8")
+
+    assert complaint == ["slo.yaml:9: channels[0].webhook_url is not a web address; it starts with https://"]
+    assert "SECRET" not in repr(read(slo_yaml, {}))
+
+
+def test_numbers_are_good_versions(slo_yaml: Path) -> None:
+    """`version: 2` means the text 2, though YAML reads a number."""
+    slo_yaml.write_text(GOOD + "    version: 2\n", encoding="utf-8")
+
+    assert read(slo_yaml, {}).slos[0].version == "2"
+
+
+@given(text=st.text(max_size=200) | st.binary(max_size=100))
+def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
+    """Whatever is in the file, it is read or it is refused with a ConfigError."""
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
+
+    complaint = str(path)
+    try:
+        read(path, {})
+    except ConfigError as error:
+        complaint = str(error)
+
+    assert complaint.startswith(str(path))
+
+
+def test_check_tells_what_is_promised_and_who_is_told(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A good file exits 0 with each SLO in words, the tiers that can fire, and those that cannot."""
+    unreachable = GOOD + "  - {name: rough, service: shop, objective: 0.9, window: 30d}\n"
+    slo_yaml.write_text(
+        unreachable + "channels: [{kind: slack, webhook_url_env: NOT_SET_ANYWHERE}]\n", encoding="utf-8"
+    )
+    status = check.main([str(slo_yaml)])
+    said = capsys.readouterr().out
+
+    assert status == 0
+    assert "magika-latency: 99 % of requests to magika-demo succeed within 250 ms, over 30 days" in said
+    assert "left out, it cannot burn faster than 10" in said
+    assert "Messages go to slack (messages wait: NOT_SET_ANYWHERE is not set here)" in said
+
+
+def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A broken file exits 1, with the problems on the error output."""
+    slo_yaml.write_text(GOOD.replace("0.99", "99"), encoding="utf-8")
+    status = check.main([str(slo_yaml)])
+
+    assert (status, capsys.readouterr().err) == (
+        1,
+        f"{slo_yaml}:4: slos[0].objective is 99; write a ratio between 0 and 1, such as 0.99\n",
+    )
+
+
+def test_check_says_when_there_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that does not exist exits 1 with its name."""
+    status = check.main([str(tmp_path / "none.yaml")])
+
+    assert status == 1
+    assert "none.yaml cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_broken_file_leaves_the_last_good_one_in_force(slo_yaml: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A mistake at reload is reported in state and log, and stops nothing; mending it heals."""
+    slo_yaml.write_text(GOOD, encoding="utf-8")
+    live = LiveFile(slo_yaml, {})
+    live.refresh(NOW)
+    good = live.current
+    slo_yaml.write_text(GOOD.replace("0.99", "99.99"), encoding="utf-8")
+    with caplog.at_level(logging.ERROR):
+        live.refresh(NOW)
+
+    assert live.current is good
+    assert live.errors == (f"{slo_yaml}:4: slos[0].objective is 99.99; write a ratio between 0 and 1, such as 0.9999",)
+    assert "stay in force" in caplog.text
+
+    slo_yaml.write_text(GOOD.replace("0.99", "0.995"), encoding="utf-8")
+    live.refresh(NOW)
+    assert live.errors == ()
+    assert live.current is not None
+    assert live.current.slos[0].objective == 0.995
+
+
+def test_a_file_that_goes_away_changes_nothing(slo_yaml: Path) -> None:
+    """An editor that moves the file away for a moment does not stop the watch."""
+    slo_yaml.write_text(GOOD, encoding="utf-8")
+    live = LiveFile(slo_yaml, {})
+    live.refresh(NOW)
+    slo_yaml.unlink()
+    live.refresh(NOW)
+
+    assert live.current is not None
+    assert "cannot be read" in live.errors[0]

@@ -1,0 +1,207 @@
+"""OTLP bodies as clients send them, and a running collector to send them to."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.store import Selection, Store
+from stagelens.core import names
+from stagelens.core.histogram import Histogram
+
+SECOND = 1_000_000_000
+
+
+def attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Scalars as OTLP/JSON attributes."""
+    kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
+    return [{"key": key, "value": {kinds[type(value)]: value}} for key, value in values.items()]
+
+
+@dataclass
+class Bodies:
+    """Builds OTLP/JSON requests that are right, for tests to break.
+
+    Args:
+        now_ns: The end of every interval; by default the present.
+    """
+
+    now_ns: int = field(default_factory=time.time_ns)
+
+    def point(self, durations: tuple[float, ...] = (0.1,), **changes: Any) -> dict[str, Any]:
+        """A data point of `inference.request.duration` that holds *durations* (seconds); *changes* replace its fields."""
+        histogram = Histogram()
+        for seconds in durations:
+            histogram.record(seconds)
+        return {
+            "attributes": attributes({names.DOMINANT: "forward", names.ROUTE: "/predict", names.STATUS: "ok"}),
+            "startTimeUnixNano": str(self.now_ns - 10 * SECOND),
+            "timeUnixNano": str(self.now_ns),
+            **histogram.to_otlp(),
+            **changes,
+        }
+
+    def metrics(
+        self, *points: dict[str, Any], name: str = names.REQUEST_DURATION, temporality: int = 1, service: str = "shop"
+    ) -> dict[str, Any]:
+        """A request with one metric that has *points*."""
+        metric = {
+            "name": name,
+            "exponentialHistogram": {"aggregationTemporality": temporality, "dataPoints": [*points]},
+        }
+        return self.request(metric, service=service)
+
+    def request(self, *metrics: dict[str, Any], service: str = "shop") -> dict[str, Any]:
+        """A request of *service* with *metrics*."""
+        resource = attributes(
+            {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
+        )
+        scope = {"scope": {"name": names.SCOPE}, "metrics": [*metrics]}
+        return {"resourceMetrics": [{"resource": {"attributes": resource}, "scopeMetrics": [scope]}]}
+
+    def trace(
+        self, stages_ns: dict[str, int], *, trace_id: str = "ab" * 16, error: bool = False
+    ) -> list[dict[str, Any]]:
+        """The spans of a kept trace that spent *stages_ns*: the root, and a child for each stage but overhead."""
+        duration = sum(stages_ns.values())
+        begin = self.now_ns - 5 * SECOND
+        root = {
+            "traceId": trace_id,
+            "spanId": "01" * 8,
+            "name": "POST /predict",
+            "kind": 2,
+            "startTimeUnixNano": str(begin),
+            "endTimeUnixNano": str(begin + duration),
+            "attributes": attributes(
+                {
+                    names.ROUTE: "/predict",
+                    names.STATUS: "error" if error else "ok",
+                    names.KEPT_BECAUSE: "slow",
+                    names.HTTP_STATUS: 200,
+                    **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()},
+                }
+            ),
+            "status": {"code": 2} if error else {},
+        }
+        spans = [root]
+        at = begin
+        for number, (stage, spent) in enumerate(stages_ns.items(), 2):
+            if stage != "overhead":
+                spans.append(
+                    {
+                        "traceId": trace_id,
+                        "spanId": f"{number:016x}",
+                        "parentSpanId": "01" * 8,
+                        "name": stage,
+                        "kind": 1,
+                        "startTimeUnixNano": str(at),
+                        "endTimeUnixNano": str(at + spent),
+                        "attributes": attributes({names.STAGE: stage}),
+                    }
+                )
+            at += spent
+        return spans
+
+    def spans(self, *spans: dict[str, Any], scope: str = names.SCOPE, service: str = "shop") -> dict[str, Any]:
+        """A request of *service* with *spans* of *scope*."""
+        resource = attributes(
+            {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
+        )
+        return {
+            "resourceSpans": [
+                {"resource": {"attributes": resource}, "scopeSpans": [{"scope": {"name": scope}, "spans": [*spans]}]}
+            ]
+        }
+
+
+class Served:
+    """A running collector, its store, and a client."""
+
+    def __init__(self, store: Store, collector: Collector) -> None:
+        self.store, self.collector = store, collector
+        host, port = collector.address
+        self.url = f"http://{host}:{port}"
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        """Post *body*, bytes as they are and anything else as JSON; a header's name is written with underscores."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {"content-type": "application/json"} | {key.replace("_", "-"): value for key, value in headers.items()}
+        return self.client.post(path, content=content, headers=named)
+
+    def counted(self) -> int:
+        """How many requests the store has counted in the last day."""
+        return self.store.read.latency(last_day()).count
+
+    def metric(self, name: str) -> float:
+        """The value of one line of /metrics, named with its labels; 0 when it is not there."""
+        for line in self.client.get("/metrics").text.splitlines():
+            if line.startswith(name + " "):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+
+def last_day() -> Selection:
+    """All of the last day, and a minute to come."""
+    from datetime import UTC, datetime, timedelta  # noqa: PLC0415 - used here only
+
+    now = datetime.now(UTC)
+    return Selection(now - timedelta(days=1), now + timedelta(minutes=1))
+
+
+@pytest.fixture
+def bodies() -> Bodies:
+    """OTLP/JSON requests that are right."""
+    return Bodies()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Generator[Store]:
+    """An empty store."""
+    store = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def serve(store: Store) -> Generator[Callable[..., Served]]:
+    """Starts a collector with the given settings on a free port; it is stopped when the test ends."""
+    running: list[Served] = []
+
+    def start(**settings: Any) -> Served:
+        collector = Collector(CollectorConfig(port=0, **settings), store)
+        collector.start()
+        running.append(Served(store, collector))
+        return running[-1]
+
+    yield start
+    for served in running:
+        served.client.close()
+        served.collector.stop()
+
+
+@pytest.fixture
+def served(serve: Callable[..., Served]) -> Served:
+    """A collector with its default settings."""
+    return serve()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], None]:
+    """Waits until a condition holds, at most ten seconds."""
+
+    def wait(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true in ten seconds"
+            time.sleep(0.01)
+
+    return wait

@@ -1,0 +1,119 @@
+"""Requests as they really were, folded as an agent folds them, and stores to write them to."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from stagelens.collector.store import Batch, Point, Selection, Series, Store
+from stagelens.core.histogram import SCALE, Histogram
+from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+
+# 2026-11-20 12:00:00 UTC: the start of an hour.
+NOON = 1_795_176_000
+NS = 1_000_000_000
+
+
+SHOP = Series("shop", "1")
+
+
+class Clock:
+    """A clock that stands until it is set; in Unix seconds."""
+
+    def __init__(self, now: float = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request.
+
+    Args:
+        stages_ns: Time by stage, adding up to its wall time. [nanoseconds]
+        at: When. [Unix seconds]
+        series: Whose.
+    """
+
+    stages_ns: dict[str, int]
+    at: int = NOON - 600
+    series: Series = SHOP
+
+    @property
+    def seconds(self) -> float:
+        """Its wall time."""
+        return sum(self.stages_ns.values()) / NS
+
+    @property
+    def dominant(self) -> str:
+        """The stage that took most of it."""
+        return max(self.stages_ns, key=lambda stage: self.stages_ns[stage])
+
+
+@dataclass
+class Fold:
+    """Makes points of requests, as an agent does: three histograms for each series and 10 s."""
+
+    scale: int = SCALE
+    histograms: defaultdict[tuple[Series, str, str, int], Histogram] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.histograms = defaultdict(lambda: Histogram(self.scale))
+
+    def points(self, requests: Iterable[Request]) -> list[Point]:
+        """Fold *requests*."""
+        for request in requests:
+            at = request.at - request.at % 10
+            self.histograms[request.series, REQUEST_DURATION, request.dominant, at].record(request.seconds)
+            for stage, spent in request.stages_ns.items():
+                self.histograms[request.series, STAGE_DURATION, stage, at].record(spent / NS)
+                time = self.histograms[request.series, STAGE_TIME, stage, at]
+                time.record(request.seconds, spent // 1000)
+                time.sum = 0.0
+        return [Point(*key, histogram) for key, histogram in self.histograms.items()]
+
+
+_batch_numbers = itertools.count()
+
+
+@dataclass
+class Site:
+    """A store, the clock it goes by, and writing to it.
+
+    Args:
+        url: Of its database.
+        options: Given to `Store.open`.
+    """
+
+    url: str
+    options: dict[str, Any]
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.store = Store.open(self.url, clock=self.clock, **self.options)
+
+    def reopen(self) -> None:
+        """Close the store and open it again, as a restart does."""
+        self.store.close()
+        self.__post_init__()
+
+    def write(self, requests: Sequence[Request], *, scale: int = SCALE) -> None:
+        """Write *requests* as a new batch."""
+        batch = Batch(f"batch-{next(_batch_numbers)}", Fold(scale).points(requests))
+
+        assert self.store.write([batch]) == [True]
+
+    def around(self, **dimensions: str) -> Selection:
+        """The last day and a minute to come."""
+        return self.between(int(self.clock.now) - 86_400, int(self.clock.now) + 60, **dimensions)
+
+    def between(self, start: int, end: int, **dimensions: str) -> Selection:
+        """`[start, end)`, in Unix seconds."""
+        return Selection(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC), **dimensions)

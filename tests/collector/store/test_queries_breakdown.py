@@ -1,0 +1,299 @@
+"""Where the time goes, against the raw requests it was counted from."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, NS, Fold, Request, Series, Site
+
+from stagelens.collector.store import Batch
+from stagelens.core.histogram import MAX_RELATIVE_ERROR, Histogram, bucket_index, rank_of
+
+PERCENTILES = (0.0, 0.1, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
+STAGES = ("forward", "queue", "preprocess", "rerank", "overhead")
+HEAD = 5
+REQUESTS = st.lists(
+    st.builds(
+        Request,
+        st.dictionaries(st.sampled_from(STAGES), st.integers(1000, 10**11), min_size=1),
+        st.integers(NOON - 7200, NOON),
+        st.sampled_from([Series("shop", "1"), Series("shop", "2"), Series("shop", "2", status="error")]),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def lognormal(n: int, seed: int = 1) -> list[Request]:
+    """Requests as services have them: lognormal stages, and a queue that is now and then very long."""
+    random = np.random.default_rng(seed)
+    spent = {
+        "forward": random.lognormal(np.log(20e6), 0.2, n),
+        "preprocess": random.lognormal(np.log(8e6), 0.4, n),
+        "queue": random.lognormal(np.log(2e6), 0.8, n) * np.where(random.random(n) < 0.03, 60, 1),
+        "overhead": random.lognormal(np.log(0.5e6), 0.3, n),
+    }
+    at = NOON - 1 - random.integers(0, 7000, n)
+    return [Request({stage: int(spent[stage][row]) for stage in spent}, int(at[row])) for row in range(n)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(requests=REQUESTS, quantile=st.floats(0, 1))
+def test_the_value_is_the_order_statistic_and_the_stages_add_up_to_it(
+    site: Callable[..., Site], requests: list[Request], quantile: float
+) -> None:
+    """For any requests and any percentile: within the histogram's error of the exact value, and a sum of its stages."""
+    one = site()
+    one.write(requests)
+    row = one.store.read.breakdown(one.around(), [quantile]).iloc[0]
+    exact = sorted(request.seconds for request in requests)[rank_of(quantile, len(requests)) - 1]
+
+    assert abs(row["value_seconds"] - exact) <= MAX_RELATIVE_ERROR * exact * (1 + 1e-9)
+    assert row["low_seconds"] * (1 - 1e-12) <= exact <= row["high_seconds"] * (1 + 1e-12)
+    assert abs(row.iloc[HEAD:].sum() - row["value_seconds"]) <= 1e-9 * row["value_seconds"]
+    assert row.iloc[HEAD:].min() >= 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(requests=REQUESTS, quantile=st.floats(0, 1))
+def test_the_shares_are_those_of_the_requests_in_the_band(
+    site: Callable[..., Site], requests: list[Request], quantile: float
+) -> None:
+    """The bucket of the percentile, widened on both sides until eight requests are in it: the mean of exactly those."""
+    one = site()
+    one.write(requests)
+    row = one.store.read.breakdown(one.around(), [quantile]).iloc[0]
+    exact = sorted(request.seconds for request in requests)[rank_of(quantile, len(requests)) - 1]
+    distance = [abs(bucket_index(request.seconds) - bucket_index(exact)) for request in requests]
+    reach = sorted(distance)[min(8, len(requests)) - 1]
+    band = [request for request, steps in zip(requests, distance, strict=True) if steps <= reach]
+
+    assert row["n"] == len(band)
+    assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
+
+
+def assert_shares(found: object, band: Sequence[Request]) -> None:
+    """The shares are those of the *band*, to the microsecond to which each request is rounded down."""
+    time: Counter[str] = Counter()
+    for request in band:
+        time.update(request.stages_ns)
+    total = sum(time.values())
+    rounding = len(band) * len(STAGES) * 1000 / max(total, 1)
+    expected = {stage: spent / total for stage, spent in time.items()}
+
+    assert dict(found) == pytest.approx(  # type: ignore[call-overload]
+        {stage: expected.get(stage, 0.0) for stage in found.index},  # type: ignore[attr-defined]
+        abs=rounding + 1e-9,
+    )
+
+
+def test_on_a_real_latency_shape_the_breakdown_is_the_mean_of_its_bucket(site: Callable[..., Site]) -> None:
+    """With many requests a bucket, shares at the median and in the tail equal those of the raw requests there."""
+    one, requests = site(), lognormal(6000)
+    one.write(requests)
+    one.store.maintain()
+    frame = one.store.read.breakdown(one.around(), [0.5, 0.9])
+    ordered = sorted(requests, key=lambda request: request.seconds)
+    for _, row in frame.iterrows():
+        exact = ordered[rank_of(row["percentile"], len(ordered)) - 1].seconds
+        band = [request for request in requests if bucket_index(request.seconds) == bucket_index(exact)]
+
+        assert row["n"] == len(band) > 50
+        assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
+
+
+def test_tile_chart_and_table_show_the_same_number(site: Callable[..., Site]) -> None:
+    """Latency, breakdown, one step of a chart and the comparison with itself give one value for one selection."""
+    one = site()
+    one.write(lognormal(3000))
+    one.store.maintain()
+    read, chosen = one.store.read, one.between(NOON - 6400, NOON - 1000)
+    step = chosen.end - chosen.start
+    for quantile in PERCENTILES:
+        estimate = read.latency(chosen).quantile(quantile)
+        assert estimate is not None
+        over_time = read.breakdown_over_time(chosen, quantile, step)
+        values = {
+            "breakdown": read.breakdown(chosen, [quantile])["value_seconds"].item(),
+            "chart": over_time["value_seconds"].item(),
+            "lines": read.quantiles_over_time(chosen, [quantile], step)[f"p{100 * quantile:g}"].item(),
+            "compare": read.compare(chosen, chosen, quantile).attrs["b_value"],
+        }
+
+        assert values == dict.fromkeys(values, estimate.value)
+        assert over_time.iloc[0, 3:].tolist() == read.breakdown(chosen, [quantile]).iloc[0, HEAD:].tolist()
+
+
+@pytest.mark.parametrize("minutes", [1, 7, 60])
+def test_a_step_of_a_chart_is_the_selection_of_that_step(site: Callable[..., Site], minutes: int) -> None:
+    """Each point of a chart is what a page zoomed into it shows, and all requests are in some point."""
+    one, requests = site(), lognormal(2000)
+    one.write(requests)
+    one.store.maintain()
+    width = 60 * minutes
+    window = one.between(NOON - 6990, NOON)
+    frame = one.store.read.breakdown_over_time(window, 0.9, timedelta(seconds=width))
+    for _, row in frame.iloc[:: max(1, len(frame) // 12)].iterrows():
+        at = int(row["at"].timestamp())
+        zoomed = one.store.read.breakdown(one.between(at, min(at - at % width + width, NOON)), [0.9])
+
+        assert zoomed["value_seconds"].item() == row["value_seconds"]
+        assert zoomed.attrs["requests"] == row["n"]
+        assert zoomed.iloc[0, HEAD:].to_dict() == {stage: row[stage] for stage in zoomed.columns[HEAD:]}
+
+    assert frame["n"].sum() == sum(request.at - request.at % 10 >= NOON - 6990 for request in requests)
+    assert frame["at"].is_monotonic_increasing
+
+
+def test_the_mean_over_time_is_exact(site: Callable[..., Site]) -> None:
+    """The mean of a step is the sum of its requests by their number, split by the stages' whole time."""
+    one, requests = site(), lognormal(500)
+    one.write(requests)
+    frame = one.store.read.breakdown_over_time(one.around(), None, timedelta(days=3))
+    mean = math.fsum(request.seconds for request in requests) / len(requests)
+
+    assert frame["value_seconds"].item() == pytest.approx(mean)
+    assert frame["forward"].item() == pytest.approx(
+        sum(request.stages_ns["forward"] for request in requests) / NS / len(requests), rel=1e-4
+    )
+
+
+def test_a_coarser_client_merges_with_the_others(site: Callable[..., Site]) -> None:
+    """Where clients of two scales meet, the answer is that of all samples at the coarser one; elsewhere it stays fine."""
+    one, early, late = site(), lognormal(300, seed=2), lognormal(300, seed=3)
+    one.write([Request(each.stages_ns, NOON - 900) for each in early])
+    one.write([Request(each.stages_ns, NOON - 120) for each in early])
+    one.write([Request(each.stages_ns, NOON - 120) for each in late], scale=3)
+    expected = Histogram(scale=3)
+    for each in (*early, *early, *late):
+        expected.record(each.seconds)
+    fine = Histogram()
+    for each in early:
+        fine.record(each.seconds)
+    whole = one.store.read.latency(one.around())
+    lines = one.store.read.quantiles_over_time(one.around(), [0.9], timedelta(minutes=5))
+    row = one.store.read.breakdown(one.around(), [0.9]).iloc[0]
+
+    assert (whole.scale, whole.buckets) == (3, expected.buckets)
+    assert lines["p90"].iloc[0] == fine.quantile(0.9).value  # type: ignore[union-attr]
+    assert row["value_seconds"] == expected.quantile(0.9).value  # type: ignore[union-attr]
+    assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
+
+
+def test_stages_sent_coarser_than_latency_do_not_move_the_value(site: Callable[..., Site]) -> None:
+    """Shares may come at a coarser scale than the counts; the percentile's place stays where the counts put it."""
+    one, requests = site(), lognormal(400)
+    fine = [point for point in Fold().points(requests) if point.metric.endswith("request.duration")]
+    coarse = [point for point in Fold(2).points(requests) if point.metric.endswith("stage.time")]
+    one.store.write([Batch("a", [*fine, *coarse])])
+    row = one.store.read.breakdown(one.around(), [0.95]).iloc[0]
+    whole = one.store.read.latency(one.around())
+
+    assert row["value_seconds"] == whole.quantile(0.95).value  # type: ignore[union-attr]
+    assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
+    assert row["queue"] > 0
+
+
+def test_time_nobody_claims_is_overhead(site: Callable[..., Site]) -> None:
+    """A client that sends latencies only has all of it shown as overhead."""
+    one = site()
+    points = [point for point in Fold().points(lognormal(50)) if point.metric.endswith("request.duration")]
+    one.store.write([Batch("a", points)])
+    frame = one.store.read.breakdown(one.around(), [0.5])
+
+    assert frame.columns[HEAD:].tolist() == ["overhead"]
+    assert frame["overhead"].item() == frame["value_seconds"].item() > 0
+
+
+def test_requests_that_took_no_time_are_zero_everywhere(site: Callable[..., Site]) -> None:
+    """Durations below a nanosecond stand at zero, with an error band of a nanosecond."""
+    one = site()
+    one.write([Request({"forward": 0})] * 5 + [Request({"forward": 1_000_000})] * 5)
+    frame = one.store.read.breakdown(one.around(), [0.1, 1.0])
+
+    assert frame["value_seconds"].tolist() == [0.0, pytest.approx(0.001, rel=MAX_RELATIVE_ERROR)]
+    assert frame["high_seconds"][0] == 1e-9
+    assert frame["n"].tolist() == [5, 5]
+
+
+def test_the_stages_stand_in_their_order(site: Callable[..., Site]) -> None:
+    """Columns are stacked as everywhere: compute below, waiting above, a user's own below overhead."""
+    one = site()
+    one.write([Request(dict.fromkeys(reversed(STAGES), 1_000_000))])
+
+    assert one.store.read.breakdown(one.around(), [0.5]).columns[HEAD:].tolist() == [
+        "forward",
+        "preprocess",
+        "queue",
+        "rerank",
+        "overhead",
+    ]
+
+
+def test_a_mixture_is_said_to_be_one(site: Callable[..., Site]) -> None:
+    """Where two causes alternate at a percentile, the dominant stages say how often each is it."""
+    one = site()
+    slow = [Request({"forward": 5_000_000, stage: 95_000_000}) for stage in ("queue", "queue", "queue", "load") * 5]
+    one.write([*slow, *[Request({"forward": 10_000_000})] * 80])
+    frame = one.store.read.dominants(one.around(), [0.5, 0.95])
+
+    assert frame.to_dict("list") == {
+        "percentile": [0.5, 0.95, 0.95],
+        "stage": ["forward", "queue", "load"],
+        "share": [1.0, 0.75, 0.25],
+    }
+
+
+def test_comparing_names_the_stage_that_grew(site: Callable[..., Site]) -> None:
+    """The change of each stage, sorted, as shares of the change of the latency."""
+    one = site()
+    one.write([Request({"forward": 80_000_000, "queue": 20_000_000})] * 20)
+    later = Series("shop", "2")
+    one.write([Request({"forward": 60_000_000, "queue": 240_000_000}, series=later)] * 30)
+    frame = one.store.read.compare(one.around(version="1"), one.around(version="2"), 0.99)
+
+    assert frame["stage"].tolist() == ["queue", "forward"]
+    assert frame["share"].sum() == pytest.approx(1.0)
+    assert frame["delta_seconds"].tolist() == pytest.approx([0.22, -0.02], rel=0.03)
+    assert (frame.attrs["a_n"], frame.attrs["b_n"]) == (20, 30)
+
+
+def test_heat_counts_every_request_in_its_cell(site: Callable[..., Site]) -> None:
+    """Cells of all steps have the same bands, hold every request once, and name who dominates most of them."""
+    one, requests = site(), lognormal(800)
+    one.write(requests)
+    frame = one.store.read.heat(one.between(NOON - 7200, NOON), timedelta(minutes=10))
+    bands = frame[["low_seconds", "high_seconds"]].drop_duplicates().sort_values("low_seconds")
+    cell = frame.sort_values("n").iloc[-1]
+    inside = [
+        request.dominant
+        for request in requests
+        if cell["low_seconds"] < request.seconds <= cell["high_seconds"]
+        and 0 <= request.at - cell["at"].timestamp() < 600
+    ]
+
+    assert frame["n"].sum() == len(requests)
+    assert (bands["high_seconds"].to_numpy()[:-1] <= bands["low_seconds"].to_numpy()[1:]).all()
+    assert (cell["n"], cell["dominant"]) == (len(inside), Counter(inside).most_common(1)[0][0])
+
+
+def test_stage_latency_is_each_stages_own_distribution(site: Callable[..., Site]) -> None:
+    """Marginals count the requests that had the stage, each at its own scale."""
+    one, requests = site(), lognormal(200)
+    one.write(requests)
+    one.write([Request({"decode": 50_000_000})] * 3, scale=0)
+    found = one.store.read.stage_latency(one.around())
+    expected = Histogram()
+    for request in requests:
+        expected.record(request.stages_ns["queue"] / NS)
+
+    assert list(found) == ["forward", "decode", "preprocess", "queue", "overhead"]
+    assert (found["queue"].scale, found["queue"].buckets) == (5, expected.buckets)
+    assert (found["decode"].scale, found["decode"].count) == (0, 3)

@@ -1,0 +1,110 @@
+"""Services and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+from raw_requests import NOON, Request, Series, Site
+
+from stagelens.collector.store import Selection
+
+
+def utc(seconds: int) -> datetime:
+    """Unix *seconds* as a datetime."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+@pytest.fixture
+def one(site: Callable[..., Site]) -> Site:
+    """A shop that was released twice, and a bank."""
+    made = site()
+    made.write([Request({"forward": 1}, NOON - 7205, Series("shop", "1", "prod", "old"))] * 3)
+    made.write([Request({"forward": 1}, NOON - 3601, Series("shop", "2", "prod", "new"))] * 4)
+    made.write([Request({"forward": 1}, NOON - 45, Series("shop", "2", "prod", "new", status="error"))])
+    made.write([Request({"forward": 1}, NOON - 600, Series("bank"))])
+    made.store.maintain()
+    return made
+
+
+def test_a_service_is_one_row(one: Site) -> None:
+    """With its versions, the latest first, its requests and errors, and the times it was seen, to 10 s."""
+    frame = one.store.read.services(utc(NOON - 86_400), utc(NOON)).set_index("service")
+
+    assert frame.index.tolist() == ["bank", "shop"]
+    assert frame.loc["shop"].to_dict() == {
+        "versions": ["2", "1"],
+        "model": "new",
+        "environment": "prod",
+        "requests": 8,
+        "errors": 1,
+        "first_seen": pd.Timestamp(utc(NOON - 7210)),
+        "last_seen": pd.Timestamp(utc(NOON - 50)),
+    }
+
+
+def test_a_service_without_requests_in_the_window_is_not_there(one: Site) -> None:
+    """Only what has data in the window, and only the data in it."""
+    frame = one.store.read.services(utc(NOON - 7300), utc(NOON - 3000))
+
+    assert frame[["service", "requests", "errors"]].to_numpy().tolist() == [["shop", 7, 0]]
+
+
+def test_versions_are_those_of_the_whole_history(one: Site) -> None:
+    """A release before the window is known; the requests are those in the window, whatever version is selected."""
+    frame = one.store.read.versions(one.between(NOON - 3000, NOON, service="shop", version="2"))
+
+    assert frame["version"].tolist() == ["1", "2"]
+    assert frame["requests"].tolist() == [0, 1]
+    assert frame["first_seen"].tolist() == [utc(NOON - 7210), utc(NOON - 3610)]
+    assert frame["last_seen"].tolist() == [utc(NOON - 7210), utc(NOON - 50)]
+
+
+def test_dimensions_select(one: Site) -> None:
+    """Each dimension of a selection leaves only its own requests; one that matches nothing leaves none."""
+    counts = {
+        str(wanted): one.store.read.latency(one.around(**wanted)).count
+        for wanted in (
+            {"service": "shop", "version": "2"},
+            {"service": "shop", "status": "error"},
+            {"environment": "prod", "model": "old"},
+            {"version": ""},
+            {"route": "/none"},
+        )
+    }
+
+    assert list(counts.values()) == [5, 1, 3, 1, 0]
+
+
+def test_empty_answers_have_their_columns(site: Callable[..., Site]) -> None:
+    """Without any data every frame has the columns a page draws, and no rows."""
+    one = site()
+    read, chosen, minute = one.store.read, one.around(), timedelta(minutes=1)
+    frames = [
+        read.services(chosen.start, chosen.end),
+        read.versions(chosen),
+        read.breakdown(chosen, [0.5]),
+        read.dominants(chosen, [0.5]),
+        read.breakdown_over_time(chosen, 0.5, minute),
+        read.quantiles_over_time(chosen, [0.5], minute),
+        read.heat(chosen, minute),
+        read.compare(chosen, chosen, 0.5),
+        read.exemplars(chosen),
+        read.one_per_cause(chosen, 5),
+        read.slo_series(chosen, 0.1, minute),
+        read.bad_breakdown(chosen, 0.1),
+    ]
+
+    assert [len(frame) for frame in frames] == [0] * len(frames)
+    assert all(len(frame.columns) >= 3 for frame in frames)
+    assert (read.latency(chosen).count, read.stage_latency(chosen), read.trace("ab" * 16)) == (0, {}, None)
+
+
+def test_a_time_without_a_zone_is_refused(one: Site) -> None:
+    """A naive time would mean another moment on another machine."""
+    naive = datetime(2026, 11, 20, 12)  # noqa: DTZ001 - the mistake
+
+    with pytest.raises(ValueError, match=r"must be aware.*datetime\.now\(UTC\)"):
+        one.store.read.latency(Selection(naive, naive))

@@ -1,0 +1,104 @@
+"""Good and bad requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, Request, Series, Site
+
+from stagelens.core.histogram import MAX_RELATIVE_ERROR
+
+ERROR = Series("shop", "1", status="error")
+REQUESTS = st.lists(
+    st.builds(
+        Request,
+        st.fixed_dictionaries({"forward": st.integers(0, 10**10)}),
+        st.integers(NOON - 7200, NOON),
+        st.sampled_from([Series("shop", "1"), Series("shop", "2"), ERROR]),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(requests=REQUESTS, threshold=st.floats(1e-6, 20))
+def test_the_true_number_of_bad_requests_lies_in_the_band(
+    site: Callable[..., Site], requests: list[Request], threshold: float
+) -> None:
+    """Failed or slower than the threshold: what raw counting says is never outside what the store says."""
+    one = site()
+    one.write(requests)
+    counts = one.store.read.slo_counts(one.around(), threshold)
+    bad = sum(request.series == ERROR or request.seconds > threshold for request in requests)
+
+    assert counts.total == len(requests)
+    assert counts.bad_low <= bad <= counts.bad_high
+    assert counts.bad_low <= counts.bad <= counts.bad_high
+
+
+@settings(max_examples=30, deadline=None)
+@given(requests=REQUESTS, minutes=st.sampled_from([1, 5, 30, 600]))
+def test_the_series_adds_up_to_the_counts(site: Callable[..., Site], requests: list[Request], minutes: int) -> None:
+    """Good and bad over time are the good and bad of the window, cut into steps."""
+    one = site()
+    one.write(requests)
+    one.store.maintain()
+    counts = one.store.read.slo_counts(one.around(), 0.5)
+    frame = one.store.read.slo_series(one.around(), 0.5, timedelta(minutes=minutes))
+
+    assert frame["total"].sum() == counts.total
+    assert frame["bad"].sum() == pytest.approx(counts.bad)
+
+
+def test_without_a_threshold_only_failures_are_bad(site: Callable[..., Site]) -> None:
+    """An availability objective does not look at latency."""
+    one = site()
+    one.write([Request({"forward": 10**10})] * 7 + [Request({"forward": 5}, series=ERROR)] * 2)
+    counts = one.store.read.slo_counts(one.around(), None)
+
+    assert (counts.total, counts.bad, counts.bad_low, counts.bad_high) == (9, 2, 2, 2)
+
+
+def test_no_requests_are_no_requests(site: Callable[..., Site]) -> None:
+    """Silence is neither good nor bad, and has no last time."""
+    counts = site().store.read.slo_counts(site().around(), 0.1)
+
+    assert (counts.total, counts.bad, counts.last_at) == (0, 0, None)
+
+
+def test_the_last_bucket_is_told(site: Callable[..., Site]) -> None:
+    """How fresh the counts are is said to 10 s."""
+    one = site()
+    one.write([Request({"forward": 5}, NOON - 7000), Request({"forward": 5}, NOON - 33)])
+
+    assert one.store.read.slo_counts(one.around(), 0.1).last_at == datetime.fromtimestamp(NOON - 40, UTC)
+
+
+def test_the_stage_that_makes_requests_bad_stands_first(site: Callable[..., Site]) -> None:
+    """Mean time in each stage of a bad and of a good request, and the shares of the difference."""
+    one = site()
+    good = [Request({"forward": 20_000_000, "queue": 1_000_000})] * 100
+    slow = [Request({"forward": 30_000_000, "queue": 200_000_000})] * 8
+    failed = [Request({"forward": 10_000_000, "queue": 1_000_000}, series=ERROR)] * 2
+    one.write([*good, *slow, *failed])
+    frame = one.store.read.bad_breakdown(one.around(), 0.1).set_index("stage")
+
+    assert frame.index.tolist() == ["queue", "forward"]
+    assert frame["bad_mean_seconds"].tolist() == pytest.approx([0.1602, 0.026])
+    assert frame["good_mean_seconds"].tolist() == pytest.approx([0.001, 0.02])
+    assert frame["share"].sum() == pytest.approx(1)
+    assert frame["share"]["queue"] == pytest.approx(0.1592 / 0.1652)
+
+
+def test_a_selection_of_bad_requests_only_has_no_good_mean(site: Callable[..., Site]) -> None:
+    """Where one side has no requests its means are zero, not a division by zero."""
+    one = site()
+    one.write([Request({"forward": 200_000_000})] * 5)
+    frame = one.store.read.bad_breakdown(one.around(), 0.1)
+
+    assert frame["good_mean_seconds"].tolist() == [0.0]
+    assert frame["bad_mean_seconds"].tolist() == pytest.approx([0.2], rel=MAX_RELATIVE_ERROR)

@@ -1,0 +1,105 @@
+"""Kept requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from raw_requests import NOON, NS, Request, Series, Site
+
+from stagelens.collector.store import Batch, KeptTrace
+
+SHOP = Series("shop", "1", route="/buy")
+
+
+def trace(number: int, milliseconds: int, dominant: str, series: Series = SHOP) -> KeptTrace:
+    """A kept trace; a larger number is an earlier one."""
+    spent = {dominant: milliseconds * 1_000_000 - 500, "overhead": 500}
+    spans = [{"name": "work", "stage": dominant, "start_ns": 0, "duration_ns": 5, "attributes": {"batch": 4}}]
+    return KeptTrace(
+        f"{number:032x}",
+        series,
+        (NOON - 60 * number) * NS + 123_456_789,
+        milliseconds * 1_000_000,
+        "slow",
+        dominant,
+        spent,
+        spans,
+        {"http.response.status_code": 200, "cached": False},
+    )
+
+
+TRACES = [
+    trace(1, 50, "forward"),
+    trace(2, 900, "queue"),
+    trace(3, 800, "queue"),
+    trace(4, 700, "load"),
+    trace(5, 60, "forward", Series("bank")),
+]
+
+
+@pytest.fixture
+def one(site: Callable[..., Site]) -> Site:
+    """A store with five traces and a hundred requests."""
+    made = site()
+    made.store.write([Batch("traces", traces=TRACES)])
+    made.write([Request({"forward": step * 10_000_000}, series=SHOP) for step in range(1, 101)])
+    return made
+
+
+def numbers(frame: object) -> list[int]:
+    """The numbers of the traces in a frame."""
+    return [int(trace_id, 16) for trace_id in frame["trace_id"]]  # type: ignore[index]
+
+
+def test_a_trace_comes_back_as_it_was_written(one: Site) -> None:
+    """By its id or the beginning of it, in any case; nanoseconds, types and all."""
+    read = one.store.read
+
+    assert read.trace(TRACES[1].trace_id) == TRACES[1]
+    assert read.trace(TRACES[1].trace_id.upper()) == TRACES[1]
+    assert read.trace("00000000") == TRACES[0]
+    assert read.trace("f" * 32) is None
+
+
+@pytest.mark.parametrize("asked", ["", "0", "0000000", "%", "g" * 32, "' OR 1=1 --"])
+def test_what_is_no_id_finds_nothing(one: Site, asked: str) -> None:
+    """Less than eight digits, wildcards and anything else are just not found."""
+    assert one.store.read.trace(asked) is None
+
+
+def test_a_trace_sent_twice_is_kept_once(one: Site) -> None:
+    """A trace that comes again in another batch changes nothing."""
+    one.store.write([Batch("again", traces=[TRACES[0], TRACES[0], trace(9, 10, "forward")])])
+
+    assert numbers(one.store.read.exemplars(one.around(), order="time")) == [1, 2, 3, 4, 5, 9]
+
+
+def test_exemplars_are_the_slowest_or_the_newest(one: Site) -> None:
+    """With a limit, a dominant stage, and the dimensions of the selection."""
+    read = one.store.read
+
+    assert numbers(read.exemplars(one.around(), limit=3)) == [2, 3, 4]
+    assert numbers(read.exemplars(one.around(), order="time", limit=2)) == [1, 2]
+    assert numbers(read.exemplars(one.around(), dominant="forward")) == [5, 1]
+    assert numbers(read.exemplars(one.around(service="bank"))) == [5]
+    assert numbers(read.exemplars(one.between(NOON - 180, NOON - 100))) == [2, 3]
+
+
+def test_an_exemplar_says_where_it_stands(one: Site) -> None:
+    """Its rank is the share of the requests that are not slower; without requests it has none."""
+    found = one.store.read.exemplars(one.around(service="shop")).set_index("dominant")
+    alone = one.store.read.exemplars(one.around(service="bank"))
+
+    assert found["rank"]["load"] == pytest.approx(0.7, abs=0.02)
+    assert found["duration_seconds"]["load"] == pytest.approx(0.7)
+    assert found["stages"]["load"] == {"load": pytest.approx(0.7), "overhead": pytest.approx(5e-7)}
+    assert alone["rank"].isna().all()
+
+
+def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
+    """The slowest of each dominant stage, then the next slowest of all; never more than asked for."""
+    read = one.store.read
+
+    assert numbers(read.one_per_cause(one.around(), 4)) == [2, 4, 5, 3]
+    assert numbers(read.one_per_cause(one.around(), 2)) == [2, 4]

@@ -1,0 +1,135 @@
+"""Opening a store, and being told why it cannot be opened."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from raw_requests import Request, Site
+from sqlalchemy import inspect
+
+from stagelens.collector.store import Store, database, schema
+from stagelens.core.errors import StoreError
+
+
+def test_a_new_file_is_made_and_an_old_one_is_kept(site: Callable[..., Site]) -> None:
+    """Opening makes the tables once; opening again finds what was written."""
+    one = site()
+    one.write([Request({"forward": 1_000_000})])
+    one.reopen()
+
+    assert one.store.read.latency(one.around()).count == 1
+
+
+def test_the_file_is_safe_for_one_writer_and_many_readers(site: Callable[..., Site]) -> None:
+    """Every connection has write-ahead logging, full synchronisation and 8 kB pages."""
+    with site().store.engine.connect() as connection:
+        found = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "page_size")
+        ]
+
+    assert found == ["wal", 2, 8192]
+
+
+@pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", "stagelens.db", ""])
+def test_a_url_that_is_no_sqlite_file_is_refused(url: str) -> None:
+    """The error shows the form that works."""
+    with pytest.raises(StoreError, match=r"sqlite:///path/to/stagelens\.db"):
+        Store.open(url)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    """The error names the file and says that the folder must exist."""
+    with pytest.raises(StoreError, match=r"absent/s\.db.*folder exists"):
+        Store.open(f"sqlite:///{tmp_path}/absent/s.db")
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
+    """Any other file is refused, and not touched."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"these are notes, and they are long enough to be read as a header" * 100)
+    before = path.read_bytes()
+
+    with pytest.raises(StoreError, match=r"notes\.txt.*not an SQLite database"):
+        Store.open(f"sqlite:///{path}")
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_a_newer_version_is_refused(site: Callable[..., Site]) -> None:
+    """A revision this version does not know is named, and nothing is changed."""
+    one = site()
+    with one.store.transaction() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+
+    with pytest.raises(StoreError, match=r"newer Stagelens \(schema 9999\); upgrade"):
+        one.reopen()
+
+
+def test_someone_elses_database_is_refused(tmp_path: Path) -> None:
+    """A database with tables of the same names is refused as a whole."""
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE series (id INTEGER)")
+    other.close()
+
+    with pytest.raises(StoreError, match=r"cannot open .*other\.db.*series already exists"):
+        Store.open(f"sqlite:///{path}")
+    with sqlite3.connect(path) as other:
+        tables = [row[0] for row in other.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    other.close()
+    assert tables == ["series"]
+
+
+def test_a_read_only_file_is_named(site: Callable[..., Site]) -> None:
+    """The error names the file and asks for the right to write."""
+    one = site()
+    path = one.url.removeprefix("sqlite:///")
+
+    with pytest.raises(StoreError, match=r"stagelens\.db: it is read-only; give this user the right"):
+        Store.open(f"sqlite:///file:{path}?mode=ro&uri=true")
+
+
+def test_two_that_open_a_new_file_at_once_both_get_it(tmp_path: Path) -> None:
+    """Collector and dashboard may start together: one makes the tables, the other finds them."""
+    stores: list[Store] = []
+    threads = [
+        threading.Thread(target=lambda: stores.append(Store.open(f"sqlite:///{tmp_path}/s.db"))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    revisions = [store.read.revision() for store in stores]
+    for store in stores:
+        store.close()
+
+    assert revisions == [0, 0, 0, 0]
+
+
+def test_the_migrations_make_the_tables_the_code_uses(site: Callable[..., Site]) -> None:
+    """Tables, columns, indices and defaults are the same in the history and in the schema."""
+    with site().store.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"include_name": lambda name, kind, _: kind != "table" or name in schema.metadata.tables}
+        )
+        differences = compare_metadata(context, schema.metadata)
+
+    assert differences == []
+
+
+def test_the_migrations_can_be_undone_and_done_again(site: Callable[..., Site]) -> None:
+    """Down to nothing, and up to a store that works."""
+    one = site()
+    one.write([Request({"forward": 1_000_000})])
+    database.migrate(one.store.engine, "base")
+    left = set(inspect(one.store.engine).get_table_names()) - {"alembic_version"}
+    one.reopen()
+    one.write([Request({"forward": 1_000_000})])
+
+    assert (left, one.store.read.latency(one.around()).count) == (set(), 1)

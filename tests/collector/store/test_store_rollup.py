@@ -1,0 +1,177 @@
+"""Tiers: always the sum of the finest, whatever comes late and whenever the process dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, Request, Series, Site
+from sqlalchemy import event, select
+
+from stagelens.collector.store import schema, tiers
+from stagelens.collector.store.encoding import decode
+from stagelens.core.histogram import Histogram
+
+SERIES = (Series("shop", "1"), Series("shop", "2", status="error"), Series("bank"))
+START = NOON - 3 * 3600
+
+REQUESTS = st.lists(
+    st.builds(
+        Request,
+        st.dictionaries(st.sampled_from(["forward", "queue", "mine"]), st.integers(0, 10**10), min_size=1),
+        st.integers(START, NOON),
+        st.sampled_from(SERIES),
+    ),
+    min_size=1,
+    max_size=6,
+)
+# What may happen, in any order: a batch (perhaps of a coarser client), time and maintenance, maintenance that dies at its
+# n-th statement, a restart.
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), REQUESTS, st.sampled_from([5, 5, 3])),
+        st.tuples(st.just("maintain"), st.integers(0, 5000)),
+        st.tuples(st.just("crash"), st.integers(1, 60)),
+        st.tuples(st.just("restart")),
+    ),
+    max_size=12,
+)
+
+
+def contents(one: Site, tier: int, width: int, before: int) -> dict[tuple[Any, ...], Histogram]:
+    """The rows of *tier* that start before *before*, added up in buckets of *width* seconds."""
+    points = schema.points
+    wanted = select(points).where(points.c.tier == tier, points.c.bucket < before)
+    found: dict[tuple[Any, ...], Histogram] = {}
+    with one.store.engine.connect() as connection:
+        for row in connection.execute(wanted):
+            buckets = decode([row.histogram])
+            histogram = Histogram(
+                row.scale, dict(zip(buckets.index.tolist(), buckets.amount.tolist(), strict=True)), row.zero
+            )
+            key = (row.service_id, row.metric, row.series_id, row.stage, tiers.floor(row.bucket, width))
+
+            assert row.count == histogram.count
+            found.setdefault(key, Histogram(row.scale)).merge(histogram)
+    return found
+
+
+def known(one: Site) -> list[tiers.Tier]:
+    """The tiers of the store."""
+    with one.store.engine.connect() as connection:
+        return tiers.read(connection)
+
+
+class ProcessKilledError(Exception):
+    """The process was killed here."""
+
+
+def crash(one: Site, statement: int) -> None:
+    """Maintain, and die before the n-th statement, if there are as many."""
+    left = [statement]
+
+    def count(*_: Any) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise ProcessKilledError
+
+    event.listen(one.store.engine, "before_cursor_execute", count)
+    try:
+        one.store.maintain()
+    except ProcessKilledError:
+        pass
+    finally:
+        event.remove(one.store.engine, "before_cursor_execute", count)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(events=EVENTS)
+def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Site], events: list[Any]) -> None:
+    """After any history of late data, coarse clients, crashes and restarts, up to its watermark and not beyond."""
+    one = site()
+    one.clock.now = START + 600
+    for kind, *arguments in events:
+        if kind == "write":
+            one.write(arguments[0], scale=arguments[1])
+        elif kind == "maintain":
+            one.clock.now += arguments[0]
+            one.store.maintain()
+        elif kind == "crash":
+            one.clock.now += 60
+            crash(one, arguments[0])
+        else:
+            one.reopen()
+
+    for tier in known(one)[1:]:
+        assert contents(one, tier.seconds, tier.seconds, 2**62) == contents(one, 10, tier.seconds, tier.watermark)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batches=st.lists(REQUESTS, min_size=1, max_size=4),
+    edges=st.tuples(st.integers(START - 100, NOON + 100), st.integers(START - 100, NOON + 100)),
+    advance=st.integers(0, 7200),
+)
+def test_any_window_is_one_histogram_of_its_samples(
+    site: Callable[..., Site], batches: list[list[Request]], edges: tuple[int, int], advance: int
+) -> None:
+    """Whichever tiers answer, and however the window is cut: bit for bit the counts of the samples in it."""
+    one = site()
+    for batch in batches:
+        one.write(batch)
+        one.clock.now += advance
+        one.store.maintain()
+    start, end = sorted(edges)
+    expected = Histogram()
+    for request in (request for batch in batches for request in batch):
+        if start <= request.at - request.at % 10 < end:
+            expected.record(request.seconds)
+    found = one.store.read.latency(one.between(start, end))
+
+    assert (found.buckets, found.zero) == (expected.buckets, expected.zero)
+    assert found.sum == pytest.approx(expected.sum)
+
+
+def test_maintaining_again_changes_nothing(site: Callable[..., Site]) -> None:
+    """A second run at the same time writes no row and moves no watermark."""
+    one = site()
+    one.write([Request({"forward": 10**6 * step}, NOON - 120 * step) for step in range(1, 90)])
+    one.store.maintain()
+    before = (known(one), contents(one, 60, 60, 2**62), contents(one, 3600, 3600, 2**62))
+    one.store.maintain()
+
+    assert (known(one), contents(one, 60, 60, 2**62), contents(one, 3600, 3600, 2**62)) == before
+
+
+def test_a_long_silence_is_skipped(site: Callable[..., Site]) -> None:
+    """After months without data the watermarks are at the present in a few statements, not in one for each hour."""
+    one = site()
+    one.write([Request({"forward": 1}, NOON - 60)])
+    one.store.maintain()
+    one.clock.now += 100 * 86_400
+    one.write([Request({"forward": 1}, int(one.clock.now))])
+    statements: list[str] = []
+    event.listen(one.store.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+    one.store.maintain()
+
+    assert len(statements) < 100
+    assert one.clock.now - known(one)[-1].watermark < 2 * 3600
+
+
+def test_a_clock_that_jumps_back_counts_each_request_once(site: Callable[..., Site]) -> None:
+    """Watermarks that lie in the future after the clock was set back make rows late, not double."""
+    one = site()
+    one.write([Request({"forward": 1_000_000}, NOON - 60)])
+    one.clock.now += 7200
+    one.store.maintain()
+    one.clock.now -= 7200
+    one.write([Request({"forward": 1_000_000}, NOON)] * 2)
+    one.store.maintain()
+    one.clock.now += 2 * 7200
+    one.store.maintain()
+
+    assert one.store.read.latency(one.between(NOON - 7200, NOON + 7200)).count == 3
+    assert contents(one, 3600, 3600, 2**62) == contents(one, 10, 3600, 2**62)

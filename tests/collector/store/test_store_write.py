@@ -1,0 +1,209 @@
+"""Writing: each batch once, or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from raw_requests import NOON, NS, Fold, Request, Series, Site
+from sqlalchemy import event
+
+from stagelens.collector.store import Batch, KeptTrace, Point
+from stagelens.core.errors import StoreError
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
+
+
+def batch(name: str, n: int = 1, at: int = NOON - 60) -> Batch:
+    """A batch of *n* requests."""
+    return Batch(name, Fold().points([Request({"forward": 1_000_000}, at)] * n))
+
+
+def test_a_batch_counts_once(site: Callable[..., Site]) -> None:
+    """The same name again, in the same call or a later one, after a restart or not, is answered False and changes nothing."""
+    one = site()
+    first = one.store.write([batch("a", 3), batch("b", 5), batch("a", 3)])
+    again = one.store.write([batch("b", 5), batch("c", 7)])
+    one.reopen()
+    after = one.store.write([batch("c", 7)])
+
+    assert (first, again, after) == ([True, True, False], [False, True], [False])
+    assert one.store.read.latency(one.around()).count == 15
+
+
+def test_the_histograms_given_are_not_changed(site: Callable[..., Site]) -> None:
+    """Two points of one series and bucket are added up in the store, not in the caller's hands."""
+    one = site()
+    histograms = [Histogram(), Histogram(scale=2), Histogram(scale=7)]
+    for histogram in histograms:
+        histogram.record(0.1)
+    series = Series("shop")
+    one.store.write([Batch("a", [Point(series, REQUEST_DURATION, "forward", NOON, each) for each in histograms])])
+
+    assert [(each.scale, each.count) for each in histograms] == [(5, 1), (2, 1), (7, 1)]
+    assert one.store.read.latency(one.around()).count == 3
+
+
+@pytest.mark.parametrize(
+    ("skew", "expected"), [(-3600, -3600), (30, 30), (3600, 0), (10**9, 0), (-(10**9), 0), (-NOON, 0)]
+)
+def test_a_clock_that_cannot_be_right_is_not_believed(site: Callable[..., Site], skew: int, expected: int) -> None:
+    """What comes from the future, or from before anything is kept, counts when it arrives; an hour late is just late."""
+    one = site()
+    one.write([Request({"forward": 1_000_000}, NOON + skew)])
+    at = NOON + expected
+    trace = KeptTrace("ab" * 16, Series("shop"), (NOON + skew) * NS, 5, "slow", "forward", {"forward": 5})
+    one.store.write([Batch("t", traces=[trace])])
+    kept = one.store.read.trace("ab" * 16)
+
+    assert one.store.read.latency(one.between(at - at % 10, at + 1)).count == 1
+    assert kept is not None
+    assert kept.started_ns == at * NS
+
+
+def test_a_full_disk_loses_nothing_that_was_acknowledged(site: Callable[..., Site]) -> None:
+    """The error names the cure; nothing of the batch is counted; with space again the same batch is written."""
+    one = site()
+    one.write([Request({"forward": 1_000_000})] * 10)
+    large = Batch(
+        "large", Fold().points([Request({"forward": step * 1_000_000}, NOON - step) for step in range(1, 3000)])
+    )
+    pages = {"limit": 24}
+
+    def limit(connection: sqlite3.Connection, *_: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages['limit']}").close()
+
+    event.listen(one.store.engine, "checkout", limit)
+    with pytest.raises(StoreError, match=r"cannot write to .*stagelens\.db: the disk is full; free some space"):
+        one.store.write([large])
+    while_full = one.store.read.latency(one.around()).count
+    pages["limit"] = 100_000
+    counted = one.store.write([large])
+
+    assert (while_full, counted) == (10, [True])
+    assert one.store.read.latency(one.around()).count == 10 + 2999
+
+
+def test_a_file_that_became_read_only_heals(site: Callable[..., Site]) -> None:
+    """A write that is refused raises, counts nothing and keeps no series in memory that is not in the file."""
+    one = site()
+    read_only = {"on": 1}
+
+    def forbid(connection: sqlite3.Connection, *_: Any) -> None:
+        connection.execute(f"PRAGMA query_only = {read_only['on']}").close()
+
+    event.listen(one.store.engine, "checkout", forbid)
+    with pytest.raises(StoreError, match="it is read-only"):
+        one.store.write([batch("a")])
+    with pytest.raises(StoreError, match="it is read-only"):
+        one.store.maintain()
+    read_only["on"] = 0
+
+    assert one.store.write([batch("a")]) == [True]
+    assert one.store.read.services(*_day(one)).service.tolist() == ["shop"]
+
+
+def _day(one: Site) -> tuple[datetime, datetime]:
+    now = datetime.fromtimestamp(one.clock.now, UTC)
+    return now - timedelta(days=1), now + timedelta(minutes=1)
+
+
+def test_another_writer_that_will_not_let_go_is_named(site: Callable[..., Site]) -> None:
+    """A lock that is held too long ends in an error; when it is gone, writing works."""
+    one = site()
+    event.listen(one.store.engine, "checkout", lambda c, *_: c.execute("PRAGMA busy_timeout = 20").close())
+    other = sqlite3.connect(one.url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="another process is writing to it"):
+        one.store.write([batch("a")])
+    other.execute("ROLLBACK")
+    other.close()
+
+    assert one.store.write([batch("a")]) == [True]
+
+
+def fail_after_writing(one: Site) -> None:
+    """Write a row, and divide by zero."""
+    with one.store.transaction() as connection:
+        connection.exec_driver_sql("INSERT INTO mine VALUES (1)")
+        _ = 1 // 0
+
+
+def test_a_transaction_of_the_callers_is_all_or_nothing(site: Callable[..., Site]) -> None:
+    """Other parts write their own tables through the same lock; an exception rolls back and comes out as it is."""
+    one = site()
+    with one.store.transaction() as connection:
+        connection.exec_driver_sql("CREATE TABLE mine (x INTEGER)")
+    with pytest.raises(ZeroDivisionError):
+        fail_after_writing(one)
+    with one.store.engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT count(*) FROM mine").scalar()
+
+    assert rows == 0
+
+
+def test_many_writers_and_readers_at_once(site: Callable[..., Site]) -> None:
+    """With threads writing, re-sending, maintaining and reading, every request is counted once and no reader sees half a batch."""
+    one = site()
+    done = threading.Event()
+
+    def send(worker: int) -> list[bool]:
+        return [answer for step in range(15) for answer in one.store.write([batch(f"{worker % 3}-{step}", 4)])]
+
+    def read() -> set[int]:
+        seen: set[int] = set()
+        while not done.is_set():
+            seen.add(one.store.read.latency(one.around()).count % 4)
+            one.store.maintain()
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        answers = [answer for answers in pool.map(send, range(6)) for answer in answers]
+        done.set()
+        partial = [reader.result() for reader in readers]
+
+    assert sum(answers) == 3 * 15
+    assert one.store.read.latency(one.around()).count == 3 * 15 * 4
+    assert partial == [{0}, {0}]
+
+
+def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Site]) -> None:
+    """An unchanged page costs nothing: a service's revision moves with its own points and traces only, for other processes too."""
+    one, shop, bank = site(), Series("shop"), Series("bank")
+    read = one.store.read
+    seen = [(read.revision(), read.revision("shop"), read.revision("bank"))]
+    one.write([Request({"forward": 1}, series=shop)])
+    seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
+    trace = KeptTrace("cd" * 16, bank, NOON * NS, 5, "slow", "forward", {"forward": 5})
+    one.store.write([Batch("t", traces=[trace])])
+    seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
+    one.store.write([Batch("t", traces=[trace])])
+    one.store.maintain()
+    seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
+
+    assert seen == [(0, 0, 0), (1, 1, 0), (2, 1, 2), (2, 1, 2)]
+
+
+def test_the_state_says_how_fresh_the_store_is(site: Callable[..., Site]) -> None:
+    """Time of the last batch, processes of the last minute, requests dropped, size, and the oldest bucket."""
+    one = site()
+    empty = one.store.read.state()
+    one.store.write([Batch("a", batch("").points, dropped=2, instance="x"), Batch("b", instance="y", dropped=3)])
+    one.clock.now += 50
+    one.store.write([Batch("c", instance="x"), Batch("d", instance="z")])
+    full = one.store.read.state()
+    one.clock.now += 61
+    silent = one.store.read.state()
+
+    assert (empty.last_received, empty.instances, empty.dropped, empty.oldest) == (None, 0, 0, None)
+    assert (full.instances, full.dropped) == (3, 5)
+    assert full.last_received == datetime.fromtimestamp(NOON + 50, UTC)
+    assert full.oldest == datetime.fromtimestamp(NOON - 60, UTC)
+    assert full.size_bytes >= empty.size_bytes > 0
+    assert silent.instances == 0

@@ -1,0 +1,31 @@
+"""What several parts of the tests share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ARTIFACTS = Path(__file__).parent.parent / "artifacts"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser]:
+    """A headless Chromium (for one module: its event loop would disturb the asyncio tests of others); where it may not be installed the test is skipped, never in CI."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only the browser tests need it
+
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None and not os.environ.get("CI"):
+        pytest.skip("no chromium on this machine; `apt-get install chromium`, or `make test`, which does")
+    ARTIFACTS.mkdir(exist_ok=True)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium
+        chromium.close()

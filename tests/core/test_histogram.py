@@ -1,0 +1,167 @@
+"""The histogram keeps its promises for any input: accuracy, exact merging, no lost count."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core.histogram import MAX_RELATIVE_ERROR, Histogram, bucket_bounds, bucket_index, rank_of
+
+# From a nanosecond to thirty years.
+DURATIONS = st.floats(min_value=1e-9, max_value=1e9)
+ANY_VALUE = st.one_of(st.just(0.0), st.floats(min_value=0, allow_infinity=False, allow_nan=False))
+SAMPLES = st.lists(DURATIONS, min_size=1, max_size=200)
+
+
+def histogram_of(values: list[float], scale: int = 5) -> Histogram:
+    histogram = Histogram(scale=scale)
+    for value in values:
+        histogram.record(value)
+    return histogram
+
+
+@given(SAMPLES, st.floats(min_value=0, max_value=1))
+def test_quantile_is_within_the_stated_error_of_the_exact_order_statistic(values: list[float], quantile: float) -> None:
+    """Any quantile of any samples is within 1.1 % of the sample at that rank, and inside its own band."""
+    exact = sorted(values)[rank_of(quantile, len(values)) - 1]
+
+    estimate = histogram_of(values).quantile(quantile)
+
+    assert estimate is not None
+    assert abs(estimate.value - exact) <= exact * (MAX_RELATIVE_ERROR + 1e-12)
+    assert estimate.low * (1 - 1e-12) <= exact <= estimate.high * (1 + 1e-12)
+
+
+def test_the_stated_error_is_at_most_one_point_one_percent() -> None:
+    """The promise in the documentation is the one the constant keeps."""
+    assert MAX_RELATIVE_ERROR <= 0.011
+
+
+@given(st.lists(ANY_VALUE, max_size=50), st.lists(ANY_VALUE, max_size=50), st.lists(ANY_VALUE, max_size=50))
+def test_merge_is_commutative_associative_and_loses_nothing(a: list[float], b: list[float], c: list[float]) -> None:
+    """Any order and grouping of merges equals recording everything into one histogram."""
+    left = histogram_of(a)
+    left.merge(histogram_of(b))
+    left.merge(histogram_of(c))
+    right = histogram_of(c)
+    inner = histogram_of(b)
+    inner.merge(histogram_of(a))
+    right.merge(inner)
+    whole = histogram_of(a + b + c)
+
+    assert left.buckets == right.buckets == whole.buckets
+    assert left.zero == right.zero == whole.zero
+    assert left.count == len(a) + len(b) + len(c)
+
+
+@given(SAMPLES, st.integers(min_value=-10, max_value=5))
+def test_downscaling_equals_recording_at_the_coarser_scale(values: list[float], scale: int) -> None:
+    """A coarser histogram is the same whether values were recorded coarse or made coarse later."""
+    histogram = histogram_of(values)
+    histogram.downscale(scale)
+
+    assert histogram.count == len(values)
+    for value, (low, high) in ((v, bucket_bounds(bucket_index(v, scale), scale)) for v in values):
+        assert low * (1 - 1e-9) <= value <= high * (1 + 1e-9)
+    assert histogram.buckets.keys() == {bucket_index(value) >> (5 - scale) for value in values}
+
+
+@given(SAMPLES, SAMPLES)
+def test_histograms_of_different_scales_merge_to_the_coarser(fine: list[float], coarse: list[float]) -> None:
+    """A client that counts more coarsely lowers the resolution, never the counts."""
+    merged = histogram_of(fine)
+    merged.merge(histogram_of(coarse, scale=2))
+
+    assert merged.scale == 2
+    assert merged.count == len(fine) + len(coarse)
+
+
+@given(ANY_VALUE)
+def test_every_finite_value_is_counted_inside_its_bucket(value: float) -> None:
+    """Zero, the smallest subnormal and the largest float are all safe."""
+    histogram = histogram_of([value])
+    estimate = histogram.quantile(0.5)
+
+    assert histogram.count == 1
+    assert estimate is not None
+    assert math.isfinite(estimate.value)
+    assert estimate.low * (1 - 1e-9) <= value <= estimate.high * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, -math.inf])
+def test_values_that_cannot_be_durations_are_refused(value: float) -> None:
+    """A negative or non-finite value raises and counts nothing."""
+    histogram = Histogram()
+
+    with pytest.raises(ValueError, match="finite values from 0 up"):
+        histogram.record(value)
+    assert histogram.count == 0
+
+
+@given(SAMPLES, DURATIONS)
+def test_count_above_a_threshold_is_within_its_band(values: list[float], threshold: float) -> None:
+    """The exact number of slow requests lies in the stated band, which is one bucket wide."""
+    exact = sum(value > threshold for value in values)
+
+    estimate = histogram_of(values).count_above(threshold)
+
+    assert estimate.low <= exact <= estimate.high
+    assert estimate.low <= estimate.value <= estimate.high
+
+
+@given(st.lists(ANY_VALUE, max_size=100))
+def test_otlp_form_round_trips(values: list[float]) -> None:
+    """What goes on the wire is what comes back."""
+    histogram = histogram_of([value for value in values if value < 1e100])
+    point = histogram.to_otlp()
+
+    back = Histogram.from_otlp(
+        scale=point["scale"],
+        zero=int(point["zeroCount"]),
+        offset=point["positive"]["offset"],
+        counts=[int(count) for count in point["positive"]["bucketCounts"]],
+        total=point["sum"],
+    )
+
+    assert back == histogram
+    assert int(point["count"]) == histogram.count
+
+
+def test_a_finer_scale_from_another_client_is_made_ours() -> None:
+    """OpenTelemetry SDKs start at scale 20; their points merge with ours."""
+    values = [random.Random(1).lognormvariate(-3, 1) for _ in range(100)]
+    fine = histogram_of(values, scale=12)
+    first = min(fine.buckets)
+    counts = [fine.buckets.get(index, 0) for index in range(first, max(fine.buckets) + 1)]
+
+    point = Histogram.from_otlp(scale=12, zero=0, offset=first, counts=counts, total=fine.sum)
+
+    assert point.buckets == histogram_of(values).buckets
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("scale", 21), ("scale", -11), ("zero", -1), ("counts", [-1]), ("offset", 1 << 40), ("total", math.nan)],
+)
+def test_impossible_otlp_fields_are_refused(field: str, value: object) -> None:
+    """A data point outside what OTLP allows raises instead of being believed."""
+    point: dict[str, object] = {"scale": 5, "zero": 0, "offset": 0, "counts": [1], "total": 1.0, field: value}
+
+    with pytest.raises(ValueError, match=r"scale|counts|offset|sum"):
+        Histogram.from_otlp(**point)  # pyright: ignore[reportArgumentType] - wrong on purpose
+
+
+def test_an_empty_histogram_has_no_quantile() -> None:
+    """Nothing recorded is shown as nothing, not as zero."""
+    assert Histogram().quantile(0.99) is None
+    assert Histogram().fraction_below(1.0) is None
+
+
+def test_a_percentage_given_as_quantile_is_explained() -> None:
+    """The most common slip gets its cure."""
+    with pytest.raises(ValueError, match=r"write p99 as 0\.99"):
+        Histogram().quantile(99)

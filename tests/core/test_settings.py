@@ -1,0 +1,42 @@
+"""Settings are read as people write them, and a wrong one explains itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from stagelens.core.errors import ConfigError
+from stagelens.core.settings import parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("250ms", timedelta(milliseconds=250)),
+        ("1.5 s", timedelta(seconds=1.5)),
+        ("5m", timedelta(minutes=5)),
+        ("30d", timedelta(days=30)),
+    ],
+)
+def test_durations_are_read_as_written(text: str, expected: timedelta) -> None:
+    """A number and a unit, with or without a space."""
+    assert parse_duration(text, "window") == expected
+
+
+@pytest.mark.parametrize("text", ["", "30", "-5s", "5 parsecs", "nan s", "1e3s"])
+def test_a_wrong_duration_names_key_value_and_cure(text: str) -> None:
+    """The message is enough to mend the file."""
+    with pytest.raises(ConfigError, match=r"window is .*; write a number and a unit .* such as"):
+        parse_duration(text, "window")
+
+
+def test_sizes_are_read_in_both_systems() -> None:
+    """1 kB is 1000 bytes, 1 KiB is 1024."""
+    assert (parse_size("16MiB", "limit"), parse_size("1 kB", "limit")) == (16 * 1024**2, 1000)
+
+
+def test_a_wrong_size_names_key_value_and_cure() -> None:
+    """The message is enough to mend the setting."""
+    with pytest.raises(ConfigError, match=r"limit is '16'; write a number and a unit"):
+        parse_size("16", "limit")

@@ -1,0 +1,91 @@
+"""One filled store, one dashboard and one browser for all tests of the pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from stagelens.alerts.reader import AlertsReader
+from stagelens.alerts.slo_file import LiveFile
+from stagelens.collector.store import Store
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+HISTORY = timedelta(minutes=40)
+SLOS = """slos:
+  - name: vision-latency
+    service: vision-api
+    objective: 0.99
+    threshold: 120ms
+    window: 30d
+  - name: chat-latency
+    service: chat-llm
+    objective: 0.95
+    threshold: 6s
+    window: 30d
+"""
+
+
+@pytest.fixture(scope="session")
+def traffic() -> ModuleType:
+    """The example that makes up traffic."""
+    found = sys.modules.get("synthetic_traffic")
+    if found is None:
+        spec = importlib.util.spec_from_file_location("synthetic_traffic", ROOT / "examples" / "synthetic.py")
+        assert spec is not None
+        assert spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        sys.modules["synthetic_traffic"] = found
+        spec.loader.exec_module(found)
+    return found
+
+
+@pytest.fixture(scope="session")
+def filled(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with three services, the first in two versions of which the second has a slow preprocess."""
+    path = tmp_path_factory.mktemp("dashboard") / "filled.db"
+    store = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
+    traffic.fill(store, NOW - HISTORY, NOW)
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="session")
+def alerts(filled: Store, tmp_path_factory: pytest.TempPathFactory) -> AlertsReader:
+    """The objectives of two of the services."""
+    path = tmp_path_factory.mktemp("slo") / "slo.yaml"
+    path.write_text(SLOS)
+    return AlertsReader(filled, LiveFile(path, {}))
+
+
+@pytest.fixture(scope="session")
+def dashboard(filled: Store, alerts: AlertsReader) -> Iterator[Dashboard]:
+    """The dashboard over the filled store, on a free port."""
+    served = Dashboard(DashboardConfig(port=0), filled, alerts, clock=NOW.timestamp)
+    served.start()
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="session")
+def base(dashboard: Dashboard) -> str:
+    """The address of the dashboard."""
+    host, port = dashboard.address
+    return f"http://{host}:{port}"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, headless."""
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield started
+        started.close()

@@ -1,0 +1,95 @@
+"""Numbers read the same wherever they stand."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.dashboard import components, config, format as numbers, guard, tokens
+from stagelens.dashboard.figures import budget, parts, time_axis
+from stagelens.dashboard.pages import service
+
+
+@pytest.mark.parametrize("module", [numbers, tokens, config, guard, components, parts, time_axis, budget, service])
+def test_examples_in_docstrings_run(module: object) -> None:
+    """What a docstring promises is what the function returns."""
+    failures, _ = doctest.testmod(module)  # pyright: ignore[reportArgumentType] - parametrized modules are typed as object
+
+    assert failures == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.000649, "649\u202fµs"),
+        (0.0009996, "1.00\u202fms"),
+        (0.0402, "40.2\u202fms"),
+        (0.2191, "219\u202fms"),
+        (0.9996, "1.00\u202fs"),
+        (8.184, "8.18\u202fs"),
+        (59.99, "1\u202fm"),
+        (72, "1\u202fm\u00a012\u202fs"),
+        (-0.0043, "\u22124.30\u202fms"),
+        (0.0, "0\u202fms"),
+        (math.nan, "\u2013"),
+    ],
+)
+def test_a_duration_has_three_digits_and_the_unit_of_its_size(seconds: float, text: str) -> None:
+    """Rounding never leaves a number that belongs to the next unit."""
+    assert numbers.duration(seconds) == text
+
+
+@given(st.floats(min_value=1e-6, max_value=59, allow_nan=False))
+def test_a_duration_reads_back_within_its_digits(seconds: float) -> None:
+    """What is shown is what was measured, to half of the last digit."""
+    number, unit = numbers.split_duration(seconds)
+    value = float(number) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
+
+    assert value == pytest.approx(seconds, rel=0.0051, abs=0.51e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(8_840_000, "8.84M"), (1580, "1.58k"), (999.6, "1.00k"), (392, "392"), (0.25, "0.25"), (0, "0"), (None, "\u2013")],
+)
+def test_a_count_has_three_digits(value: float | None, text: str) -> None:
+    """Counts and rates use SI prefixes."""
+    assert numbers.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.83, "▲\u202f83\u202f%"), (-0.2, "▼\u202f20\u202f%"), (0.019, "±\u202f2\u202f%"), (None, "\u2013")],
+)
+def test_a_small_change_is_neither_up_nor_down(ratio: float | None, text: str) -> None:
+    """Below three percent a change carries no arrow."""
+    assert numbers.change(ratio) == text
+
+
+def test_an_attained_share_is_never_rounded_up_to_its_target() -> None:
+    """99.9951 % good requests are not 100 %."""
+    assert numbers.attained(0.999951) == "99.99\u202f%"
+
+
+@given(st.floats(min_value=0, max_value=1))
+def test_a_rank_never_claims_more_than_it_is(quantile: float) -> None:
+    """p98.97 is not shown as p99."""
+    shown = float(numbers.rank(quantile).removeprefix("p"))
+
+    assert shown / 100 <= quantile + 1e-9
+
+
+@pytest.mark.parametrize(("requests", "quantile", "told"), [(20, 0.5, True), (19, 0.5, False), (312, 0.99, False)])
+def test_a_percentile_needs_ten_requests_above_it(requests: int, quantile: float, told: bool) -> None:
+    """Fewer say nothing about it."""
+    assert numbers.enough(requests, quantile) is told
+
+
+def test_a_length_of_time_has_two_units() -> None:
+    """Nobody reads three."""
+    assert numbers.span(timedelta(days=1, hours=2, minutes=3, seconds=4)) == "1\u202fd\u00a02\u202fh"

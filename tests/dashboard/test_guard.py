@@ -1,0 +1,137 @@
+"""Who may read: loopback by default, a token elsewhere, nothing from other hosts, and a port of its own."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from http.client import HTTPConnection
+
+import pytest
+from flask.testing import FlaskClient
+
+from stagelens.collector.store import Store
+from stagelens.core.errors import ConfigError, StagelensError
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
+
+TOKEN = "correct horse battery staple"  # noqa: S105 - the secret of this test
+
+
+def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
+    """Return a client of a dashboard that does not listen."""
+    return Dashboard(config, store).app.server.test_client()
+
+
+def test_only_loopback_may_be_open(filled: Store) -> None:
+    """Any other address needs a token or a proxy, and the message names both."""
+    with pytest.raises(ConfigError) as refused:
+        DashboardConfig(host="0.0.0.0")
+
+    assert "STAGELENS_DASHBOARD_TOKEN" in str(refused.value)
+    assert "STAGELENS_DASHBOARD_BEHIND_PROXY" in str(refused.value)
+    assert DashboardConfig(host="0.0.0.0", token=TOKEN).token == TOKEN
+    assert DashboardConfig(host="0.0.0.0", behind_proxy=True).behind_proxy
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("PORT", "86oo"), ("PORT", "70000"), ("BEHIND_PROXY", "maybe"), ("PORT", "-1")]
+)
+def test_a_wrong_setting_names_its_key(key: str, value: str) -> None:
+    """And what may be written."""
+    with pytest.raises(ConfigError, match=f"STAGELENS_DASHBOARD_{key}"):
+        DashboardConfig.from_env({f"STAGELENS_DASHBOARD_{key}": value})
+
+
+def test_settings_come_from_the_environment() -> None:
+    """All of them."""
+    env = {"HOST": "0.0.0.0", "PORT": "0", "TOKEN": "t", "BEHIND_PROXY": "yes"}
+    config = DashboardConfig.from_env({f"STAGELENS_DASHBOARD_{key}": value for key, value in env.items()})
+
+    assert config == DashboardConfig("0.0.0.0", 0, "t", behind_proxy=True)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example", "0.0.0.0"])
+def test_another_name_for_loopback_is_refused(filled: Store, host: str) -> None:
+    """A web site cannot read the dashboard by pointing its own name at this machine."""
+    answer = client_of(filled, DashboardConfig()).get("/", headers={"Host": host})
+
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8600", "localhost:1", "[::1]:8600"])
+def test_names_of_this_machine_are_served(filled: Store, host: str) -> None:
+    """Whatever the port, which may be forwarded."""
+    assert client_of(filled, DashboardConfig()).get("/", headers={"Host": host}).status_code == 200
+
+
+def test_without_the_token_nothing_is_served(filled: Store) -> None:
+    """Neither pages nor callbacks nor files."""
+    client = client_of(filled, DashboardConfig(token=TOKEN))
+    codes = {client.get(path).status_code for path in ("/", "/_dash-layout", "/assets/style.css", "/?token=wrong")}
+
+    assert codes == {401}
+
+
+def test_the_token_is_asked_once_and_leaves_the_address(filled: Store) -> None:
+    """It becomes a cookie that scripts and other sites cannot use and that does not give it away."""
+    client = client_of(filled, DashboardConfig(token=TOKEN))
+    answer = client.get("/s/a", query_string={"token": TOKEN, "y": "share"})
+    cookie = answer.headers["Set-Cookie"]
+
+    assert answer.status_code == 302
+    assert answer.headers["Location"] == "/s/a?y=share"
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert "horse" not in cookie
+    assert client.get("/s/a").status_code == 200
+
+
+def test_a_refusal_does_not_speak_html_of_others(filled: Store) -> None:
+    """The host is quoted as text."""
+    answer = client_of(filled, DashboardConfig()).get("/", headers={"Host": "<script>"})
+
+    assert b"<script>" not in answer.data
+
+
+def test_a_page_may_load_nothing_from_elsewhere(filled: Store) -> None:
+    """The policy allows this host and one hash, and no eval."""
+    policy = client_of(filled, DashboardConfig()).get("/").headers["Content-Security-Policy"]
+    scripts = next(part for part in policy.split("; ") if part.startswith("script-src"))
+
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in scripts
+    assert "http" not in policy
+
+
+def test_json_and_scripts_are_compressed(filled: Store) -> None:
+    """When the browser can read it."""
+    client = client_of(filled, DashboardConfig())
+    answer = client.get("/_dash-layout", headers={"Accept-Encoding": "gzip"})
+
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(answer.data))
+    assert "Content-Encoding" not in client.get("/_dash-layout").headers
+
+
+def test_a_taken_port_says_what_to_do(filled: Store) -> None:
+    """Not a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StagelensError, match=f"127.0.0.1:{port}.*\n.*STAGELENS_DASHBOARD_PORT"):
+            Dashboard(DashboardConfig(port=port), filled).start()
+
+
+def test_it_starts_serves_stops_and_starts_again(filled: Store) -> None:
+    """And the port is free in between."""
+    dashboard = Dashboard(DashboardConfig(port=0), filled)
+    for _ in range(2):
+        dashboard.start()
+        host, port = dashboard.address
+        connection = HTTPConnection(host, port, timeout=10)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        connection.close()
+        dashboard.stop()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, port), timeout=2)

@@ -1,0 +1,260 @@
+"""Pages without a browser: every address renders cold, says what it knows and never falls over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Selection, Store
+from stagelens.core.stages import position
+from stagelens.dashboard.app import build
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.pages import overview
+from stagelens.dashboard.pages.measures import measure
+from stagelens.dashboard.pages.page import panel
+from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import View, parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+ADDRESSES = (
+    "/",
+    "/?from=now-15m",
+    "/s/vision-api",
+    "/s/vision-api?p=95&y=share&x=even&t=mean&by=count",
+    "/s/vision-api?v=1.0.0&t=50",
+    "/s/vision-api?from=now-15m&t=95",
+    "/s/vision-api?env=nowhere",
+    "/s/nobody",
+    "/compare",
+    "/compare?svc=vision-api",
+    "/compare?svc=vision-api&a=2.0.0&b=1.0.0&p=99.9",
+    "/compare?svc=vision-api&a=2026-11-20T11:25/10m&b=2026-11-20T11:45/10m",
+    "/compare?svc=vision-api&a=9.9&b=1.0.0",
+    "/compare?svc=chat-llm",
+    "/slo",
+    "/slo/chat-latency",
+    "/slo/no-such-objective",
+    "/traces",
+    "/traces?svc=vision-api&dom=preprocess&t=new",
+    "/traces?err=1",
+    "/traces?svc=nobody",
+    "/traces/zzzz",
+    "/traces/0123456789abcdef0123456789abcdef",
+    "/nowhere/at/all",
+    "/s/%3Cscript%3E",
+)
+
+
+@pytest.fixture(scope="module")
+def source(filled: Store, alerts: AlertsReader) -> Source:
+    """The data of the filled store."""
+    return Source(filled, alerts, NOW.timestamp)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Store]:
+    """A store nothing was written to."""
+    store = Store.open(f"sqlite:///{tmp_path / 'fresh.db'}", clock=NOW.timestamp)
+    yield store
+    store.close()
+
+
+def at(address: str, now: datetime = NOW) -> View:
+    """Read an address."""
+    path, _, search = address.partition("?")
+    return parse(path, search, now)
+
+
+def words(node: Any) -> str:
+    """Return all text of a component."""
+    if node is None:
+        return ""
+    if isinstance(node, str | int | float):
+        return str(node)
+    if isinstance(node, list | tuple):
+        return " ".join(words(each) for each in node)
+    return words(getattr(node, "children", None))
+
+
+def text_of(source: Source, address: str, now: datetime = NOW) -> str:
+    """Return the text of a page."""
+    page = page_of(context_of(at(address, now), source))
+    assert page is not None
+    return words(page.body)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_every_address_answers_cold(dashboard: Dashboard, address: str) -> None:
+    """The frame comes with GET, and the page with the one callback, which answers without an error card."""
+    client = dashboard.app.server.test_client()
+    path, _, search = address.partition("?")
+    names = ("root.children", "side.children", "mobnav.children", "trail.children", "time.children", "seen.data")
+    ask = {
+        "output": ".." + "...".join(names) + "..",
+        "outputs": [dict(zip(("id", "property"), name.split("."), strict=True)) for name in names],
+        "inputs": [
+            {"id": "url", "property": "pathname", "value": path},
+            {"id": "url", "property": "search", "value": f"?{search}" if search else ""},
+            {"id": "tick", "property": "data", "value": None},
+        ],
+        "changedPropIds": ["url.pathname"],
+        "state": [{"id": "seen", "property": "data", "value": None}],
+    }
+    frame = client.get(address)
+    answer = client.post("/_dash-update-component", json=ask)
+    body = json.dumps(answer.get_json(), ensure_ascii=False)
+
+    assert frame.status_code == 200
+    assert answer.status_code == 200
+    assert "could not be made" not in body
+    assert "dangerously" not in body
+
+
+def test_a_tick_without_new_data_sends_nothing(dashboard: Dashboard) -> None:
+    """The refresh of a quiet store costs a few bytes."""
+    client = dashboard.app.server.test_client()
+    names = ("root.children", "side.children", "mobnav.children", "trail.children", "time.children", "seen.data")
+    ask: dict[str, Any] = {
+        "output": ".." + "...".join(names) + "..",
+        "outputs": [dict(zip(("id", "property"), name.split("."), strict=True)) for name in names],
+        "inputs": [
+            {"id": "url", "property": "pathname", "value": "/"},
+            {"id": "url", "property": "search", "value": ""},
+            {"id": "tick", "property": "data", "value": {"beat": 1, "at": 0, "search": ""}},
+        ],
+        "changedPropIds": ["tick.data"],
+        "state": [{"id": "seen", "property": "data", "value": None}],
+    }
+    first = client.post("/_dash-update-component", json=ask).get_json()["response"]
+    ask["state"][0]["value"] = first["seen"]["data"]
+    second = client.post("/_dash-update-component", json=ask)
+
+    assert "root" in first
+    assert "root" not in second.get_json()["response"]
+    assert len(second.data) < 500
+
+
+def test_tile_chart_and_table_agree(source: Source) -> None:
+    """One window and one function: p99 is the same number everywhere."""
+    context = context_of(at("/s/vision-api"), source)
+    told = measure(source, context.selection)
+    frame = grid_frame(context)
+    in_chart = float(frame.loc[(frame["percentile"] - 0.99).abs() < 1e-9, "value_seconds"].iloc[0])
+    in_table = next(row for row in [overview._row(context, {"service": "vision-api", "model": ""})])
+
+    assert told.p99 == in_chart == in_table.now.p99
+    assert sum(told.tail_stages.values()) == pytest.approx(in_chart)
+
+
+def test_the_regression_is_named_with_its_stage(source: Source) -> None:
+    """The overview says what got slower, since which version, and why."""
+    text = text_of(source, "/")
+
+    assert "Regression" in text
+    assert "with 2.0.0" in text
+    assert "Preprocess explains" in text
+
+
+def test_stages_stand_in_their_fixed_order(source: Source) -> None:
+    """A stack never re-orders."""
+    figure = percentile_chart(context_of(at("/s/vision-api"), source))
+    colours = [
+        trace["fillcolor"].split("@")[0].removeprefix("$st.") for trace in figure["data"] if "stackgroup" in trace
+    ]
+
+    assert colours == sorted(colours, key=position)
+
+
+def test_an_empty_store_shows_how_to_begin(fresh: Store) -> None:
+    """Install lines and what it waits for."""
+    text = text_of(Source(fresh, None, NOW.timestamp), "/")
+
+    assert "pip install stagelens" in text
+    assert "Waiting for the first request" in text
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_empty_store_breaks_no_page(fresh: Store, address: str) -> None:
+    """Before the first request every address still answers."""
+    source = Source(fresh, None, NOW.timestamp)
+    context = context_of(at(address), source)
+    page = page_of(context)
+
+    assert page is None or "could not be made" not in words(page.body)
+
+
+def test_a_window_without_data_leads_to_the_last(source: Source) -> None:
+    """It says when the last request came and links there."""
+    text = text_of(source, "/s/vision-api?from=now-1h", NOW + timedelta(hours=5))
+
+    assert "No request in this window" in text
+    assert "Go to last data" in text
+
+
+def test_few_requests_are_said_and_not_drawn(traffic: ModuleType, tmp_path: Path) -> None:
+    """Half a minute of data has a median, but no p99.9."""
+    store = Store.open(f"sqlite:///{tmp_path / 'few.db'}", clock=NOW.timestamp)
+    traffic.fill(store, NOW - timedelta(seconds=30), NOW)
+    text = text_of(Source(store, None, NOW.timestamp), "/s/vision-api")
+    store.close()
+
+    assert "p99 needs 1\u202f000" in text
+    assert "history starts" in text
+
+
+def test_data_that_stopped_is_said_with_its_age(dashboard: Dashboard, filled: Store) -> None:
+    """Charts that end without a word would read as no traffic."""
+    from stagelens.dashboard.shell import stale_banner
+
+    later = NOW + timedelta(minutes=3)
+    source = Source(filled, None, later.timestamp)
+    shown = words(stale_banner(context_of(at("/", later), source), source.state()))
+
+    assert "No data for 3\u202fm" in shown
+
+
+def test_a_broken_card_stays_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The page keeps its other cards, and the log says why."""
+
+    def broken() -> Any:
+        msg = "the query took too long"
+        raise TimeoutError(msg)
+
+    text = words(panel("Every request", broken))
+
+    assert "could not be made" in text
+    assert "the query took too long" in caplog.text
+
+
+def test_a_trace_is_found_by_the_beginning_of_its_id(source: Source) -> None:
+    """Eight digits, as the tables show them."""
+    found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1)
+    text = text_of(source, f"/traces/{found['trace_id'].iloc[0][:8]}")
+
+    assert "Timeline" in text
+    assert "the median" in text
+
+
+@pytest.mark.parametrize("name", list(CHARTS))
+def test_a_control_redraws_one_chart_from_the_address(source: Source, name: str) -> None:
+    """Without the rest of the page."""
+    figure = CHARTS[name](context_of(at("/s/vision-api?y=share&t=mean&by=count"), source))
+
+    assert figure["data"]
+
+
+def test_no_graph_may_send_its_data_away() -> None:
+    """Plotly's defaults would."""
+    text = (Path(build.__code__.co_filename).parent / "assets" / "figure.js").read_text()
+
+    assert 'displayModeBar: false, showSendToCloud: false, plotlyServerURL: ""' in text

@@ -1,0 +1,124 @@
+"""The palette keeps its promises: every stage has a hue, neighbours are told apart by everyone, text is readable."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stagelens import dashboard
+from stagelens.core.stages import STAGES
+from stagelens.dashboard.tokens import hue
+
+Colour = np.ndarray
+CSS = (Path(dashboard.__path__[0]) / "assets" / "tokens.css").read_text()
+PAIRS = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", CSS))
+THEMES = ("light", "dark")
+
+# Machado, Oliveira, Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency", 2009, severity 1.
+VISION = {
+    "normal": np.eye(3),
+    "protan": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deutan": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritan": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+# Ottosson, "A perceptual color space for image processing", 2020.
+LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+
+
+def colour(token: str, theme: str) -> str:
+    """Return the value of *token*."""
+    return PAIRS[token].split(", ")[THEMES.index(theme)]
+
+
+def linear(value: str) -> Colour:
+    """Return a colour as linear light."""
+    channels = np.array([int(value[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def distance(one: str, other: str, vision: str) -> float:
+    """Return the distance in OKLab, times 100."""
+    seen = [LAB @ np.cbrt(LMS @ np.clip(VISION[vision] @ linear(each), 0, 1)) for each in (one, other)]
+    return 100 * float(np.linalg.norm(seen[0] - seen[1]))
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of WCAG 2."""
+    light, dark = sorted((float(linear(each) @ [0.2126, 0.7152, 0.0722]) for each in (one, other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_every_stage_has_a_colour_and_a_class() -> None:
+    """A stage without one would be drawn in nothing."""
+    missing = [stage.key for stage in STAGES if f"st-{stage.key}" not in PAIRS or f".st-{stage.key} " not in CSS]
+
+    assert missing == []
+
+
+def test_a_stage_of_the_user_has_a_colour_too() -> None:
+    """Whatever it is called."""
+    assert all(f"st-{hue(name)}" in PAIRS for name in ("rerank", "<b>", "__other__", "überprüfen"))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("vision", list(VISION))
+def test_neighbours_in_the_stack_are_told_apart(theme: str, vision: str) -> None:
+    """By normal and by colour-blind eyes; some stages are skipped where a service has none of them."""
+    keys = [stage.key for stage in STAGES]
+    close = [
+        (one, other)
+        for one, other in pairwise(keys)
+        if distance(colour(f"st-{one}", theme), colour(f"st-{other}", theme), vision) < 6.8
+    ]
+
+    assert close == []
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_no_two_stages_look_alike(theme: str) -> None:
+    """To normal eyes, anywhere on the page."""
+    close = [
+        (one.key, other.key)
+        for one, other in combinations(STAGES, 2)
+        if distance(colour(f"st-{one.key}", theme), colour(f"st-{other.key}", theme), "normal") < 10.5
+    ]
+
+    assert close == []
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("ground", ["surface", "page", "sunken"])
+@pytest.mark.parametrize("ink", ["ink", "text", "muted", "faint"])
+def test_text_is_readable_on_every_ground(theme: str, ground: str, ink: str) -> None:
+    """WCAG 2.2 AA."""
+    assert contrast(colour(ink, theme), colour(ground, theme)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("kind", ["good", "warn", "bad"])
+def test_a_status_is_readable_on_its_badge(theme: str, kind: str) -> None:
+    """WCAG 2.2 AA."""
+    assert contrast(colour(kind, theme), colour(f"{kind}bg", theme)) >= 4.5

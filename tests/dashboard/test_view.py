@@ -1,0 +1,95 @@
+"""Every view is an address."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.dashboard.view import address, parse, service_path
+
+NOW = datetime(2026, 11, 20, 12, 0, 7, tzinfo=UTC)
+WHOLE = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+
+
+def test_the_default_window_is_the_last_six_hours_to_the_last_whole_bucket() -> None:
+    """A bucket that still fills would look like a drop."""
+    view = parse("/", "", NOW)
+
+    assert (view.start, view.end, view.live) == (WHOLE - timedelta(hours=6), WHOLE, True)
+
+
+@pytest.mark.parametrize(
+    ("search", "start", "end"),
+    [
+        ("?from=now-15m", WHOLE - timedelta(minutes=15), WHOLE),
+        (
+            "?from=1795100000000&to=1795103600000",
+            datetime.fromtimestamp(1795100000, UTC),
+            datetime.fromtimestamp(1795103600, UTC),
+        ),
+        (
+            "?from=2026-11-20T10:00&to=2026-11-20T11:00Z",
+            datetime(2026, 11, 20, 10, tzinfo=UTC),
+            datetime(2026, 11, 20, 11, tzinfo=UTC),
+        ),
+    ],
+)
+def test_a_window_is_relative_or_from_moment_to_moment(search: str, start: datetime, end: datetime) -> None:
+    """Presets, dragged windows and typed ones."""
+    view = parse("/", search, NOW)
+
+    assert (view.start, view.end) == (start, end)
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_nonsense_falls_back_to_the_default_window(start: str, end: str) -> None:
+    """An address somebody typed wrongly still shows something."""
+    view = parse("/", address("/", {"from": start, "to": end}).partition("?")[2], NOW)
+
+    assert timedelta() < view.end - view.start <= timedelta(days=400)
+
+
+def test_unknown_keys_are_ignored_and_the_order_is_fixed() -> None:
+    """Equal views have equal addresses."""
+    view = parse("/s/a", "?to=now&utm_source=x&y=share&p=95", NOW)
+
+    assert view.here() == "/s/a?p=95&y=share&to=now"
+
+
+def test_a_link_keeps_the_window_and_drops_what_belongs_to_the_page() -> None:
+    """From a service to its traces the time stays, the axis does not."""
+    view = parse("/s/a", "?from=now-1h&y=share&v=2.0", NOW)
+
+    assert view.link("/traces", svc="a") == "/traces?svc=a&from=now-1h"
+
+
+@given(st.text(min_size=1))
+def test_any_service_name_survives_its_address(name: str) -> None:
+    """Slashes, spaces, question marks and letters of any script."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return
+
+    assert parse(service_path(name), "", NOW).parts == ("s", name)
+
+
+@pytest.mark.parametrize(
+    ("text", "percentile"), [("95", 0.95), ("99.9", 0.999), ("x", 0.99), ("100", 0.99), ("-1", 0.99)]
+)
+def test_a_pinned_percentile_is_below_one_hundred(text: str, percentile: float) -> None:
+    """p100 would speak of a single request."""
+    assert parse("/s/a", f"?p={text}", NOW).percentile == pytest.approx(percentile)
+
+
+@pytest.mark.parametrize(
+    ("zone", "hour"), [("Europe/Berlin", 13), ("Nowhere/Land", 12), ("../etc/passwd", 12), (None, 12)]
+)
+def test_times_are_in_the_reader_s_zone_where_it_is_known(zone: str | None, hour: int) -> None:
+    """The browser says which; nonsense is UTC."""
+    view = parse("/", "", NOW, zone)
+
+    assert view.now.astimezone(view.zone).hour == hour

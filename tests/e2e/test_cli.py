@@ -1,0 +1,70 @@
+"""The command line speaks to people: help reads well, and every error names the cure."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def stagelens(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line and return what came of it."""
+    command = [sys.executable, "-m", "stagelens", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_names_every_command() -> None:
+    """A newcomer sees the two first steps and all commands."""
+    result = stagelens("--help")
+
+    assert result.returncode == 0
+    for word in ("run", "check", "up", "collector", "alerts", "dashboard", "stagelens run -- python serve.py"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "check", "up", "collector", "alerts", "dashboard"])
+def test_every_command_has_help(command: str) -> None:
+    """Asking a command for help never starts it."""
+    result = stagelens(command, "--help")
+
+    assert result.returncode == 0
+    assert command in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["up", "--database", "sqlite:////nowhere/at/all/store.db"], "/nowhere/at/all"),
+        (["up", "--database", "store.db"], "sqlite:///"),
+        (["up", "--collector-port", "many"], "STAGELENS_COLLECTOR_PORT"),
+        (["up", "--dashboard-port", "70000", "--collector-port", "0"], "STAGELENS_DASHBOARD_PORT"),
+        (["up", "--dashboard-host", "0.0.0.0", "--collector-port", "0"], "STAGELENS_DASHBOARD_TOKEN"),
+        (["check", "nowhere.yaml"], "nowhere.yaml"),
+        (["run"], "stagelens run -- "),
+        (["run", "--", "no-such-program-anywhere"], "no-such-program-anywhere"),
+    ],
+)
+def test_an_error_names_what_was_wrong(words: list[str], cure: str, tmp_path: Path) -> None:
+    """No traceback: one message with the value or the setting to mend."""
+    result = stagelens(*words, folder=tmp_path)
+
+    assert result.returncode != 0
+    assert cure in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_taken_port_is_explained(tmp_path: Path) -> None:
+    """The most common failure of a second start says which port and which option."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        result = stagelens("up", "--collector-port", port, "--dashboard-port", "0", folder=tmp_path)
+
+    assert result.returncode == 1
+    assert port in result.stderr
+    assert "STAGELENS_COLLECTOR_PORT" in result.stderr or "--collector-port" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,168 @@
+"""The whole way, for real: the demo's service, its load, a bad release, the pages in a browser and the alert."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+ROOT = Path(__file__).parent.parent.parent
+ARTIFACTS = ROOT / "artifacts"
+# The alert needs the release, about a minute of bad requests, and the next evaluation.
+PATIENCE_SECONDS = 200
+
+
+class Demo:
+    """A running `make demo`, without make."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(ROOT / "examples" / "demo" / "run.py")]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", "--healthy-seconds", "25", "--export-interval", "1s"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._more:
+                self.lines.append(line.rstrip())
+                self._more.notify_all()
+        with self._more:
+            self._more.notify_all()
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Return the first printed line that matches *pattern*."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with self._more:
+            while True:
+                for line in self.lines:
+                    match = re.search(pattern, line)
+                    if match:
+                        return match
+                left = deadline - time.monotonic()
+                if left <= 0 or self.process.poll() is not None:
+                    pytest.fail(f"the demo never said {pattern!r}:\n" + "\n".join(self.lines))
+                self._more.wait(min(left, 1))
+
+    def stop(self) -> int:
+        """Press Ctrl-C and return the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Generator[Demo]:
+    """The demo, up to and including the alert."""
+    running = Demo()
+    try:
+        running.wait_for(r"ALERT  \S")
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+
+
+@pytest.fixture
+def url(demo: Demo) -> str:
+    """Where the demo said its pages are."""
+    return demo.wait_for(r"open (http://127\.0\.0\.1:\d+)")[1]
+
+
+@pytest.fixture
+def page(browser: Browser) -> Generator[Page]:
+    """A fresh browser tab of a laptop's size."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="light")
+    yield context.new_page()
+    context.close()
+
+
+def test_the_alert_names_the_planted_stage(demo: Demo) -> None:
+    """Whoever is woken reads which stage grew."""
+    alert = demo.wait_for(r"ALERT  (.*)")[1]
+
+    assert "magika" in alert
+    assert "reprocess" in alert
+
+
+def test_the_overview_blames_the_planted_stage(page: Page, url: str) -> None:
+    """The first page says that version 2.0.0 is slower and which stage did it."""
+    page.goto(url)
+    expect(page.locator("table").first).to_contain_text("magika", timeout=30_000)
+    page.screenshot(path=ARTIFACTS / "demo-overview.png", full_page=True)
+
+    expect(page.locator("main, body").first).to_contain_text("2.0.0")
+    expect(page.locator("main, body").first).to_contain_text(re.compile("Preprocess", re.IGNORECASE))
+
+
+def test_the_service_page_shows_the_stage_table(page: Page, url: str) -> None:
+    """What the tail adds: the planted stage stands first."""
+    page.goto(f"{url}/s/magika?v=2.0.0")
+    rows = page.locator(".insp .nm")
+    expect(rows.first).to_contain_text("Preprocess", timeout=30_000)
+    expect(page.locator(".js-plotly-plot").first).to_be_visible(timeout=30_000)
+    page.screenshot(path=ARTIFACTS / "demo-service.png", full_page=True)
+
+    labels = rows.all_inner_texts()
+    assert {"Preprocess", "Forward", "Network"} <= {label.strip() for label in labels}
+
+
+def test_comparing_the_two_versions_is_a_regression(page: Page, url: str) -> None:
+    """The verdict is on the page a link in the alert can open cold."""
+    page.goto(f"{url}/compare?svc=magika&a=1.0.0&b=2.0.0")
+    expect(page.locator(".verdict")).to_contain_text("Regression", timeout=30_000)
+    page.screenshot(path=ARTIFACTS / "demo-compare.png", full_page=True)
+
+    expect(page.locator(".verdict")).to_contain_text("Preprocess")
+
+
+def test_a_slow_request_is_a_waterfall(page: Page, url: str) -> None:
+    """From the service page one click leads to one slow request and its stages."""
+    page.goto(f"{url}/s/magika?v=2.0.0")
+    link = page.locator("a[href^='/traces/']").first
+    expect(link).to_be_visible(timeout=30_000)
+    link.click()
+    expect(page.locator(".wf")).to_contain_text("Preprocess", timeout=30_000)
+    page.screenshot(path=ARTIFACTS / "demo-trace.png", full_page=True)
+
+    expect(page.locator(".wf")).to_contain_text("Forward")
+
+
+def test_ctrl_c_leaves_no_process_behind(demo: Demo) -> None:
+    """Everything the demo started ends with it, and it says so."""
+    children = _descendants(demo.process.pid)
+
+    code = demo.stop()
+
+    assert code == 0
+    assert [pid for pid in children if _alive(pid)] == []
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *_descendants(int(child))]
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

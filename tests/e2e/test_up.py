@@ -1,0 +1,210 @@
+"""`stagelens up` as an operator meets it: started, stopped, killed and started again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagelens.collector.store import Selection, Store
+from stagelens.core.histogram import Histogram
+
+STAGELENS = [sys.executable, "-m", "stagelens"]
+# Slower than any start seen on a busy machine.
+PATIENCE_SECONDS = 60
+
+
+class Server:
+    """A running `stagelens up` over a database file."""
+
+    def __init__(self, folder: Path, command: str = "up") -> None:
+        self.log = folder / "up.log"
+        ports = ["--collector-port", "0"] if command == "collector" else []
+        ports = ["--collector-port", "0", "--dashboard-port", "0"] if command == "up" else ports
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*STAGELENS, command, "--database", f"sqlite:///{folder / 'store.db'}", *ports],
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def url(self, name: str) -> str:
+        """Return the address that was printed beside *name*, as soon as it is."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            match = re.search(rf"{name}\s+(http://\S+)", self.log.read_text())
+            if match:
+                return match[1]
+            time.sleep(0.02)
+        pytest.fail(f"stagelens did not say where {name} is:\n{self.log.read_text()}")
+
+    def terminate(self) -> int:
+        """Ask it to stop and return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=PATIENCE_SECONDS)
+
+    def kill(self) -> None:
+        """End it as the kernel would under memory pressure."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def running(folder: Path) -> Generator[Server]:
+    """A server for the length of a block."""
+    server = Server(folder)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.kill()
+
+
+def batch(requests: int) -> bytes:
+    """Return an OTLP/JSON body that counts *requests* requests of 5 ms, as our agent sends it."""
+    histogram = Histogram()
+    histogram.record(0.005, requests)
+    now = time.time_ns()
+    point = histogram.to_otlp() | {
+        "startTimeUnixNano": str(now - 1_000_000_000),
+        "timeUnixNano": str(now),
+        "attributes": [
+            {"key": "inference.status", "value": {"stringValue": "ok"}},
+            {"key": "inference.stage.dominant", "value": {"stringValue": "forward"}},
+        ],
+    }
+    metric = {
+        "name": "inference.request.duration",
+        "unit": "s",
+        "exponentialHistogram": {"aggregationTemporality": 1, "dataPoints": [point]},
+    }
+    service = {"key": "service.name", "value": {"stringValue": "kill-test"}}
+    scope: dict[str, Any] = {"scope": {"name": "stagelens"}, "metrics": [metric]}
+    return json.dumps({"resourceMetrics": [{"resource": {"attributes": [service]}, "scopeMetrics": [scope]}]}).encode()
+
+
+def post(url: str, body: bytes, name: str) -> int:
+    """Post one batch once and return the status, 0 when there was no answer."""
+    headers = {"Content-Type": "application/json", "X-Stagelens-Batch": name}
+    request = urllib.request.Request(f"{url}/v1/metrics", data=body, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def counted(folder: Path) -> int:
+    """Return how many requests the store holds."""
+    store = Store.open(f"sqlite:///{folder / 'store.db'}")
+    try:
+        now = datetime.now(UTC)
+        window = Selection(now - timedelta(hours=1), now + timedelta(minutes=1), service="kill-test")
+        return store.read.latency(window).count
+    finally:
+        store.close()
+
+
+def test_sigterm_drains_and_exits_zero(tmp_path: Path) -> None:
+    """What was acknowledged is in the file, and the exit code says that all went well."""
+    with running(tmp_path) as server:
+        status = post(server.url("OTLP/HTTP"), batch(7), "a:1")
+        code = server.terminate()
+
+    assert (status, code) == (200, 0)
+    assert counted(tmp_path) == 7
+
+
+def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """After five kills every batch that was retried until acknowledged is in the store exactly once."""
+    address: list[str] = []
+    stop = threading.Event()
+    sent: list[int] = []
+
+    def send(sender: int) -> None:
+        choice = random.Random(sender)
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            requests = choice.randint(1, 50)
+            body, name = batch(requests), f"s{sender}:{number}"
+            _until(partial(_acknowledged, address, body, name))
+            sent.append(requests)
+
+    server = Server(tmp_path)
+    address.append(server.url("OTLP/HTTP"))
+    senders = [threading.Thread(target=send, args=(sender,)) for sender in range(4)]
+    for sender in senders:
+        sender.start()
+    for _ in range(5):
+        before = len(sent)
+        _until(lambda before=before: len(sent) >= before + 40)
+        server.kill()
+        server = Server(tmp_path)
+        address.append(server.url("OTLP/HTTP"))
+    stop.set()
+    for sender in senders:
+        sender.join(timeout=PATIENCE_SECONDS)
+    code = server.terminate()
+
+    assert code == 0
+    assert counted(tmp_path) == sum(sent)
+
+
+def _acknowledged(address: list[str], body: bytes, name: str) -> bool:
+    return post(address[-1], body, name) == 200
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def test_the_parts_run_alone_over_one_file(tmp_path: Path) -> None:
+    """Collector, alerts and dashboard started side by side share the file and stop cleanly."""
+    collector = Server(tmp_path, "collector")
+    status = post(collector.url("OTLP/HTTP"), batch(3), "b:1")
+    others = [
+        subprocess.Popen(
+            [*STAGELENS, command, "--database", f"sqlite:///{tmp_path / 'store.db'}"],
+            cwd=tmp_path,
+            env=os.environ | {"STAGELENS_DASHBOARD_PORT": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for command in ("alerts", "dashboard")
+    ]
+    for process in others:
+        assert process.stdout is not None
+        assert any("stagelens" in line and "database" in process.stdout.readline() for line in process.stdout)
+    codes = [collector.terminate()]
+    for process in others:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_SECONDS)
+        codes.append(process.returncode)
+
+    assert status == 200
+    assert codes == [0, 0, 0]

@@ -1,0 +1,65 @@
+"""What users install is the wheel: it has everything, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree, built from a copy of what git knows."""
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    for name in filter(None, files):
+        if (ROOT / name).is_file():
+            (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "tree" / name).write_bytes((ROOT / name).read_bytes())
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    subprocess.run([*build, str(folder / "tree")], check=True)
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_the_package_and_no_more(wheel: Path) -> None:
+    """No tests, no examples; assets, policies, migrations and the autoload hook are there."""
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert {name.split("/")[0] for name in names} <= {"stagelens"} | {
+        n.split("/")[0] for n in names if ".dist-info" in n
+    }
+    for part in ("tests", "examples", "benchmarks", "helm", "docs"):
+        assert not any(name.startswith(f"stagelens/{part}/") for name in names)
+    for needed in ("py.typed", "instrumentors/autoload/sitecustomize.py", "dashboard/assets/app.css"):
+        assert f"stagelens/{needed}" in names
+    assert any(name.startswith("stagelens/alerts/policy/") for name in names)
+    assert any(name.startswith("stagelens/collector/store/migrations/versions/0001") for name in names)
+
+
+def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
+    """In a venv of its own, away from the clone, the command line and the agent work."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = tmp_path / "venv" / "lib" / version / "site-packages"
+    zipfile.ZipFile(wheel).extractall(site)
+    # The dependencies of this environment, without its editable install of the clone.
+    dependencies = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    code = (
+        f"import sys; sys.path += {dependencies!r}; import stagelens, runpy; "
+        "assert stagelens.__file__.startswith(sys.prefix), stagelens.__file__; "
+        "from stagelens.dashboard import serve; from stagelens.collector.store import Store; "
+        "Store.open('sqlite:///wheel.db').close(); "
+        "sys.argv = ['stagelens', '--version']; runpy.run_module('stagelens', run_name='__main__')"
+    )
+    result = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (result.returncode, result.stdout.split()[:1]) == (0, ["stagelens"]), result.stderr

@@ -1,0 +1,234 @@
+"""What the tests of the library modules share."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from stagelens.instrumentors import instrumentor, recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+
+HERE = Path(__file__).parent
+
+
+class Finished(deque[recorder.Record]):
+    """The finished requests, kept from the background thread."""
+
+    def stages(self) -> list[str]:
+        """Return the stages of the only request, in the order they ended."""
+        return [key for key, _, _ in self.marks() if not key.startswith("@")]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the only request says about itself."""
+        return {key: value for key, value, _ in self.marks()[1:] if key.startswith("@")}
+
+    def marks(self) -> list[tuple[str, Any, Any]]:
+        """Return the triples of the only request."""
+        (record,) = self
+        marks: Iterable[Any] = iter(record[0])
+        return list(zip(marks, marks, marks, strict=True))
+
+
+@pytest.fixture
+def finished(monkeypatch: pytest.MonkeyPatch) -> Finished:
+    """Collect finished requests instead of sending them."""
+    records = Finished()
+    monkeypatch.setattr(recorder, "pending", records)
+    monkeypatch.setattr(recorder.background, "wake_at", recorder.MAX_PENDING)
+    return records
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Start with nothing reported, and see what was."""
+    places: set[str] = set()
+    monkeypatch.setattr(instrumentor, "_reported", places)
+    return places
+
+
+@pytest.fixture
+def instrumented(request: pytest.FixtureRequest) -> Generator[Instrumentor]:
+    """Instrument the library whose class the module names in INSTRUMENTOR, and give it back afterwards."""
+    module: Instrumentor = request.module.INSTRUMENTOR()
+    module.instrument()
+    yield module
+    module.uninstrument()
+
+
+class Sink:
+    """A collector that keeps what it is sent."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.bodies: list[tuple[str, dict[str, Any]]] = []
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return this process's environment with an agent that reports here, soon, and keeps every trace."""
+        ours = {name for name in os.environ if name.startswith(("OTEL_", "STAGELENS_")) or name == "PYTHONPATH"}
+        return {
+            **{name: value for name, value in os.environ.items() if name not in ours},
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.address,
+            "STAGELENS_EXPORT_INTERVAL": "200ms",
+            "STAGELENS_KEEP_SLOW": "100",
+            **more,
+        }
+
+    def requests(self, **attributes: str) -> int:
+        """Return how many requests were counted whose series has *attributes*, written with _ for a dot."""
+        points = (point for name, _, point in self.points() if name == "inference.request.duration")
+        return sum(
+            int(point["count"])
+            for point in points
+            if attributes.items()
+            <= {key.replace(".", "_"): value for key, value in point["attributes"].items()}.items()
+        )
+
+    def instances(self) -> set[str]:
+        """Return which processes have counted requests."""
+        return {resource["service.instance.id"] for _, resource, _ in self.points()}
+
+    def points(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+        """Yield metric, resource and data point."""
+        for path, body in list(self.bodies):
+            for resource in body["resourceMetrics"] if path == "/v1/metrics" else ():
+                for metric in resource["scopeMetrics"][0]["metrics"]:
+                    for point in metric.get("exponentialHistogram", {}).get("dataPoints", ()):
+                        named = {**point, "attributes": plain(point["attributes"])}
+                        yield metric["name"], plain(resource["resource"]["attributes"]), named
+
+    def spans(self) -> Iterator[dict[str, Any]]:
+        """Yield the spans of kept traces, their attributes as a plain dict."""
+        for path, body in list(self.bodies):
+            for resource in body["resourceSpans"] if path == "/v1/traces" else ():
+                for span in resource["scopeSpans"][0]["spans"]:
+                    yield {**span, "attributes": plain(span["attributes"])}
+
+
+def plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return OTLP attributes as a dict."""
+    return {
+        item["key"]: int(item["value"]["intValue"]) if "intValue" in item["value"] else item["value"]["stringValue"]
+        for item in attributes
+    }
+
+
+@pytest.fixture
+def sink() -> Generator[Sink]:
+    """Start a local collector."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
+            sink.bodies.append((self.path, json.loads(body)))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    sink = Sink(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield sink
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class Service:
+    """A uvicorn of its own process group under `stagelens run`, stopped with all it has started."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str], cwd: Path = HERE) -> None:
+        command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-m", "uvicorn", *arguments]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the service
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)],
+            cwd=cwd,
+            env=dict(env),
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def ask(self, path: str, body: bytes | None = None, headers: Mapping[str, str] = MappingProxyType({})) -> Any:
+        """Send one request on a connection of its own, once the service accepts it."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, dict(headers))
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.loads(answer.read())
+            except (urllib.error.URLError, ConnectionError) as error:
+                refused = isinstance(getattr(error, "reason", error), ConnectionError)
+                if not refused or time.monotonic() > deadline or self.process.poll() is not None:
+                    raise AssertionError(self.log()) from error
+            time.sleep(0.05)
+
+    def log(self) -> str:
+        """Return what the service has printed."""
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    def stop(self) -> int:
+        """Ask the service to end, and end what is left of it."""
+        self.process.terminate()
+        try:
+            return self.process.wait(30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self._log.close()
+
+
+@pytest.fixture
+def serve(sink: Sink) -> Generator[Callable[..., Service]]:
+    """Start services that report to the sink."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*arguments: str, cwd: Path = HERE, **variables: str) -> Service:
+            service = Service(*arguments, env=sink.environment(**variables), cwd=cwd)
+            stack.callback(service.stop)
+            return service
+
+        yield start
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait until *condition* holds, a minute at most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, f"waited a minute for {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[[Callable[[], object], str], None]:
+    """Give tests `until`: a conftest cannot be imported."""
+    return until

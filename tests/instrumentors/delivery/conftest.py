@@ -1,0 +1,134 @@
+"""A collector's socket to deliver to: a real HTTP server that answers as it is told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Post:
+    """One request as it came in."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def name(self) -> str:
+        """The batch it carries."""
+        return self.headers["x-stagelens-batch"]
+
+    @property
+    def json(self) -> Any:
+        """What the body says."""
+        return json.loads(gzip.decompress(self.body))
+
+    def resource(self) -> dict[str, str]:
+        """The resource attributes."""
+        (resource,) = self.json["resourceMetrics"]
+        return {item["key"]: item["value"]["stringValue"] for item in resource["resource"]["attributes"]}
+
+    def points(self, metric: str) -> list[dict[str, Any]]:
+        """The data points of *metric*."""
+        (resource,) = self.json["resourceMetrics"]
+        return [
+            point
+            for item in resource["scopeMetrics"][0]["metrics"]
+            if item["name"] == metric
+            for point in (item.get("exponentialHistogram") or item["sum"])["dataPoints"]
+        ]
+
+
+@dataclass
+class Sink:
+    """Answers with the next of *answers*, each raw bytes or (status, headers, body); 200 when there is none.
+
+    Args:
+        url: Where it listens.
+    """
+
+    url: str = ""
+    posts: list[Post] = field(default_factory=list[Post])
+    answers: deque[bytes | tuple[int, dict[str, str], bytes]] = field(default_factory=deque)
+    # Held: posts are received but not answered.
+    answering: threading.Event = field(default_factory=threading.Event)
+
+    def metrics(self) -> list[Post]:
+        """Return the posts of metrics."""
+        return [post for post in self.posts if post.path == "/v1/metrics"]
+
+    def requests(self) -> int:
+        """Return how many requests were counted, each batch once."""
+        named = {post.name: post for post in self.metrics()}
+        points = [point for post in named.values() for point in post.points("inference.request.duration")]
+        return sum(int(point["count"]) for point in points)
+
+    def dropped(self) -> dict[str, int]:
+        """Return how many requests are said to be dropped, by reason."""
+        named = {post.name: post for post in self.metrics()}
+        points = [point for post in named.values() for point in post.points("stagelens.requests.dropped")]
+        return {point["attributes"][0]["value"]["stringValue"]: int(point["asInt"]) for point in points}
+
+
+@pytest.fixture
+def sink() -> Generator[Sink]:
+    """A server on a port of its own."""
+    sink = Sink()
+    sink.answering.set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            sink.posts.append(Post(self.path, {key.lower(): value for key, value in self.headers.items()}, body))
+            answer = sink.answers.popleft() if sink.answers else (200, {}, b"{}")
+            sink.answering.wait(30)
+            if isinstance(answer, bytes):
+                self.wfile.write(answer)
+                return
+            status, headers, text = answer
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
+            """Say nothing."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that has gone is nothing to report."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    sink.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield sink
+    sink.answering.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], None]:
+    """Wait until a condition holds, at most 20 s."""
+
+    def until(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen within 20 s"
+
+            time.sleep(0.005)
+
+    return until

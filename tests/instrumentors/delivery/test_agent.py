@@ -1,0 +1,123 @@
+"""One process, from its finished requests to what arrives at the collector."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import stagelens
+from stagelens.instrumentors import exporter, recorder
+from stagelens.instrumentors.agent import Agent, Schedule
+from stagelens.instrumentors.config import AgentConfig
+
+if TYPE_CHECKING:
+    from conftest import Sink
+
+pytestmark = pytest.mark.usefixtures("finished")
+
+
+def agent_for(sink: Sink, **changes: Any) -> Agent:
+    config = AgentConfig(metrics_url=f"{sink.url}/v1/metrics", traces_url=f"{sink.url}/v1/traces")
+    return Agent(dataclasses.replace(config, **changes))
+
+
+def serve(count: int, name: str = "predict") -> None:
+    for _ in range(count):
+        with stagelens.request(name), stagelens.stage("forward"):
+            pass
+
+
+def test_each_request_arrives_exactly_once(sink: Sink) -> None:
+    """A delta is exported once; what comes later is in the next one; every post has a name of its own."""
+    agent = agent_for(sink)
+    serve(300)
+
+    assert agent.flush(10)
+
+    serve(5)
+
+    assert agent.flush(10)
+    assert agent.flush(10)
+    assert [int(post.points("inference.request.duration")[0]["count"]) for post in sink.metrics()] == [300, 5]
+    assert [post.name for post in sink.posts] == [f"{agent.instance}:{number}" for number in (1, 2, 3, 4)]
+    assert sink.metrics()[0].resource() == {"service.name": "python", "service.instance.id": agent.instance}
+
+
+def test_intervals_follow_one_another_without_a_gap(sink: Sink) -> None:
+    """Where one delta ends the next one starts."""
+    agent = agent_for(sink)
+    serve(1)
+    agent.flush(10)
+    serve(1)
+    agent.flush(10)
+    first, second = (post.points("inference.request.duration")[0] for post in sink.metrics())
+
+    assert first["timeUnixNano"] == second["startTimeUnixNano"]
+    assert int(second["startTimeUnixNano"]) < int(second["timeUnixNano"])
+
+
+def test_what_could_not_be_counted_is_reported(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full queue, a record that cannot be read and a refused batch each show up as dropped, none of them twice."""
+    agent = agent_for(sink)
+    agent.flush(0.1)  # takes note of what other tests dropped
+    sink.posts.clear()
+    monkeypatch.setattr(recorder, "MAX_PENDING", 4)
+    serve(6)
+    recorder.pending[0][0].append("torn")
+    sink.answers.append((400, {}, b""))
+
+    assert agent.flush(10)
+
+    refused = sink.metrics()[0]
+    serve(1)
+
+    assert agent.flush(10)
+    assert agent.flush(10)
+    assert {point["asInt"] for point in refused.points("stagelens.requests.dropped")} == {"1", "2"}
+
+    sink.posts.remove(refused)
+
+    # Three counted, one torn and two that found no room were in the refused batch.
+    assert sink.dropped() == {"rejected": 6}
+    assert sink.requests() == 1
+
+
+def test_many_series_are_split_over_posts_of_bounded_size(sink: Sink) -> None:
+    """A collector limits the size of a body; every series is in exactly one."""
+    agent = agent_for(sink)
+    for number in range(120):
+        serve(2, f"route-{number}")
+
+    assert agent.flush(10)
+    assert len(sink.metrics()) == 3
+    assert sink.requests() == 240
+
+
+def test_requests_wait_for_a_collector_that_is_away(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three exports fail; when the collector is back each request is counted once."""
+    monkeypatch.setattr(exporter, "BACKOFF_BASE_SECONDS", 30)
+    monkeypatch.setattr(random.Random, "uniform", lambda _self, _low, high: high)
+    sink.answers.extend([(503, {}, b"")] * 3)
+    agent = agent_for(sink)
+    for count in (1, 2, 3):
+        serve(count)
+
+        assert not agent.flush(10)
+
+    assert agent.flush(10)
+    assert sink.requests() == 6
+    assert len({(post.name, post.body) for post in sink.posts}) == len({post.name for post in sink.posts})
+
+
+def test_an_export_is_due_on_multiples_of_the_interval_and_when_the_clock_was_set_back() -> None:
+    """All processes count in the same steps, and none falls silent for as long as a clock jumped."""
+    schedule = Schedule(10.0, now=993.0)
+
+    assert not schedule.due(999.9)
+    assert schedule.due(1003.0)
+    assert schedule.left_seconds(1003.0) == 7
+    assert schedule.due(500.0)
+    assert schedule.left_seconds(500.0) == 10

@@ -1,0 +1,193 @@
+"""Whole processes: they report by themselves, leave nothing behind when they end, and never speak for their parent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Sink
+
+SERVE = """
+import os, sys, stagelens
+def serve(count):
+    for _ in range(count):
+        with stagelens.request("predict"), stagelens.stage("forward"):
+            pass
+"""
+
+
+def run(url: str, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* in a process whose collector is at *url*."""
+    env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **environment}
+    command = [sys.executable, "-W", "error", "-c", SERVE + script]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def by_instance(sink: Sink) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for post in sink.metrics():
+        instance = post.resource()["service.instance.id"]
+        counts[instance] += sum(int(point["count"]) for point in post.points("inference.request.duration"))
+
+        assert post.name.startswith(f"{instance}:")
+
+    return dict(counts)
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise SystemExit(3)"])
+def test_a_short_script_delivers_everything_when_it_ends(sink: Sink, ending: str) -> None:
+    """However soon it ends, and with the exit status it chose."""
+    done = run(sink.url, f"serve(3)\n{ending}", OTEL_SERVICE_NAME="shop", STAGELENS_SERVICE_VERSION="7")
+
+    assert (done.returncode, done.stderr) == (3 if ending else 0, "")
+    assert sink.requests() == 3
+    assert sink.metrics()[0].resource().items() >= {"service.name": "shop", "service.version": "7"}.items()
+    assert [post.path for post in sink.posts] == ["/v1/metrics", "/v1/traces"]
+
+
+def test_a_process_ends_cleanly_without_a_collector() -> None:
+    """Nobody listens, or somebody listens and never answers: no word on stderr, and no waiting for more than the flush."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (1, silent.getsockname()[1]):
+            done = run(f"http://127.0.0.1:{port}", "serve(3)")
+
+            assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_that_recorded_nothing_sends_nothing(sink: Sink) -> None:
+    """Nor does one that is switched off."""
+    run(sink.url, "")
+    done = run(sink.url, "serve(3)", OTEL_SDK_DISABLED="true")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sink.posts == []
+
+
+def test_a_running_process_reports_every_interval(sink: Sink, until: Callable[[Callable[[], object]], None]) -> None:
+    """Several deltas come while it runs, and in the end every request was counted once."""
+    script = SERVE + "for line in sys.stdin: serve(int(line))"
+    env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url, "STAGELENS_EXPORT_INTERVAL": "100ms"}
+    with subprocess.Popen([sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+
+        total = 0
+        for count in (5, 700, 1):
+            print(count, file=process.stdin, flush=True)
+            total += count
+            until(lambda total=total: sink.requests() == total)
+        print(2, file=process.stdin)
+        process.stdin.close()
+        process.wait(20)
+
+    assert sink.requests() == total + 2
+    assert len(sink.metrics()) >= 4
+
+
+FORK = """
+serve(3)
+child = os.fork()
+if child == 0:
+    serve(2)
+    sys.exit()
+os.waitpid(child, 0)
+serve(4)
+"""
+MULTIPROCESSING = """
+import multiprocessing
+serve(7)
+child = multiprocessing.get_context("fork").Process(target=serve, args=(2,))
+child.start()
+child.join()
+"""
+INSIDE = """
+with stagelens.request("outer"):
+    serve(1)
+    child = os.fork()
+    if child == 0:
+        serve(2)
+        stagelens.instrumentors.recorder.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+serve(6)
+"""
+SILENT = """
+serve(9)
+child = os.fork()
+if child == 0:
+    sys.exit()
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "counts"), [(FORK, [2, 7]), (MULTIPROCESSING, [2, 7]), (INSIDE, [2, 7]), (SILENT, [9])]
+)
+def test_a_forked_child_reports_its_own_requests_under_its_own_instance(
+    sink: Sink, script: str, counts: list[int]
+) -> None:
+    """What waited in the parent stays the parent's; a child forked inside a request is not inside it."""
+    done = run(sink.url, script)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(by_instance(sink).values()) == counts
+
+
+PLANTED = """
+import threading, time
+from stagelens.instrumentors import fold, recorder
+def until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+take = fold.Fold.take
+def broken(self):
+    fold.Fold.take = take
+    raise {error}("planted")
+fold.Fold.take = broken
+serve(2)
+until(lambda: fold.Fold.take is take)
+{then}
+"""
+DIED = """
+until(lambda: "stagelens" not in [thread.name for thread in threading.enumerate()])
+serve(300)
+until(lambda: not recorder.pending)
+"""
+
+
+def test_an_error_in_the_background_is_logged_and_the_thread_goes_on(sink: Sink) -> None:
+    """Nothing is lost but time."""
+    done = run(sink.url, PLANTED.format(error="ValueError", then=""), STAGELENS_EXPORT_INTERVAL="100ms")
+
+    assert done.returncode == 0
+    assert done.stderr.count("the background thread met an error and goes on") == 1
+    assert "ValueError: planted" in done.stderr
+    assert sink.requests() == 2
+
+
+def test_a_background_thread_that_died_is_replaced(sink: Sink) -> None:
+    """The next backlog starts another one, which speaks for the same instance."""
+    done = run(sink.url, PLANTED.format(error="SystemExit", then=DIED), STAGELENS_EXPORT_INTERVAL="100ms")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(by_instance(sink).values()) == [302]
+
+
+def test_broken_settings_are_named_and_stop_nothing(sink: Sink) -> None:
+    """Each is logged once, with its key, its value and what to write."""
+    broken = {"STAGELENS_EXPORT_INTERVAL": "soon", "STAGELENS_BUFFER_SIZE": "-1", "STAGELENS_KEEP_SLOW": "many"}
+    done = run(sink.url, "serve(3)", **broken)
+
+    assert done.returncode == 0
+    assert sink.requests() == 3
+    assert sorted(line.split()[1] for line in done.stderr.splitlines()) == sorted(broken)
+    assert "STAGELENS_EXPORT_INTERVAL is 'soon'; write a number and a unit" in done.stderr

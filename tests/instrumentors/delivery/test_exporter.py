@@ -1,0 +1,248 @@
+"""Delivery: one name per batch whatever happens, bounded memory, and a host that never notices."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+from collections.abc import Callable, Generator
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagelens.instrumentors import exporter as module
+from stagelens.instrumentors.exporter import Batch, Exporter, Outbox
+
+if TYPE_CHECKING:
+    from conftest import Sink
+
+    Until = Callable[[Callable[[], object]], None]
+    Make = Callable[..., Exporter]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry at once."""
+    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 0.02)
+    monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 0.05)
+
+
+class Losses(list[tuple[str, int]]):
+    """What was given up."""
+
+    def __call__(self, reason: str, requests: int) -> None:
+        """Note that *requests* are lost for *reason*."""
+        self.append((reason, requests))
+
+
+@pytest.fixture
+def losses() -> Losses:
+    return Losses()
+
+
+@pytest.fixture
+def exporter(losses: Losses) -> Generator[Callable[..., Exporter]]:
+    """Make exporters, which are idle once the test is over."""
+    made: list[Exporter] = []
+
+    def make(**changes: Any) -> Exporter:
+        settings: dict[str, Any] = {
+            "headers": {},
+            "certificate": None,
+            "timeout_seconds": 5.0,
+            "buffer_bytes": 1000,
+            **changes,
+        }
+        made.append(Exporter(lost=losses, rng=random.Random(1), **settings))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        vars(agent)["_send"] = lambda *_: None
+
+
+def batch(url: str, number: int = 1, body: bytes = b"body", requests: int = 1) -> Batch:
+    return Batch(f"instance:{number}", f"{url}/v1/metrics", body, requests)
+
+
+def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, exporter: Make) -> None:
+    """What a proxy or a vendor wants beside the body goes along; what describes the body stays ours."""
+    agent = exporter(headers={"x-api-key": "k", "content-type": "text/plain"})
+    agent.offer(batch(sink.url))
+
+    assert agent.drain(10)
+
+    (post,) = sink.posts
+
+    assert (post.path, post.body, post.name) == ("/v1/metrics", b"body", "instance:1")
+    assert (
+        post.headers.items()
+        >= {
+            "x-api-key": "k",
+            "content-type": "application/json",
+            "content-encoding": "gzip",
+        }.items()
+    )
+    assert post.headers["user-agent"].startswith("stagelens/")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (429, {"Retry-After": "0"}, b""),
+        (502, {}, b"<html>"),
+        (503, {"Retry-After": "nonsense"}, b'{"message": "store is read-only"}'),
+        (504, {"Retry-After": formatdate(0, usegmt=True)}, b""),
+        b"",
+        b"this is not HTTP\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+    ],
+)
+def test_a_batch_that_was_not_acknowledged_is_sent_again_the_same(
+    sink: Sink, losses: Losses, exporter: Make, until: Until, answer: Any
+) -> None:
+    """Same name, same bytes, in order; nothing is lost."""
+    sink.answers.extend([answer, answer])
+    agent = exporter()
+    agent.offer(batch(sink.url, 1))
+    agent.offer(batch(sink.url, 2))
+    agent.wake()
+    until(lambda: len(sink.posts) == 4 and agent.drain(10))
+
+    assert [post.name for post in sink.posts] == ["instance:1"] * 3 + ["instance:2"]
+    assert {post.body for post in sink.posts} == {b"body"}
+    assert losses == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 301, 500])
+def test_a_refused_batch_is_given_up_counted_and_logged_once(
+    sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    """Sending again is useless; the reason is shown, without what would break a line of the log."""
+    sink.answers.extend([(status, {}, b'{"message": "bad\\nbody"}')] * 2)
+    agent = exporter()
+    agent.offer(batch(sink.url, 1, requests=3))
+    agent.offer(batch(sink.url, 2, requests=4))
+    agent.offer(batch(sink.url, 3))
+
+    assert agent.drain(10)
+    assert losses == [("rejected", 3), ("rejected", 4)]
+    assert len(sink.posts) == 3
+
+    (line,) = caplog.messages
+
+    assert f"HTTP {status} bad body" in line
+
+
+def test_a_partial_success_is_delivered_and_its_message_logged_once(
+    sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The collector kept the rest: to send it again would not help."""
+    refusal = b'{"partialSuccess": {"rejectedDataPoints": "2", "errorMessage": "clock is wrong"}}'
+    sink.answers.extend([(200, {}, refusal), (200, {}, refusal), (200, {}, b'{"partialSuccess": {}}')])
+    agent = exporter()
+    for number in range(3):
+        agent.offer(batch(sink.url, number))
+
+    assert agent.drain(10)
+    assert len(sink.posts) == 3
+    assert losses == []
+    assert [message.partition("data: ")[2] for message in caplog.messages] == ["2 rejected: clock is wrong"]
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xfe", b"[" * 50_000, b'{"partialSuccess": 7}', b"7", b'{"partialSuccess":'])
+def test_an_acknowledgement_with_a_garbage_body_is_one(
+    sink: Sink, losses: Losses, exporter: Make, answer: bytes
+) -> None:
+    """The status decides, also where the body breaks off."""
+    sink.answers.append((200, {"Content-Length": str(len(answer) + 1)}, answer))
+    agent = exporter()
+    agent.offer(batch(sink.url))
+
+    assert agent.drain(10)
+    assert losses == []
+
+
+def test_what_waits_is_bounded_and_the_oldest_goes_first(
+    losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A collector that is away costs the host at most the buffer; what had to go is counted."""
+    agent = exporter(buffer_bytes=100)
+    for number in range(5):
+        agent.offer(Batch(f"instance:{number}", "http://127.0.0.1:1/v1/metrics", b"x" * 40, requests=10 + number))
+    agent.offer(Batch("instance:traces", "http://127.0.0.1:1/v1/traces", b"x" * 200, requests=0))
+
+    assert losses == [("buffer_full", count) for count in (10, 11, 12, 13, 14)]
+    assert len(caplog.messages) == 1
+
+
+def test_a_batch_under_way_is_not_dropped_for_a_new_one() -> None:
+    """It may just be acknowledged: to count it as dropped as well would count it twice."""
+    outbox = Outbox(100)
+    first, second = batch("", 1, b"x" * 60), batch("", 2, b"x" * 60)
+    outbox.put(first)
+
+    assert outbox.take() == first
+    assert outbox.put(second) == [second]
+
+    outbox.give_back(first)
+
+    assert outbox.take() == first
+
+    outbox.done(first)
+
+    assert outbox.empty
+
+
+def test_a_dead_server_is_reported_once_and_its_return_is_noticed(
+    sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line per outage, with the cure; the data arrive when the server is back."""
+    caplog.set_level(logging.WARNING)
+    sink.answers.extend([b""] * 5)
+    agent = exporter()
+    agent.offer(batch(sink.url))
+    agent.wake()
+    until(lambda: len(sink.posts) == 6)
+
+    assert agent.drain(10)
+    assert len(caplog.messages) == 1
+    assert "stagelens up" in caplog.messages[0]
+
+
+def test_leaving_is_bounded(losses: Losses, exporter: Make) -> None:
+    """Neither a closed port nor one that takes the post and never answers holds up an exit."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (1, silent.getsockname()[1]):
+            agent = exporter(timeout_seconds=0.5)
+            agent.offer(batch(f"http://127.0.0.1:{port}"))
+
+            assert not agent.drain(0.2)
+
+    assert losses == []
+
+
+def test_retry_after_is_obeyed(sink: Sink, exporter: Make, until: Until) -> None:
+    """A server that asks for an hour is left alone for the longest time we wait, also by new batches; only leaving asks again."""
+    sink.answers.append((503, {"Retry-After": "3600"}, b""))
+    agent = exporter()
+    agent.offer(batch(sink.url, 1))
+    agent.wake()
+    until(lambda: agent.retry_in_seconds == module.MAX_RETRY_AFTER_SECONDS)
+    agent.offer(batch(sink.url, 2))
+    agent.wake()
+
+    assert len(sink.posts) == 1
+    assert agent.drain(10)
+    assert [post.name for post in sink.posts] == ["instance:1", "instance:1", "instance:2"]
+
+
+def test_https_is_verified(sink: Sink, exporter: Make, until: Until) -> None:
+    """A server without TLS, or without a certificate we trust, gets nothing."""
+    agent = exporter()
+    agent.offer(batch(sink.url.replace("http:", "https:")))
+    agent.wake()
+    until(lambda: agent.retry_in_seconds)
+
+    assert sink.posts == []

@@ -1,0 +1,99 @@
+"""A service whose every stage sleeps a known time and says, in its answer, how long that really took.
+
+The machine may be busy, so a sleep lasts longer than planned: what was planted is what the service measured itself, right
+around the sleep, with the clock of the wall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from fastapi import FastAPI, Request
+from pydantic import BaseModel
+
+import stagelens
+
+PREPROCESS, FORWARD, POSTPROCESS = 0.020, 0.030, 0.010
+
+
+class Planted(BaseModel):
+    """What a request was called, when it arrived and reached the endpoint, and which stage took how long, in nanoseconds."""
+
+    name: str
+    arrived: int
+    began: int
+    stages: dict[str, int]
+
+
+class Sleepy(torch.nn.Module):
+    """A model that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Sleep."""
+        time.sleep(FORWARD)
+        return x
+
+
+class Body(BaseModel):
+    """A thousand characters preprocess for as long as planned."""
+
+    text: str
+
+
+@contextmanager
+def measured(into: dict[str, int], stage: str) -> Generator[None]:
+    """Measure the inside of a `with` on our own."""
+    begun = time.perf_counter_ns()
+    yield
+    into[stage] = into.get(stage, 0) + time.perf_counter_ns() - begun
+
+
+api = FastAPI()
+model = Sleepy()
+
+
+@api.post("/async/{name}")
+async def asynchronous(request: Request, name: str, body: Body) -> Planted:
+    """Take known times as a coroutine."""
+    began, stages = time.time_ns(), {}
+    with measured(stages, "preprocess"), stagelens.stage("preprocess"):
+        await asyncio.sleep(PREPROCESS * len(body.text) / 1000)
+    with measured(stages, "forward"):
+        model(torch.ones(1))
+    with measured(stages, "postprocess"), stagelens.stage("postprocess"):
+        await asyncio.sleep(POSTPROCESS)
+    return Planted(name=name, arrived=request.scope["state"]["arrived"], began=began, stages=stages)
+
+
+@api.post("/sync/{name}")
+def synchronous(request: Request, name: str, body: Body) -> Planted:
+    """Take known times in a thread of the pool; the model runs inside preprocess and is not part of it."""
+    began, stages = time.time_ns(), {}
+    with stagelens.stage("preprocess"):
+        with measured(stages, "preprocess"):
+            time.sleep(PREPROCESS * len(body.text) / 1000)
+        with measured(stages, "forward"):
+            model(torch.ones(1))
+    with measured(stages, "postprocess"), stagelens.stage("postprocess"):
+        time.sleep(POSTPROCESS)
+    return Planted(name=name, arrived=request.scope["state"]["arrived"], began=began, stages=stages)
+
+
+async def app(
+    scope: MutableMapping[str, Any],
+    receive: Callable[[], Awaitable[Any]],
+    send: Callable[[Any], Awaitable[None]],
+) -> None:
+    """Note when a request arrives, outside of everything that is instrumented."""
+    if scope["type"] == "http":
+        scope["state"] = {**scope.get("state", {}), "arrived": time.time_ns()}
+    await api(scope, receive, send)

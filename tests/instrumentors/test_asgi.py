@@ -1,0 +1,626 @@
+"""Starlette and FastAPI: what is counted as a request, what as which stage, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import inspect
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import fastapi.dependencies.utils
+import fastapi.routing
+import httpx
+import pytest
+import starlette.applications
+import starlette.requests
+import starlette.responses
+import starlette.routing
+from fastapi import APIRouter, BackgroundTasks, FastAPI, Request
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from stagelens.instrumentors import exchange, recorder
+from stagelens.instrumentors.asgi import AsgiInstrumentor
+from stagelens.instrumentors.exchange import MAX_PROXY_WAIT_NS, proxy_wait_ns
+from stagelens.instrumentors.instrumentor import Instrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+Message = MutableMapping[str, Any]
+
+INSTRUMENTOR = AsgiInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+PATCHED = [
+    (starlette.applications.Starlette, "__call__"),
+    (starlette.routing.Route, "handle"),
+    (starlette.routing.Mount, "handle"),
+    (starlette.requests.Request, "json"),
+    (starlette.requests.Request, "_get_form"),
+    (starlette.responses.Response, "__init__"),
+    (fastapi.FastAPI, "__call__"),
+    (fastapi.routing.APIRoute, "handle"),
+    (fastapi.routing, "serialize_response"),
+    (fastapi.dependencies.utils, "request_body_to_args"),
+    (anyio.to_thread, "run_sync"),
+]
+
+
+class Item(BaseModel):
+    """A body to validate."""
+
+    n: int
+
+
+def ask(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
+    """Send one request to *app* without a network."""
+
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(go())
+
+
+async def drive(
+    app: Any,
+    receive: Callable[[], Awaitable[Message]],
+    send: Callable[[Message], Awaitable[None]],
+    **scope: Any,
+) -> None:
+    """Call *app* as a server of ASGI 2.4 does, which raises when the client is gone."""
+    http = {"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b"", "headers": []}
+    await app({**http, "asgi": {"version": "3.0", "spec_version": "2.4"}, **scope}, receive, send)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what a thread or AnyIO brings about; the caller sets the deadline."""
+    while not condition():  # noqa: ASYNC110 - neither has an event to await
+        await asyncio.sleep(0.001)
+
+
+async def no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def discard(message: Message) -> None:
+    del message
+
+
+def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished) -> None:
+    """FastAPI stands on Starlette and both are patched, yet one request is one record."""
+    app = FastAPI()
+
+    @app.get("/items/{item}")
+    async def item(item: int) -> int:
+        return item
+
+    answer = ask(app, "GET", "/items/42", headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
+
+    assert answer.text == "42"
+    ((_, t0, t1, route, error, status, traceparent, kind),) = finished
+    assert (route, error, status, kind) == ("/items/{item}", "", 200, "server")
+    assert traceparent == "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+    assert t1 > t0
+    assert finished.facts() == {"@method": "GET"}
+
+
+def test_reading_parsing_answering_and_sending_are_stages(finished: Finished) -> None:
+    """A JSON body is received (network), parsed and validated, and the answer built (serialize) and sent (network)."""
+    app = FastAPI()
+
+    @app.post("/")
+    async def echo(item: Item) -> Item:
+        return item
+
+    ask(app, "POST", "/", json={"n": 1})
+
+    assert finished.stages()[0] == "network"
+    assert finished.stages()[-2:] == ["network", "network"]
+    assert set(finished.stages()) == {"network", "serialize"}
+
+
+def test_a_form_is_parsed_in_serialize_and_read_in_network(finished: Finished) -> None:
+    """Awaiting the parts of a form is network inside serialize, so neither is counted twice."""
+
+    async def endpoint(request: Request) -> JSONResponse:
+        async with request.form() as form:
+            return JSONResponse(dict(form))
+
+    answer = ask(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), "POST", "/", data={"a": "1"})
+
+    assert answer.json() == {"a": "1"}
+    parsed = finished.stages().index("serialize")
+    assert finished.stages()[:parsed] == ["network"] * parsed
+    assert finished.stages()[parsed:] == ["serialize", "serialize", "network", "network"]
+    (_, read, _), (_, begun, _) = finished.marks()[2], finished.marks()[2 + parsed]
+    assert begun <= read
+
+
+def test_waiting_for_a_thread_is_queue(finished: Finished) -> None:
+    """While one plain function holds the only thread, the next request waits, and that is not its work."""
+    inside, release = threading.Event(), threading.Event()
+    app = FastAPI()
+
+    @app.get("/")
+    def endpoint() -> None:
+        inside.set()
+        release.wait(30)
+
+    async def two() -> int:
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        limiter.total_tokens = 1
+        async with asyncio.timeout(30), asyncio.TaskGroup() as both:
+            both.create_task(drive(app, no_body, discard))
+            await until(inside.is_set)
+            both.create_task(drive(app, no_body, discard))
+            await until(lambda: limiter.statistics().tasks_waiting)
+            released = recorder.clock()
+            release.set()
+        return released
+
+    released = asyncio.run(two())
+
+    first, second = (
+        [(start, end) for key, start, end in zip(marks[::3], marks[1::3], marks[2::3], strict=True) if key == "queue"]
+        for marks, *_ in finished
+    )
+    assert [end < released for _, end in first] == [True]
+    assert [start < released < end for start, end in second] == [True]
+
+
+def test_cancelled_before_a_thread_was_free_is_queue_as_well(finished: Finished) -> None:
+    """A request that gave up waiting for a thread has waited."""
+
+    async def endpoint(_: Request) -> PlainTextResponse:
+        with anyio.move_on_after(0.02):
+            await anyio.to_thread.run_sync(int, limiter=anyio.CapacityLimiter(0))
+        return PlainTextResponse("")
+
+    ask(Starlette(routes=[Route("/", endpoint)]), "GET", "/")
+
+    assert finished.stages()[0] == "queue"
+
+
+def test_the_header_of_a_proxy_moves_the_start_back(finished: Finished) -> None:
+    """What a request waited in front of us is queue, and part of its latency."""
+    app = Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))])
+
+    ask(app, "GET", "/", headers={"X-Request-Start": f"t={time.time() - 2:.3f}"})
+
+    ((_, t0, t1, *_),) = finished
+    (queue,) = [mark for mark in finished.marks() if mark[0] == "queue" and mark[1] == t0]
+    assert queue[2] - t0 >= 1_990_000_000
+    assert t1 > queue[2]
+
+
+@pytest.mark.parametrize(
+    ("header", "waited_ns"),
+    [
+        (b"t=1700000000.250", 750_000_000),
+        (b"1700000000.25", 750_000_000),
+        (b"1700000000", 1_000_000_000),
+        (b"1700000000250", 750_000_000),
+        (b"t=1700000000250000", 750_000_000),
+        (b" t=1700000000250000000 ", 750_000_000),
+        (b"t=1700000001.5", 0),
+        (b"t=1600000000", 0),
+        (b"t=", 0),
+        (b"", 0),
+        (b"nan", 0),
+        (b"t=1e9", 0),
+        (b"t=-1700000000", 0),
+        (b"9" * 4000, 0),
+        (b"\xff\x00", 0),
+    ],
+)
+def test_the_proxy_header_is_read_in_every_unit_and_mistrusted(header: bytes, waited_ns: int) -> None:
+    """Seconds, milli-, micro- and nanoseconds are told apart; the future, the distant past and garbage say nothing."""
+    waited = proxy_wait_ns(header, 1_700_000_001_000_000_000)
+
+    # A float of seconds since 1970 resolves 0.24 microseconds.
+    assert abs(waited - waited_ns) < 1_000
+
+
+def test_of_two_proxy_headers_the_first_counts(finished: Finished) -> None:
+    """A chain of proxies may add one each; the waits are not added up."""
+    app = Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))])
+    sent_at = f"t={time.time() - 200:.3f}".encode()
+
+    asyncio.run(drive(app, no_body, discard, headers=[(b"x-request-start", sent_at)] * 2))
+
+    assert finished.stages().count("queue") == 2  # the proxy and the thread pool
+    assert finished[0][2] - finished[0][1] < 300 * 10**9
+
+
+@given(st.binary(max_size=40), st.integers(0, 2**62))
+def test_no_header_can_make_more_than_ten_minutes(header: bytes, now_ns: int) -> None:
+    """Whatever a client sends, the wait stays within bounds and nothing raises."""
+    assert 0 <= proxy_wait_ns(header, now_ns) <= MAX_PROXY_WAIT_NS
+
+
+@pytest.mark.parametrize(
+    ("path", "route", "status"),
+    [
+        ("/plain/7", "/plain/{n:int}", 200),
+        ("/api/v1/things/7", "/api/v1/things/{n}", 200),
+        ("/tenants/acme/rooms/7", "/tenants/{tenant}/rooms/{n}", 200),
+        ("/tenants/acme/wp-login.php", "/tenants/{tenant}", 404),
+        ("/wp-login.php", "__unmatched__", 404),
+        ("/secret/9f8e7d", "__unmatched__", 404),
+    ],
+)
+def test_the_route_is_a_template_never_a_path(finished: Finished, path: str, route: str, status: int) -> None:
+    """Mounts and included routers contribute their prefixes as written; what matches nothing shares one name."""
+
+    async def endpoint(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("")
+
+    things = APIRouter(prefix="/things")
+    things.add_api_route("/{n}", endpoint)
+    version = APIRouter(prefix="/v1")
+    version.include_router(things)
+    app = FastAPI(routes=[Route("/plain/{n:int}", endpoint)])
+    app.include_router(version, prefix="/api")
+    app.mount("/tenants/{tenant}", Starlette(routes=[Route("/rooms/{n}", endpoint)]))
+
+    answer = ask(app, "GET", path)
+
+    assert answer.status_code == status
+    assert [record[3] for record in finished] == [route]
+
+
+def test_a_wrong_method_still_names_its_route(finished: Finished) -> None:
+    """405 is about a route we know; a word that is no HTTP method is not passed on."""
+    app = Starlette(routes=[Route("/here", lambda _: PlainTextResponse(""))])
+
+    answer = ask(app, "BREW", "/here")
+
+    assert answer.status_code == 405
+    assert finished[0][3] == "/here"
+    assert finished.facts() == {"@method": "_OTHER"}
+
+
+def test_an_exception_is_an_error_and_reaches_the_server(finished: Finished) -> None:
+    """The handler's 500 goes out, the exception goes on to the server unchanged, and its class is recorded."""
+    broken = RuntimeError("broken")
+
+    async def endpoint(_: Request) -> PlainTextResponse:
+        raise broken
+
+    with pytest.raises(RuntimeError) as caught:
+        asyncio.run(drive(Starlette(routes=[Route("/", endpoint)]), no_body, discard))
+
+    assert caught.value is broken
+    assert finished[0][4:6] == ("RuntimeError", 500)
+
+
+def test_an_application_that_does_not_answer_is_an_error(finished: Finished) -> None:
+    """A server answers 500 in its place."""
+
+    async def silent(*_: object) -> None:
+        return
+
+    app = Starlette(routes=[Mount("/", silent)])
+
+    asyncio.run(drive(app, no_body, discard))
+
+    assert finished[0][4:6] == ("", 500)
+
+
+def test_the_last_byte_ends_the_request_not_the_background_task(finished: Finished) -> None:
+    """The client has its answer: what runs after it is not the request's time."""
+    seen: list[int] = []
+
+    def later() -> None:
+        seen.append(len(finished))
+
+    app = FastAPI()
+
+    @app.get("/")
+    async def endpoint(tasks: BackgroundTasks) -> None:
+        tasks.add_task(later)
+
+    ask(app, "GET", "/")
+
+    assert seen == [1]
+    assert len(finished) == 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished, kind: str) -> None:
+    """Generators run inside their request, and the record ends with the stream."""
+    inside: list[recorder.Marks | None] = []
+
+    def chunks() -> Generator[bytes]:
+        for _ in range(3):
+            inside.append(recorder.current.get())
+            yield b"x"
+
+    async def async_chunks() -> AsyncGenerator[bytes]:
+        for chunk in chunks():
+            yield chunk
+
+    async def endpoint(_: Request) -> StreamingResponse:
+        return StreamingResponse(chunks() if kind == "sync" else async_chunks())
+
+    answer = ask(Starlette(routes=[Route("/", endpoint)]), "GET", "/")
+
+    assert answer.text == "xxx"
+    assert [marks is finished[0][0] for marks in inside] == [True, True, True]
+    assert recorder.current.get() is None
+
+
+def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished) -> None:
+    """The stream is cancelled, the record is there, and the rest of the generator never ran."""
+    streaming = asyncio.Event()
+
+    async def endless() -> AsyncGenerator[bytes]:
+        while True:
+            yield b"x"
+            await asyncio.sleep(0.001)
+
+    async def receive() -> Message:
+        await streaming.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            streaming.set()
+
+    async def endpoint(_: Request) -> StreamingResponse:
+        return StreamingResponse(endless())
+
+    # Before ASGI 2.4 an application had to listen for the client to leave.
+    asyncio.run(drive(Starlette(routes=[Route("/", endpoint)]), receive, send, asgi={"spec_version": "2.3"}))
+
+    assert [record[3:6] for record in finished] == [("/", "", 200)]
+
+
+def test_a_failing_stream_is_an_error_although_it_began_well(finished: Finished) -> None:
+    """The status was sent long before; the exception makes it an error."""
+
+    def chunks() -> Generator[bytes]:
+        yield b"x"
+        message = "half way"
+        raise ValueError(message)
+
+    app = Starlette(routes=[Route("/", lambda _: StreamingResponse(chunks()))])
+
+    with pytest.raises(ValueError, match="half way"):
+        asyncio.run(drive(app, no_body, discard))
+
+    assert [record[3:6] for record in finished] == [("/", "ValueError", 200)]
+
+
+def test_a_cancelled_request_is_finished_and_stays_cancelled(finished: Finished) -> None:
+    """Cancelling is the server's business: the record says so, and the cancellation goes on."""
+
+    async def endpoint(_: Request) -> PlainTextResponse:
+        await asyncio.Event().wait()
+        return PlainTextResponse("")
+
+    async def cancel() -> None:
+        task = asyncio.create_task(drive(Starlette(routes=[Route("/", endpoint)]), no_body, discard))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+
+    assert [record[4] for record in finished] == ["CancelledError"]
+
+
+def test_requests_at_once_keep_apart(finished: Finished) -> None:
+    """Each of many interleaved requests records its own marks, and the context is clean afterwards."""
+
+    async def endpoint(request: Request) -> PlainTextResponse:
+        marks = recorder.current.get()
+        assert marks is not None
+        await asyncio.sleep(0.001)
+        marks.extend((request.path_params["n"], 1, 2))
+        return PlainTextResponse(request.path_params["n"])
+
+    app = Starlette(routes=[Route("/{n}", endpoint)])
+
+    async def many() -> None:
+        await asyncio.gather(*(drive(app, no_body, discard, path=f"/{n}") for n in range(50)))
+        assert recorder.current.get() is None
+
+    asyncio.run(many())
+
+    assert sorted(key for marks, *_ in finished for key in marks[::3] if key.isdigit()) == sorted(map(str, range(50)))
+    assert all(sum(key.isdigit() for key in marks[::3]) == 1 for marks, *_ in finished)
+
+
+def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) -> None:
+    """What we made for a request is gone with it, by reference counting alone."""
+
+    async def endpoint(request: Request) -> PlainTextResponse:
+        if request.url.path == "/broken":
+            raise ValueError
+        return PlainTextResponse("")
+
+    app = Starlette(routes=[Route("/", endpoint), Route("/broken", endpoint)])
+
+    async def many() -> int:
+        for path in ("/", "/broken", "/absent"):
+            with contextlib.suppress(ValueError):
+                await drive(app, no_body, discard, path=path)
+        return sum(type(thing) is exchange.Exchange for thing in gc.get_objects())
+
+    gc.disable()
+    try:
+        left = asyncio.run(many())
+    finally:
+        gc.enable()
+
+    assert len(finished) == 3
+    assert left == 0
+
+
+def test_an_application_called_inside_a_request_belongs_to_it(finished: Finished) -> None:
+    """A handler that asks another application in the same process is one request, under its own route."""
+    inner = Starlette(routes=[Route("/inner", lambda _: PlainTextResponse("inner"))])
+
+    async def endpoint(_: Request) -> PlainTextResponse:
+        transport = httpx.ASGITransport(inner)
+        async with httpx.AsyncClient(transport=transport, base_url="http://inner") as client:
+            return PlainTextResponse((await client.get("/inner")).text)
+
+    answer = ask(Starlette(routes=[Route("/outer", endpoint)]), "GET", "/outer")
+
+    assert answer.text == "inner"
+    assert [record[3] for record in finished] == ["/outer"]
+
+
+def test_websockets_and_lifespans_are_left_alone(finished: Finished) -> None:
+    """Neither is a request; both work."""
+    sent: list[Message] = []
+    started: list[str] = []
+
+    async def socket(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        started.append("up")
+        yield
+        started.append("down")
+
+    app = Starlette(routes=[WebSocketRoute("/ws", socket)], lifespan=lifespan)
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def lifespan_messages() -> Message:
+        return next(messages)
+
+    async def connect() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(drive(app, connect, send, type="websocket", path="/ws", subprotocols=[]))
+    asyncio.run(drive(app, lifespan_messages, send, type="lifespan"))
+
+    assert started == ["up", "down"]
+    assert [message["type"] for message in sent][:2] == ["websocket.accept", "websocket.close"]
+    assert list(finished) == []
+
+
+def test_our_failure_is_logged_once_and_the_service_answers(
+    finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever breaks in our code, the client sees its answer."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
+    monkeypatch.setattr(exchange.Exchange, "_read_head", broken)
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        answers = [ask(app, "GET", "/").text for _ in range(3)]
+
+    assert answers == ["fine"] * 3
+    assert len(caplog.records) == len(reported) == 1
+    assert list(finished) == []
+    assert recorder.current.get() is None
+
+
+def test_a_failure_while_sending_changes_nothing_either(
+    finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is still finished, by the end of the call."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
+    monkeypatch.setattr(exchange.Exchange, "_sent", broken)
+
+    assert ask(app, "GET", "/").text == "fine"
+    assert len(finished) == len(reported) == 1
+
+
+def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: Instrumentor) -> None:
+    """There is one instance, and a second call finds everything patched."""
+    patched = [vars(owner)[name] for owner, name in PATCHED]
+    instrumented.instrument()
+    AsgiInstrumentor().instrument(skip_dep_check=True)
+
+    ask(Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))]), "GET", "/")
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == patched
+    assert len(finished) == 1
+    assert finished.stages().count("network") == 2
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Every attribute is again the object it was, and instrumenting again works."""
+    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
+    instrumented.uninstrument()
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+
+    instrumented.instrument()
+
+    assert [vars(owner)[name].__wrapped__ for owner, name in PATCHED] == originals
+
+
+def test_what_is_patched_looks_as_before() -> None:
+    """Servers ask whether the application is a coroutine function, FastAPI reads the signature of a response class."""
+    for owner, name in PATCHED:
+        patched = vars(owner)[name]
+
+        assert inspect.signature(patched) == inspect.signature(patched.__wrapped__)
+        assert inspect.iscoroutinefunction(patched) == inspect.iscoroutinefunction(patched.__wrapped__)
+        assert (patched.__name__, patched.__module__) == (patched.__wrapped__.__name__, patched.__wrapped__.__module__)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "from fastapi import FastAPI; from starlette.concurrency import run_in_threadpool; stagelens.instrument()",
+        "stagelens.instrument(); from fastapi import FastAPI; from starlette.concurrency import run_in_threadpool",
+        "from starlette.applications import Starlette; stagelens.instrument(); from fastapi import FastAPI",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before, between or after, the same stages of the same request are seen."""
+    code = f"""
+import asyncio, stagelens
+{order}
+from stagelens.instrumentors import recorder
+recorder.background.wake_at = 99
+app = FastAPI()
+app.get("/{{n}}")(lambda n: n)
+async def receive(): return {{"type": "http.request"}}
+async def send(message): pass
+scope = {{"type": "http", "method": "GET", "path": "/1", "query_string": b"", "headers": []}}
+asyncio.run(app(scope, receive, send))
+((marks, *_, route, _, _, _, _),) = recorder.pending
+print(route, *sorted({{key for key in marks[::3] if key[0] != "@"}}))
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.split() == ["/{n}", "network", "queue", "serialize"]

@@ -1,0 +1,57 @@
+"""Our modules are found by OpenTelemetry's own launcher, which is no dependency of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from stagelens.instrumentors.instrumentor import MODULES, Instrumentor
+
+PROGRAM = """
+import starlette.applications, onnxruntime, torch
+from stagelens.instrumentors.asgi import AsgiInstrumentor
+from stagelens.instrumentors.onnxruntime import OnnxRuntimeInstrumentor
+from stagelens.instrumentors.torch import TorchInstrumentor
+patched = starlette.applications.Starlette.__call__, onnxruntime.InferenceSession.run, torch.nn.Module.__call__
+print(*(hasattr(method, "__wrapped__") and not hasattr(method.__wrapped__, "__wrapped__") for method in patched))
+"""
+
+
+def test_opentelemetry_instrument_loads_our_modules(tmp_path: Path) -> None:
+    """`opentelemetry-instrument python app.py` is enough; each library is patched once."""
+    (tmp_path / "app.py").write_text(PROGRAM)
+    launcher = Path(sys.executable).parent / "opentelemetry-instrument"
+    env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+    answer = subprocess.run(
+        [str(launcher), sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+
+    assert answer.stdout == "True True True\n", answer.stderr
+
+
+def test_beside_stagelens_run_each_library_is_patched_once(tmp_path: Path) -> None:
+    """Both launchers in one command, in either order, still patch once."""
+    (tmp_path / "app.py").write_text(PROGRAM)
+    launcher = str(Path(sys.executable).parent / "opentelemetry-instrument")
+    ours = [sys.executable, "-m", "stagelens", "run", "--"]
+    env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+    for command in ([*ours, launcher], [launcher, *ours]):
+        answer = subprocess.run(
+            [*command, sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+
+        assert answer.stdout == "True True True\n", answer.stderr
+
+
+def test_every_library_module_is_an_entry_point() -> None:
+    """A module that is registered with us and not with pip would be missing for half of the users."""
+    found = {point.load() for point in entry_points(group="opentelemetry_instrumentor") if "stagelens" in point.value}
+    registered = {name for _, name in MODULES}
+
+    assert {cls.__name__ for cls in found} == registered - {"FunctionInstrumentor"}
+    for cls in found:
+        assert issubclass(cls, Instrumentor)
+        assert cls().instrumentation_dependencies() == (cls.library,)

@@ -1,0 +1,276 @@
+"""From records to histograms and bodies."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core import names
+from stagelens.core.histogram import bucket_index
+from stagelens.core.stages import OTHER, OVERHEAD
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.config import Keep
+from stagelens.instrumentors.fold import MAX_INTERVALS, Delta, Dimensions, Fold
+from stagelens.instrumentors.otlp import Encoder, Interval, chunks, microseconds, parents
+
+MS = 1_000_000
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def record(*triples: Any, end: int = 10 * MS, route: str = "/predict", **changes: Any) -> recorder.Record:
+    """A request of 10 ms with *triples* among its marks."""
+    marks: list[Any] = [recorder.CLOSED, 0, 0]
+    for triple in triples:
+        marks.extend(triple)
+    fields = {"error_type": "", "http_status": 200, "traceparent": "", "kind": "server", **changes}
+    return (marks, 0, end, route, *fields.values())  # pyright: ignore[reportReturnType] - the order of the dictionary
+
+
+def folded(*records: recorder.Record, **options: Any) -> dict[Dimensions, Delta]:
+    fold = Fold(Keep(), random.Random(1), **options)
+    for item in records:
+        fold.add(item)
+    return fold.take()
+
+
+def only(deltas: dict[Dimensions, Delta]) -> Delta:
+    (delta,) = deltas.values()
+    return delta
+
+
+def test_facts_and_status_make_the_series() -> None:
+    """The last fact of a key wins; a status from 500 up and an exception are errors."""
+    facts = (("@model", "a", 0), ("@model", "b", 0), ("@model_version", 3, 0), ("@device", "cpu", 0))
+    deltas = folded(record(*facts), record(http_status=503), record(error_type="KeyError"), record(http_status=404))
+
+    assert {dimensions: delta.count for dimensions, delta in deltas.items()} == {
+        Dimensions("b", "3", "/predict", "cpu", "ok"): 1,
+        Dimensions("", "", "/predict", "", "error"): 2,
+        Dimensions("", "", "/predict", "", "ok"): 1,
+    }
+
+
+def test_the_dominant_stage_is_never_overhead_unless_nothing_else_was_seen() -> None:
+    """Whoever took most of the request, but the residue blames nobody."""
+    delta = only(folded(record(("forward", 0, 2 * MS), ("queue", 2 * MS, 3 * MS)), record()))
+
+    assert {stage: histogram.count for stage, histogram in delta.requests.items()} == {"forward": 1, OVERHEAD: 1}
+
+
+durations = st.integers(0, 10 * MS)
+stages = st.sampled_from(["forward", "queue", "preprocess"])
+
+
+@given(st.lists(st.lists(st.tuples(stages, durations, durations), max_size=5), min_size=1, max_size=20), durations)
+def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any]], end: int) -> None:
+    """Per latency bucket the stages, overhead included, hold exactly the nanoseconds of its requests; and no request is lost."""
+    delta = only(folded(*(record(*triples, end=end) for triples in requests)))
+
+    assert delta.count == delta.stages[OVERHEAD].count == len(requests)
+    assert {bucket: sum(spent.values()) for bucket, spent in delta.spent.items()} == (
+        {bucket_index(end / 1e9): end * len(requests)} if end else {}
+    )
+
+
+def test_a_series_shows_three_stages_of_the_users_own() -> None:
+    """The first three names stay, also in later intervals; further ones are counted together."""
+    fold = Fold(Keep(), random.Random(1))
+    fold.add(record(*((f"own-{number}", number, number + 1) for number in range(5))))
+    first = only(fold.take())
+    fold.add(record(("own-4", 0, 1), ("own-2", 1, 2), ("forward", 2, 3)))
+
+    assert set(first.stages) == {"own-0", "own-1", "own-2", OTHER, OVERHEAD}
+    assert set(only(fold.take()).stages) == {OTHER, "own-2", "forward", OVERHEAD}
+
+
+def test_past_the_limit_series_are_counted_together() -> None:
+    """A route per request does not take the host's memory, and no request is lost."""
+    deltas = folded(*(record(route=f"/{number}") for number in range(9)), record(http_status=500), max_series=3)
+
+    assert len(deltas) == 5
+    assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "ok")].count == 6
+    assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "error")].count == 1
+
+
+def test_a_record_that_cannot_be_read_changes_nothing() -> None:
+    """A torn triple raises and leaves the counts as they were."""
+    fold = Fold(Keep(), random.Random(1))
+    broken = record()
+    broken[0].append("forward")
+
+    with pytest.raises(ValueError, match="zip"):
+        fold.add(broken)
+
+    assert fold.take() == {}
+
+
+def test_texts_are_cut_and_made_printable() -> None:
+    """What the user's code names is not trusted to be short or clean."""
+    (dimensions,) = folded(record(("@model", "m" * 999 + "\n", 0), route="/a\x00b"))
+    stages = only(folded(record(("own\nstage" + "x" * 99, 0, 1)))).stages
+
+    assert dimensions.model == "m" * 200
+    assert dimensions.route == "/a\ufffdb"
+    assert {len(stage) for stage in stages} == {64, len(OVERHEAD)}
+
+
+@pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
+def test_a_fact_of_the_wrong_type_costs_only_itself(batch: object) -> None:
+    """The request is counted all the same."""
+    delta = only(folded(record(("@batch", batch, 0), ("@model", 7, 0), traceparent=b"00-")))  # not a str
+    ((request, _),) = delta.sampler.kept()
+
+    assert (delta.count, request.batch, request.dimensions.model) == (1, 0, "7")
+
+
+def test_a_kept_trace_holds_its_longest_intervals() -> None:
+    """A request of thousands of stages is kept in bounded memory; its times still add up."""
+    delta = only(folded(record(*(("decode", 10 * number, 10 * number + 1 + number % 9) for number in range(5000)))))
+    ((request, because),) = delta.sampler.kept()
+
+    assert because == "slow"
+    assert len(request.intervals) == MAX_INTERVALS
+    assert {end - start for _, start, end in request.intervals} == {9}
+    assert sum(request.own.values()) == 10 * MS
+
+
+@given(st.dictionaries(stages, st.integers(0, 10**9), min_size=1))
+def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -> None:
+    """No stage is off by a microsecond, and rounding never drifts."""
+    rounded = microseconds(spent)
+
+    assert sum(rounded.values()) == (sum(spent.values()) + 500) // 1000
+    assert all(abs(1000 * rounded[stage] - spent[stage]) < 1000 for stage in spent)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "00-short-b7ad6b7169203331-01",
+        "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        TRACEPARENT.upper(),
+        TRACEPARENT + "x",
+    ],
+)
+def test_an_invalid_traceparent_is_ignored(header: str) -> None:
+    """The trace then gets an id of its own, as the specification says."""
+    assert parents(header) is None
+
+
+def inflated(body: bytes) -> Any:
+    return json.loads(gzip.decompress(body))
+
+
+def attributes(item: dict[str, Any]) -> dict[str, Any]:
+    values = {entry["key"]: entry["value"] for entry in item["attributes"]}
+    return {
+        key: int(value["intValue"]) if "intValue" in value else value["stringValue"] for key, value in values.items()
+    }
+
+
+@pytest.fixture
+def encoder() -> Encoder:
+    return Encoder({"service.name": "shop"}, random.Random(1), lambda: None)
+
+
+def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
+    """Three delta histograms of scale 5 and the dropped requests, each point with its series and interval."""
+    deltas = folded(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
+    body = inflated(encoder.metrics(Interval(5, 6), deltas, {"queue_full": 2}))
+    (resource,) = body["resourceMetrics"]
+    (scope,) = resource["scopeMetrics"]
+    metrics = {metric["name"]: metric for metric in scope["metrics"]}
+    series = {names.MODEL: "resnet50", names.ROUTE: "/predict", names.STATUS: "ok"}
+
+    assert attributes(resource["resource"]) == {"service.name": "shop"}
+    assert scope["scope"]["name"] == "stagelens"
+    assert set(metrics) == {*names.METRICS, names.REQUESTS_DROPPED}
+
+    (point,) = metrics[names.REQUEST_DURATION]["exponentialHistogram"]["dataPoints"]
+
+    assert attributes(point) == {**series, names.DOMINANT: "forward"}
+    assert (point["startTimeUnixNano"], point["timeUnixNano"], point["count"], point["scale"]) == ("5", "6", "1", 5)
+    assert point["positive"] == {"offset": bucket_index(0.01), "bucketCounts": ["1"]}
+
+    times = metrics[names.STAGE_TIME]["exponentialHistogram"]["dataPoints"]
+
+    assert {attributes(time)[names.STAGE]: (time["count"], time["positive"]) for time in times} == {
+        "forward": ("7000", {"offset": bucket_index(0.01), "bucketCounts": ["7000"]}),
+        OVERHEAD: ("3000", {"offset": bucket_index(0.01), "bucketCounts": ["3000"]}),
+    }
+    assert all("sum" not in time for time in times)
+
+    dropped = metrics[names.REQUESTS_DROPPED]["sum"]
+
+    assert (dropped["aggregationTemporality"], dropped["isMonotonic"]) == (1, True)
+    assert [point["asInt"] for point in dropped["dataPoints"]] == ["2"]
+
+
+def spans_of(encoder: Encoder, item: recorder.Record) -> list[dict[str, Any]]:
+    body = inflated(encoder.traces(only(folded(item)).sampler.kept(), 1000))
+    return body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+
+
+def test_a_kept_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> None:
+    """The root continues the caller's trace, its stages add up to its duration, and the children lie inside it."""
+    item = record(
+        ("@method", "POST", 0),
+        ("@batch", 4, 0),
+        ("forward", 2 * MS, 7 * MS),
+        ("serialize", 9 * MS, 99 * MS),
+        ("queue", 20 * MS, 30 * MS),
+        http_status=503,
+        traceparent=TRACEPARENT,
+    )
+    root, *children = spans_of(encoder, item)
+    times = {key: value for key, value in attributes(root).items() if key.startswith(names.STAGE_SELF_PREFIX)}
+
+    assert (root["name"], root["kind"], root["status"]) == ("POST /predict", 2, {"code": 2})
+    assert (root["traceId"], root["parentSpanId"]) == parents(TRACEPARENT)
+    assert (root["startTimeUnixNano"], root["endTimeUnixNano"]) == ("1000", str(1000 + 10 * MS))
+    assert (
+        attributes(root).items()
+        >= {
+            "http.request.method": "POST",
+            "http.response.status_code": 503,
+            "error.type": "503",
+            "inference.status": "error",
+            "inference.batch.size": 4,
+            "stagelens.kept.because": "error",
+        }.items()
+    )
+    assert sum(times.values()) == 10 * MS
+    assert [(child["name"], attributes(child)[names.STAGE]) for child in children] == [
+        ("forward", "forward"),
+        ("serialize", "serialize"),
+    ]
+    assert {child["parentSpanId"] for child in children} == {root["spanId"]}
+    assert children[1]["endTimeUnixNano"] == root["endTimeUnixNano"]
+
+
+def test_every_trace_and_span_has_an_id_of_its_own(encoder: Encoder) -> None:
+    """A request without a caller starts a trace; ids have the length OTLP wants."""
+    spans = [span for _ in range(20) for span in spans_of(encoder, record(("forward", 0, MS), kind="internal"))]
+
+    assert max(Counter(span["spanId"] for span in spans).values()) == 1
+    assert {(len(span["traceId"]), len(span["spanId"]), span["kind"]) for span in spans} == {(32, 16, 1)}
+    assert len({span["traceId"] for span in spans}) == 20
+
+
+@given(st.lists(st.integers()), st.integers(1, 5))
+def test_chunks_hold_everything_in_order(items: list[int], size: int) -> None:
+    """Nothing is lost or doubled where a body is split."""
+    parts = list(chunks(items, size))
+
+    assert [item for part in parts for item in part] == items
+    assert all(0 < len(part) <= size for part in parts)

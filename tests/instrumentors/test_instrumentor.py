@@ -1,0 +1,145 @@
+"""The contract of a library module, tried on a library made for it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagelens.instrumentors import imports, instrumentor, recorder
+from stagelens.instrumentors.instrumentor import Instrumentor, timed, timed_async
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+LIBRARY = """
+class Base:
+    def inherited(self): return "inherited"
+class Model(Base):
+    def run(self, x): return x
+async def fetch(x): return x
+"""
+
+
+class ToyInstrumentor(Instrumentor):
+    """Patches a module that is not there yet."""
+
+    library = "toy_library"
+
+    def hooks(self) -> Mapping[str, imports.Hook]:
+        """Return what to patch where."""
+        return {"toy_library": self._toy, "toy_library_extra": self._extra}
+
+    def _toy(self, module: ModuleType) -> None:
+        self.replace(module.Model, "run", timed("forward"))
+        self.replace(module.Model, "inherited", timed("forward"))
+        self.replace(module.Model, "absent", timed("forward"))
+        self.replace(module, "fetch", timed_async("dependency"))
+
+    def _extra(self, module: ModuleType) -> None:
+        raise AttributeError(module.__name__)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ToyInstrumentor]:
+    """A library to import, and its module instrumented."""
+    (tmp_path / "toy_library.py").write_text(LIBRARY)
+    (tmp_path / "toy_library_extra.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    toy = ToyInstrumentor()
+    toy.instrument()
+    yield toy
+    toy.uninstrument()
+    sys.modules.pop("toy_library", None)
+    sys.modules.pop("toy_library_extra", None)
+
+
+@pytest.mark.usefixtures("toy")
+def test_what_a_version_lacks_or_inherits_is_left_alone() -> None:
+    """Another version of a library may have moved a method: the rest is patched."""
+    library: Any = importlib.import_module("toy_library")
+
+    assert hasattr(library.Model.run, "__wrapped__")
+    assert "inherited" not in vars(library.Model)
+    assert not hasattr(library.Model, "absent")
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_library_that_cannot_be_patched_loads_as_before(reported: set[str], caplog: pytest.LogCaptureFixture) -> None:
+    """The import succeeds, and one line says what is not timed."""
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        extra: Any = importlib.import_module("toy_library_extra")
+        importlib.reload(extra)
+
+    assert extra.VALUE == 1
+    assert reported == {"instrumenting toy_library_extra"}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_patch_over_ours_survives_uninstrumenting(toy: ToyInstrumentor) -> None:
+    """To take ours out from under it would take theirs away; instrumenting again does not put a second one in."""
+    library: Any = importlib.import_module("toy_library")
+    ours = library.Model.run
+
+    def theirs(self: Any, x: Any) -> Any:
+        return ours(self, x)
+
+    library.Model.run = theirs
+    toy.uninstrument()
+    toy.instrument()
+
+    assert library.Model.run is theirs
+    assert not hasattr(ours.__wrapped__, "__wrapped__")
+
+
+def test_a_reloaded_library_is_patched_anew(toy: ToyInstrumentor) -> None:
+    """Reloading makes new classes and functions, and each is patched once."""
+    library: Any = importlib.import_module("toy_library")
+    for _ in range(2):
+        library = importlib.reload(library)
+
+    for function in (library.Model.run, library.fetch):
+        assert not hasattr(function.__wrapped__, "__wrapped__")
+
+    toy.uninstrument()
+
+    assert not hasattr(library.Model.run, "__wrapped__")
+    assert not hasattr(library.fetch, "__wrapped__")
+
+
+@pytest.mark.usefixtures("toy")
+def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished) -> None:
+    """Results and exceptions come through; outside a request nothing is recorded."""
+    library: Any = importlib.import_module("toy_library")
+    outside = library.Model().run(1), asyncio.run(library.fetch(2))
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    finished.append((marks, marks[1], 0, "", "", 0, "", "internal"))
+    inside = library.Model().run(x=3), asyncio.run(library.fetch(x=4))
+    with pytest.raises(TypeError):
+        library.Model().run()
+    recorder.end(token)
+
+    assert (outside, inside) == ((1, 2), (3, 4))
+    assert finished.stages() == ["forward", "dependency", "forward"]
+
+
+def test_one_module_that_fails_leaves_the_others_alone(
+    reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`stagelens.instrument()` never raises into the program."""
+    monkeypatch.setattr(instrumentor, "MODULES", (("no_such_module", "X"), ("run", "NoSuchClass")))
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        instrumentor.instrument()
+        instrumentor.instrument()
+
+    assert reported == {"instrumenting no_such_module", "instrumenting run"}
+    assert len(caplog.records) == 2

@@ -1,0 +1,76 @@
+"""The whole agent against a real service that knows its own times: what was planted is what is reported."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Service, Sink
+
+REQUESTS = 15
+WAITED_NS = 40_000_000
+PREFIX = "stagelens.stage."
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_what_was_planted_is_what_is_reported(
+    sink: Sink, serve: Callable[..., Service], until: Callable[..., None], kind: str
+) -> None:
+    """Each stage is within 2 ms + 2 % of what the service measured, and the stages of a trace are its duration."""
+    service = serve("planted_service:app")
+    planted: dict[str, dict[str, tuple[int, int]]] = {}
+    for number in range(1, REQUESTS + 1):
+        trace_id = f"{number:032x}"
+        sent_at = time.time_ns() - WAITED_NS
+        headers = {
+            "Content-Type": "application/json",
+            "X-Request-Start": f"t={sent_at // 1000}",
+            "traceparent": f"00-{trace_id}-{1:016x}-01",
+        }
+        answer = service.ask(f"/{kind}/{number}", json.dumps({"text": "x" * 1000}).encode(), headers)
+        stages = {stage: (spent, spent) for stage, spent in answer["stages"].items()}
+        # A plain function waits for its thread as well, somewhere between arriving and its first line.
+        queued_until = answer["arrived"] if kind == "async" else answer["began"]
+        planted[trace_id] = stages | {"queue": (answer["arrived"] - sent_at, queued_until - sent_at)}
+    until(lambda: sink.requests() == REQUESTS and len(roots(sink)) == REQUESTS, "every request")
+    reported = {trace_id: own(root) for trace_id, root in roots(sink).items()}
+
+    for trace_id, root in roots(sink).items():
+        assert sum(reported[trace_id].values()) == int(root["endTimeUnixNano"]) - int(root["startTimeUnixNano"])
+        assert root["attributes"]["http.route"] == f"/{kind}/{{name}}"
+        assert root["attributes"]["inference.model.name"] == "Sleepy"
+    for stage in ("preprocess", "forward", "postprocess", "queue"):
+        errors = [
+            max(low - reported[trace_id][stage], reported[trace_id][stage] - high, 0)
+            for trace_id, (low, high) in ((trace_id, stages[stage]) for trace_id, stages in planted.items())
+        ]
+        assert statistics.median(errors) <= 2_000_000 + 0.02 * statistics.median(
+            low for low, _ in (stages[stage] for stages in planted.values())
+        )
+        assert math.isclose(
+            sum(float(point["sum"]) for point in stage_points(sink, stage)),
+            sum(stages[stage] for stages in reported.values()) / 1e9,
+        )
+
+
+def own(root: dict[str, Any]) -> dict[str, int]:
+    """Return the nanoseconds of each stage that a root span reports."""
+    return {key.removeprefix(PREFIX): spent for key, spent in root["attributes"].items() if key.startswith(PREFIX)}
+
+
+def stage_points(sink: Sink, stage: str) -> list[dict[str, Any]]:
+    """Return the points of the histogram of *stage*, which counts every request."""
+    points = [point for name, _, point in sink.points() if name == "inference.stage.duration"]
+    return [point for point in points if point["attributes"]["inference.stage"] == stage]
+
+
+def roots(sink: Sink) -> dict[str, dict[str, Any]]:
+    """Return the root spans by trace."""
+    return {span["traceId"]: span for span in sink.spans() if span["parentSpanId"] == f"{1:016x}"}

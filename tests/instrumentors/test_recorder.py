@@ -1,0 +1,169 @@
+"""The request path: what a running request writes down, from any thread or task, and how it is handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.manual import request, stage
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+
+def test_a_request_inside_a_running_one_is_not_begun(finished: Finished) -> None:
+    """The outer request is counted, once."""
+    opened = recorder.begin()
+
+    assert opened is not None
+    assert recorder.begin() is None
+
+    marks, token = opened
+    recorder.end(token)
+    recorder.finish(marks, marks[1], recorder.clock())
+
+    assert len(finished) == 1
+
+
+def test_a_worker_that_outlives_the_request_that_started_it_begins_its_own(finished: Finished) -> None:
+    """The context of a long-lived task still holds the finished request; new requests in it are counted."""
+    with request("first"):
+        context = contextvars.copy_context()
+    context.run(request("second")(lambda: None))
+
+    assert [record[3] for record in finished] == ["first", "second"]
+
+
+def test_what_does_not_fit_is_counted_and_the_host_goes_on(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full queue keeps what it has; the rest is told as dropped."""
+    monkeypatch.setattr(recorder, "MAX_PENDING", 3)
+    before = recorder.dropped.read()
+    for _ in range(5):
+        with request("busy"):
+            pass
+
+    assert len(finished) == 3
+    assert recorder.dropped.read() - before == 2
+
+
+def test_a_request_records_a_bounded_number_of_stages(finished: Finished) -> None:
+    """A loop inside a request does not grow its record for ever."""
+    with request("loop"):
+        for _ in range(recorder.MAX_MARKS):
+            with stage("forward"):
+                pass
+
+    assert len(finished[0][0]) == recorder.MAX_MARKS
+
+
+def test_a_tally_counts_every_addition_of_every_thread() -> None:
+    """No addition is lost, and reading does not disturb the count."""
+    tally = recorder.Tally()
+
+    def add() -> None:
+        for _ in range(1000):
+            tally.add()
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(add)
+
+    assert [tally.read(), tally.read()] == [4000, 4000]
+
+
+def test_threads_with_a_copied_context_record_onto_the_one_request(finished: Finished) -> None:
+    """Every stage of every thread is there, and no triple is torn apart by another."""
+    with request("parallel"), ThreadPoolExecutor(4) as pool:
+        for number in range(4):
+            work = stage(f"stage-{number}")(lambda: None)
+            pool.submit(contextvars.copy_context().run, _repeat, work)
+
+    assert sorted(finished.stages()) == sorted(f"stage-{number}" for number in range(4) for _ in range(200))
+    assert all(start <= end for key, start, end in finished.marks() if not key.startswith("@"))
+
+
+def _repeat(work: Callable[[], None]) -> None:
+    for _ in range(200):
+        work()
+
+
+def test_to_thread_and_gather_carry_the_request(finished: Finished) -> None:
+    """Tasks and threads of asyncio get its context, and the request with it."""
+
+    @stage("dependency")
+    async def call() -> None:
+        await asyncio.sleep(0)
+
+    async def handle() -> None:
+        async with request("async"):
+            await asyncio.gather(call(), call(), asyncio.to_thread(stage("forward")(lambda: None)))
+
+    asyncio.run(handle())
+
+    assert sorted(finished.stages()) == ["dependency", "dependency", "forward"]
+
+
+def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
+    """Each task has its own record."""
+
+    async def handle(name: str) -> None:
+        async with request(name):
+            for _ in range(3):
+                with stage(name):
+                    await asyncio.sleep(0)
+
+    async def serve() -> None:
+        await asyncio.gather(*(handle(f"r{number}") for number in range(20)))
+
+    asyncio.run(serve())
+
+    for marks, _, _, route, *_ in finished:
+        assert marks[3::3] == [route] * 3
+
+
+def test_the_background_thread_starts_with_the_first_record_and_again_when_it_died() -> None:
+    """Nothing runs before; a thread that ended is replaced."""
+    runs = threading.Semaphore(0)
+    background = recorder.Background(runs.release)
+
+    assert not background.started
+
+    for _ in range(2):
+        background.wake()
+
+        assert runs.acquire(timeout=10)
+
+        for thread in threading.enumerate():
+            if thread.name == "stagelens":
+                thread.join(timeout=10)
+
+
+def test_a_running_thread_is_signalled_not_doubled() -> None:
+    """Waking twice starts one thread; the second time it is told to look."""
+    stop = threading.Event()
+    background = recorder.Background(lambda: (background.signal.get(), stop.set())[0])
+    background.wake()
+    background.wake()
+
+    assert stop.wait(timeout=10)
+
+
+def test_importing_stagelens_starts_no_thread_and_loads_nothing_heavy() -> None:
+    """`stagelens run` puts the package into every Python process of a command."""
+    script = (
+        "import sys, threading, stagelens; stagelens.request, stagelens.stage\n"
+        "heavy = {'http.client', 'gzip', 'json', 'ssl', 'numpy', 'torch', 'opentelemetry'} & set(sys.modules)\n"
+        "print(threading.active_count(), sorted(heavy))"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert printed.split("\n")[0] == "1 []"

@@ -1,0 +1,260 @@
+"""`stagelens run`: the command is the user's own, and every Python process of it is instrumented."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stagelens.core.errors import ConfigError
+from stagelens.instrumentors import run
+
+if TYPE_CHECKING:
+    from conftest import Service, Sink
+
+PATCHED = "import starlette.applications as a; print(hasattr(a.Starlette.__call__, '__wrapped__'))"
+# One request by hand, as any script may serve it.
+REQUEST = "import stagelens\nwith stagelens.request('job'): pass\n"
+
+APP = """
+import os
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+app = Starlette(routes=[Route("/work", lambda request: JSONResponse(os.getpid()))])
+"""
+
+
+def stagelens_run(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run `stagelens run` with *words*, and nothing of ours in the environment."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-m", "stagelens", "run", *words]
+    return subprocess.run(command, cwd=cwd, env={**env, **variables}, capture_output=True, text=True, check=False)
+
+
+def test_a_command_is_instrumented_and_keeps_its_arguments() -> None:
+    """Nothing is changed in the words after the command, whatever they look like."""
+    code = f"import sys; {PATCHED}; print(sys.argv[1:])"
+    answer = stagelens_run("--", sys.executable, "-c", code, "--", "--stage", "-h", "a b")
+
+    assert answer.stdout.splitlines() == ["True", "['--', '--stage', '-h', 'a b']"]
+
+
+def test_the_separator_may_be_left_out() -> None:
+    """`stagelens run python …` is what people type."""
+    assert stagelens_run(sys.executable, "-c", PATCHED).stdout == "True\n"
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 255])
+def test_the_exit_code_is_the_commands_own(code: int) -> None:
+    """The command has replaced us."""
+    assert stagelens_run("--", "sh", "-c", f"exit {code}").returncode == code
+
+
+def test_a_signal_is_the_commands_own() -> None:
+    """A shell sees the signal that ended the command, as it would without us."""
+    answer = stagelens_run("--", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+
+    assert answer.returncode == -signal.SIGTERM
+
+
+def test_it_survives_exec_and_shells() -> None:
+    """A start script that ends in `exec python` is the rule in containers."""
+    answer = stagelens_run("--", "sh", "-c", f'exec env A=1 "{sys.executable}" -c "{PATCHED}"')
+
+    assert answer.stdout == "True\n"
+
+
+def test_running_twice_over_is_running_once() -> None:
+    """`stagelens run -- stagelens run -- …` puts our folder on the path once."""
+    code = "import os; print(os.environ['PYTHONPATH'])"
+    answer = stagelens_run("--", sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-c", code)
+
+    assert answer.stdout.strip() == str(run.AUTOLOAD)
+
+
+def test_the_users_python_path_and_sitecustomize_stay(tmp_path: Path) -> None:
+    """A sitecustomize of the user's own runs under its name, with everything beside it importable."""
+    (tmp_path / "sitecustomize.py").write_text("import beside\nprint('theirs', __name__, beside.VALUE)\n")
+    (tmp_path / "beside.py").write_text("VALUE = 42\n")
+    code = f"import sitecustomize; print(sitecustomize.__file__); {PATCHED}"
+    answer = stagelens_run("--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+
+    # Once in the process that is `stagelens run`, as in any Python, and once in the command.
+    theirs = ["theirs sitecustomize 42"] * 2
+    assert answer.stdout.splitlines() == [*theirs, str(tmp_path / "sitecustomize.py"), "True"]
+
+
+def test_a_broken_sitecustomize_of_the_user_breaks_as_before(tmp_path: Path) -> None:
+    """Python reports it and goes on, and so it does with us in front."""
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
+    answer = stagelens_run("--", sys.executable, "-c", PATCHED, PYTHONPATH=str(tmp_path))
+
+    assert answer.stdout == "True\n"
+    assert "RuntimeError: theirs" in answer.stderr
+
+
+def test_an_interpreter_without_stagelens_runs_and_says_so(tmp_path: Path) -> None:
+    """The command may bring its own environment: it runs, with one hint; what it starts stays quiet."""
+    venv.create(tmp_path / "other", with_pip=False)
+    python = str(tmp_path / "other" / "bin" / "python")
+    direct = stagelens_run("--", python, "-c", "print('works')")
+    inner = stagelens_run("--", "sh", "-c", f"{python} -c 'print(1)'; true")
+
+    assert direct.stdout == "works\n"
+    assert f"{python} -m pip install stagelens" in direct.stderr
+    assert (inner.stdout, inner.stderr) == ("1\n", "")
+
+
+def test_a_stagelens_that_fails_stops_nothing(tmp_path: Path) -> None:
+    """Whatever is wrong with us, the program starts."""
+    (tmp_path / "stagelens").mkdir()
+    (tmp_path / "stagelens" / "__init__.py").write_text("raise RuntimeError('ours')\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(run.AUTOLOAD), str(tmp_path)])}
+    command = [sys.executable, "-c", "print('works')"]
+    answer = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    assert (answer.returncode, answer.stdout) == (0, "works\n")
+    assert "RuntimeError('ours')" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_starting_costs_no_heavy_import() -> None:
+    """Every Python process of the command pays for what we load, so we load next to nothing."""
+    code = "import sys; print(*sorted(sys.modules))"
+    answer = stagelens_run("--", sys.executable, "-c", code)
+    heavy = {"opentelemetry", "http", "json", "gzip", "asyncio", "ssl", "starlette", "torch", "onnxruntime", "numpy"}
+
+    assert heavy.intersection(answer.stdout.split()) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "cure"),
+    [
+        ((), 2, "the command is missing"),
+        (("--",), 2, "the command is missing"),
+        (("--stage",), 2, "the command is missing"),
+        (("--workers", "2"), 2, "there is no option --workers"),
+        (("--", "uvicornn"), 127, "stagelens run -- python -m uvicornn"),
+        (("--", "./nowhere.sh"), 127, "there is no file ./nowhere.sh"),
+        (("--", "script.py"), 127, "./script.py, or python script.py"),
+        (("--", "./script.py"), 126, "stagelens run -- python ./script.py"),
+        (("--", "./plain.sh"), 126, "chmod +x ./plain.sh"),
+        (("--stage", "preprocess", "--", "true"), 1, "preprocess=serve:prepare"),
+    ],
+)
+def test_what_cannot_be_run_is_explained_with_the_cure(
+    tmp_path: Path, words: tuple[str, ...], code: int, cure: str
+) -> None:
+    """Exit codes as a shell has them, and what to do."""
+    for name in ("script.py", "plain.sh"):
+        (tmp_path / name).write_text("")
+    answer = stagelens_run(*words, cwd=tmp_path)
+
+    assert answer.returncode == code
+    assert cure in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_help_says_how_to_use_it() -> None:
+    """The help of the command the README begins with."""
+    answer = stagelens_run("--help")
+
+    assert answer.returncode == 0
+    assert "stagelens run -- uvicorn app:app --workers 2" in answer.stdout
+
+
+def test_stages_named_on_the_command_line_join_those_of_the_environment() -> None:
+    """Both ways of naming functions add up, and are read before the command starts."""
+    env = run.environment({"STAGELENS_STAGES": "tokenize=a:b"}, ["preprocess=c:d", "postprocess=e:F.g"])
+
+    assert env["STAGELENS_STAGES"] == "tokenize=a:b,preprocess=c:d,postprocess=e:F.g"
+    with pytest.raises(ConfigError):
+        run.environment({}, ["preprocess"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, []), ("", []), ("/a:/b", ["/a", "/b"]), ("/a::/b:", ["/a", "", "/b", ""])]
+)
+def test_python_path_keeps_its_entries(before: str | None, after: list[str]) -> None:
+    """An empty entry among others is the working directory, and stays."""
+    env = run.environment({} if before is None else {"PYTHONPATH": before})
+
+    assert env["PYTHONPATH"].split(os.pathsep) == [str(run.AUTOLOAD), *after]
+
+
+def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path, until: Callable[..., None]) -> None:
+    """`--stage` times a function of a program that knows nothing of us."""
+    (tmp_path / "work.py").write_text("def prepare(): return 1\n")
+    (tmp_path / "main.py").write_text("import stagelens, work\nwith stagelens.request('job'): work.prepare()\n")
+    words = ["-m", "stagelens", "run", "--stage", "preprocess=work:prepare", "--", sys.executable, "main.py"]
+    subprocess.run([sys.executable, *words], cwd=tmp_path, env=sink.environment(), check=True)
+    until(lambda: sink.requests() == 1, "the request")
+
+    assert sink.requests(inference_stage_dominant="preprocess") == 1
+
+
+def test_the_workers_of_uvicorn_report_each_for_itself(
+    tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
+) -> None:
+    """Uvicorn spawns two processes; both find us on their path, and every request is counted once."""
+    (tmp_path / "work.py").write_text(APP)
+    service = serve("work:app", "--workers", "2", cwd=tmp_path)
+    answers: list[int] = []
+
+    def both_answered() -> bool:
+        answers.append(service.ask("/work"))
+        return len(set(answers)) == 2
+
+    until(both_answered, "both workers")
+    until(lambda: sink.requests(http_route="/work") == len(answers), "every request")
+
+    assert len(sink.instances()) == 2
+    assert service.process.pid not in answers
+
+
+def test_a_reloaded_service_reports_before_and_after(
+    tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
+) -> None:
+    """The child of a reloader is instrumented, and so is the one that replaces it."""
+    source = tmp_path / "work.py"
+    source.write_text(APP)
+    service = serve("work:app", "--reload", cwd=tmp_path)
+    before = service.ask("/work")
+    until(lambda: sink.requests(http_route="/work") == 1, "the first child")
+    source.write_text(APP.replace("/work", "/changed"))
+    until(lambda: "Started server process" in service.log().partition("Reloading")[2], "the reload")
+    after = service.ask("/changed")
+    until(lambda: sink.requests(http_route="/changed") == 1, "the second child")
+
+    assert len({before, after, service.process.pid}) == 3
+    assert len(sink.instances()) == 2
+
+
+def test_a_service_ends_as_it_does_without_us(tmp_path: Path, serve: Callable[..., Service]) -> None:
+    """SIGTERM drains uvicorn; neither threads nor exit handlers of ours hold it up or change its exit code."""
+    (tmp_path / "work.py").write_text(APP)
+    service = serve("work:app", cwd=tmp_path)
+    service.ask("/work")
+    code = service.stop()
+    plain = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "work:app", "--port", "0"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert plain.stderr is not None
+    with plain.stderr:
+        next(line for line in plain.stderr if "Uvicorn running" in line)
+        plain.terminate()
+        plain.stderr.read()
+
+    assert code == plain.wait(30)

@@ -1,0 +1,98 @@
+"""The folder is the package: what is on disk, in the wheel and in the import graph agree."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
+PARTS = ("alerts", "collector", "core", "dashboard", "instrumentors")
+MODULES = [
+    *sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py")),
+    ROOT / "__init__.py",
+    ROOT / "__main__.py",
+]
+
+
+def test_every_package_on_disk_is_in_the_wheel() -> None:
+    """A folder with an __init__.py that pyproject forgets would be missing for users."""
+    folders = {path.parent.relative_to(ROOT) for part in PARTS for path in (ROOT / part).rglob("__init__.py")}
+
+    assert sorted(PACKAGES) == sorted(["stagelens", *(".".join(("stagelens", *folder.parts)) for folder in folders)])
+
+
+def test_no_stray_module_lies_in_the_root() -> None:
+    """Any other .py file beside __init__ and __main__ would ship as part of the package."""
+    assert sorted(path.name for path in ROOT.glob("*.py")) == ["__init__.py", "__main__.py"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_import_each_other_relatively(path: Path) -> None:
+    """The root folder may have any name, so nothing inside spells it."""
+    tree = ast.parse(path.read_text())
+    absolute = [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "stagelens")
+        or (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "stagelens" for alias in node.names))
+    ]
+
+    # sitecustomize runs before any package is imported: it stands outside and must name the package.
+    assert absolute == [] or path.name == "sitecustomize.py"
+
+
+def test_no_module_is_loaded_under_two_names() -> None:
+    """One file, one module: a second copy would have its own state."""
+    names: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).is_relative_to(ROOT) and not Path(file).is_relative_to(ROOT / "tests"):
+            if ".venv" in file or Path(file) == ROOT / "__main__.py":
+                continue
+            names.setdefault(file, name)
+
+            assert names[file] == name
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    """`import stagelens` in a user's process costs nothing until a name is used."""
+    code = "import sys; before = set(sys.modules); import stagelens; print(*sorted(set(sys.modules) - before))"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert [name for name in loaded if name.startswith(("stagelens.", "opentelemetry"))] == []
+
+
+def test_the_agent_needs_the_base_install_only() -> None:
+    """Everything inside the user's process imports the standard library and OpenTelemetry, nothing of the server."""
+    code = "import sys, stagelens; stagelens.instrument(); print(*sorted({name.split('.')[0] for name in sys.modules}))"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    heavy = {"numpy", "pandas", "sqlalchemy", "dash", "flask", "starlette", "fastapi", "torch", "onnxruntime", "google"}
+    assert heavy.intersection(loaded) == set()
+
+
+def test_import_arrows_run_only_as_drawn() -> None:
+    """The layers of pyproject.toml hold: dashboard, alerts, collector and instrumentors, core."""
+    from importlinter import cli  # noqa: PLC0415 - it prints on import in some versions
+
+    assert cli.lint_imports(config_filename=str(ROOT / "pyproject.toml"), is_debug_mode=False) == 0
+
+
+@pytest.mark.parametrize("module", [f"stagelens.core.{name}" for name in ("histogram", "stages", "settings")])
+def test_examples_in_docstrings_are_true(module: str) -> None:
+    """What a docstring shows is what happens."""
+    result = doctest.testmod(importlib.import_module(module))
+
+    assert result.attempted > 0
+    assert result.failed == 0
