@@ -18,6 +18,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from . import instrumentors  # noqa: PLC0415 - see the module's docstring
 
-        return getattr(instrumentors, name)
+        # Found once, it is a plain attribute: `stagelens.stage` stands on request paths.
+        found = globals()[name] = getattr(instrumentors, name)
+        return found
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

@@ -83,14 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    layout = argparse.RawDescriptionHelpFormatter
+    def layout(prog: str) -> argparse.HelpFormatter:
+        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=22)
+
     parser = argparse.ArgumentParser("stagelens", description=DESCRIPTION, epilog=EPILOG, formatter_class=layout)
     parser.add_argument("--version", action="version", version=f"stagelens {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="start your own program with every request timed")
     commands.add_parser("check", help="validate an SLO file: file, line, key, value, cure")
     for name, (meaning, options) in SERVERS.items():
-        command = commands.add_parser(name, help=meaning, description=meaning[0].upper() + meaning[1:] + ".")
+        sentence = f"{meaning[0].upper()}{meaning[1:]}."
+        command = commands.add_parser(name, help=meaning, description=sentence, formatter_class=layout)
         for option, variable, text in options:
             command.add_argument(option, dest=variable, metavar="X", help=f"{text} [{variable}]")
     return parser

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor
@@ -32,6 +33,8 @@ from .replies import JSON, PROTOBUF, Reply, failure, metrics_reply, traces_reply
 from .selfmetrics import SelfMetrics
 from .wire import TooLargeError, UnsupportedError
 from .writer import FullError, UncommittedError, UnwritableError, Writer
+
+_log = logging.getLogger(__name__)
 
 PATHS: dict[str, Signal] = {"/v1/metrics": "metrics", "/v1/traces": "traces"}
 # A body that is not here by then is not coming; a commit that takes longer outlives most clients' patience (10 s).
@@ -100,7 +103,7 @@ class Intake:
                 Route("/metrics", self._exposition),
                 Route("/", self._welcome),
             ],
-            exception_handlers={HTTPException: _http_error, Exception: _unexpected_error},
+            exception_handlers={HTTPException: _http_error},
         )
         application.router.redirect_slashes = False  # exporters do not follow redirects; they log what a 404 says
         return application
@@ -113,6 +116,10 @@ class Intake:
             reply = self._failure(media_type, error)
         except ClientDisconnect:  # nobody is left to answer
             reply = failure(media_type, HTTPStatus.BAD_REQUEST, "the request ended early")
+        except Exception as error:  # noqa: BLE001 - one body must not cost others their connection
+            _log.exception("an export could not be read for a fault of the collector's own")
+            message = f"the collector failed ({type(error).__name__}); its log says more"
+            reply = failure(media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
         self._metrics.request(signal, reply.status)
         return _response(reply)
 
@@ -170,11 +177,13 @@ class Intake:
                 raise FullError(msg)
             mine += size_bytes
             self._held_bytes += size_bytes
+            self._metrics.receiving(self._held_bytes)
 
         try:
             yield hold
         finally:
             self._held_bytes -= mine
+            self._metrics.receiving(self._held_bytes)
 
     def _read(self, request: Request, signal: Signal, media_type: str, body: bytes) -> Export:
         now = int(self._clock())
@@ -239,9 +248,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
         )
         headers = {}
     return _response(failure(_media_type(request), status, message, headers))
-
-
-async def _unexpected_error(request: Request, error: Exception) -> Response:
-    """Answer for a fault of ours; the server's log has the traceback."""
-    message = f"the collector failed ({type(error).__name__}); its log says more"
-    return _response(failure(_media_type(request), HTTPStatus.INTERNAL_SERVER_ERROR, message))

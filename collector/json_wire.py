@@ -16,6 +16,7 @@ from ..core import names
 from ..core.errors import WireError
 from .wire import (
     KINDS,
+    MAX_ELEMENTS,
     MAX_OBJECTS,
     SUM,
     WANTED,
@@ -32,8 +33,6 @@ from .wire import (
 
 _Object: TypeAlias = dict[str, Any]
 
-# A parsed list element takes up to 60 bytes of memory for as little as 2 bytes of body: its size alone bounds nothing.
-MAX_ELEMENTS = 2_000_000
 _INT64, _UINT64, _INT32 = (-(2**63), 2**63 - 1), (-(2**63), 2**64 - 1), (-(2**31), 2**31 - 1)
 # At most the 20 digits of 2**64.
 _INTEGER = re.compile(r"-?[0-9]{1,20}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import TypeVar, cast
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -14,9 +15,9 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from ..core import names
 from ..core.errors import WireError
+from .protobuf_bulk import check_bulk
 from .wire import (
     EXPONENTIAL_HISTOGRAM,
-    MAX_OBJECTS,
     SUM,
     WANTED,
     Attributes,
@@ -27,11 +28,9 @@ from .wire import (
     ResourceSpans,
     Scalar,
     Span,
-    TooLargeError,
 )
 
 _Request = TypeVar("_Request", bound=Message)
-_Item = TypeVar("_Item")
 _JSON_KIND = {"exponential_histogram": EXPONENTIAL_HISTOGRAM}
 
 
@@ -39,27 +38,39 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
     """Read an ExportMetricsServiceRequest.
 
     Raises:
-        TooLargeError: It has more than `MAX_OBJECTS` messages.
+        TooLargeError: It has more than `MAX_OBJECTS` messages or `MAX_ELEMENTS` numbers.
         WireError: *body* is none.
     """
     request = _parse(ExportMetricsServiceRequest(), body)
-    reader = _Reader()
-    return [reader.resource_metrics(item) for item in reader.take(request.resource_metrics)]
+    return [
+        ResourceMetrics(
+            _attributes(item.resource.attributes),
+            [_metric(metric) for scope in item.scope_metrics for metric in scope.metrics],
+        )
+        for item in request.resource_metrics
+    ]
 
 
 def read_spans(body: bytes) -> list[ResourceSpans]:
     """Read an ExportTraceServiceRequest.
 
     Raises:
-        TooLargeError: It has more than `MAX_OBJECTS` messages.
+        TooLargeError: It has more than `MAX_OBJECTS` messages or `MAX_ELEMENTS` numbers.
         WireError: *body* is none.
     """
     request = _parse(ExportTraceServiceRequest(), body)
-    reader = _Reader()
-    return [reader.resource_spans(item) for item in reader.take(request.resource_spans)]
+    return [
+        ResourceSpans(
+            _attributes(item.resource.attributes),
+            [_span(span) for scope in item.scope_spans if scope.scope.name == names.SCOPE for span in scope.spans],
+            sum(len(scope.spans) for scope in item.scope_spans if scope.scope.name != names.SCOPE),
+        )
+        for item in request.resource_spans
+    ]
 
 
 def _parse(request: _Request, body: bytes) -> _Request:
+    check_bulk(body, cast("Descriptor", request.DESCRIPTOR))
     try:
         request.ParseFromString(body)
     except DecodeError as error:
@@ -68,89 +79,63 @@ def _parse(request: _Request, body: bytes) -> _Request:
     return request
 
 
-class _Reader:
-    """Reads one request, up to a limit: an empty message takes two bytes on the wire and hundreds in Python."""
-
-    def __init__(self) -> None:
-        self._left = MAX_OBJECTS
-
-    def take(self, messages: Sequence[_Item]) -> Sequence[_Item]:
-        self._left -= len(messages)
-        if self._left < 0:
-            msg = f"the body has more than {MAX_OBJECTS} objects; send smaller batches"
-            raise TooLargeError(msg)
-        return messages
-
-    def resource_metrics(self, item: metrics_pb2.ResourceMetrics) -> ResourceMetrics:
-        scopes = self.take(item.scope_metrics)
-        metrics = [self._metric(metric) for scope in scopes for metric in self.take(scope.metrics)]
-        return ResourceMetrics(self._attributes(item.resource.attributes), metrics)
-
-    def resource_spans(self, item: trace_pb2.ResourceSpans) -> ResourceSpans:
-        spans: list[Span] = []
-        foreign = 0
-        for scope in self.take(item.scope_spans):
-            if scope.scope.name == names.SCOPE:
-                spans += [self._span(span) for span in self.take(scope.spans)]
-            else:
-                foreign += len(scope.spans)
-        return ResourceSpans(self._attributes(item.resource.attributes), spans, foreign)
-
-    def _metric(self, metric: metrics_pb2.Metric) -> Metric:
-        field = metric.WhichOneof("data")
-        if field is None:
-            return Metric(metric.name, "", 0)
-        kind = _JSON_KIND.get(field, field)
-        result = Metric(metric.name, kind, len(getattr(metric, field).data_points))
-        if WANTED.get(metric.name) != kind:
-            return result
-        if kind == SUM:
-            result.temporality, result.monotonic = metric.sum.aggregation_temporality, metric.sum.is_monotonic
-            result.numbers = [_number(point) for point in self.take(metric.sum.data_points)]
-        else:
-            result.temporality = metric.exponential_histogram.aggregation_temporality
-            points = self.take(metric.exponential_histogram.data_points)
-            result.histograms = [self._histogram(point) for point in points]
+def _metric(metric: metrics_pb2.Metric) -> Metric:
+    field = metric.WhichOneof("data")
+    if field is None:
+        return Metric(metric.name, "", 0)
+    kind = _JSON_KIND.get(field, field)
+    result = Metric(metric.name, kind, len(getattr(metric, field).data_points))
+    if WANTED.get(metric.name) != kind:
         return result
+    if kind == SUM:
+        result.temporality, result.monotonic = metric.sum.aggregation_temporality, metric.sum.is_monotonic
+        result.numbers = [_number(point) for point in metric.sum.data_points]
+    else:
+        result.temporality = metric.exponential_histogram.aggregation_temporality
+        result.histograms = [_histogram(point) for point in metric.exponential_histogram.data_points]
+    return result
 
-    def _histogram(self, point: metrics_pb2.ExponentialHistogramDataPoint) -> HistogramPoint:
-        return HistogramPoint(
-            attributes=self._attributes(point.attributes),
-            start_ns=point.start_time_unix_nano,
-            time_ns=point.time_unix_nano,
-            flags=point.flags,
-            count=point.count,
-            sum=point.sum if point.HasField("sum") else None,
-            scale=point.scale,
-            zero=point.zero_count,
-            offset=point.positive.offset,
-            counts=point.positive.bucket_counts,
-            negative=any(point.negative.bucket_counts),
-        )
 
-    def _span(self, span: trace_pb2.Span) -> Span:
-        return Span(
-            trace_id=span.trace_id.hex(),
-            span_id=span.span_id.hex(),
-            parent_id=span.parent_span_id.hex(),
-            name=span.name,
-            start_ns=span.start_time_unix_nano,
-            end_ns=span.end_time_unix_nano,
-            error=span.status.code == trace_pb2.Status.STATUS_CODE_ERROR,
-            attributes=self._attributes(span.attributes),
-        )
-
-    def _attributes(self, pairs: Sequence[KeyValue]) -> Attributes:
-        found: Attributes = {}
-        for pair in self.take(pairs):
-            value = _scalar(pair.value)
-            if value is not None:
-                found[pair.key] = value
-        return found
+def _histogram(point: metrics_pb2.ExponentialHistogramDataPoint) -> HistogramPoint:
+    return HistogramPoint(
+        attributes=_attributes(point.attributes),
+        start_ns=point.start_time_unix_nano,
+        time_ns=point.time_unix_nano,
+        flags=point.flags,
+        count=point.count,
+        sum=point.sum if point.HasField("sum") else None,
+        scale=point.scale,
+        zero=point.zero_count,
+        offset=point.positive.offset,
+        counts=point.positive.bucket_counts,
+        negative=any(point.negative.bucket_counts),
+    )
 
 
 def _number(point: metrics_pb2.NumberDataPoint) -> NumberPoint:
     return NumberPoint(point.as_double if point.HasField("as_double") else point.as_int)
+
+
+def _span(span: trace_pb2.Span) -> Span:
+    return Span(
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex(),
+        name=span.name,
+        start_ns=span.start_time_unix_nano,
+        end_ns=span.end_time_unix_nano,
+        error=span.status.code == trace_pb2.Status.STATUS_CODE_ERROR,
+        attributes=_attributes(span.attributes),
+    )
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
+    found: Attributes = {}
+    for pair in pairs:
+        value = _scalar(pair.value)
+        if value is not None:
+            found[pair.key] = value
+    return found
 
 
 def _scalar(value: AnyValue) -> Scalar | None:

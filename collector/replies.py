@@ -63,7 +63,7 @@ def traces_reply(media_type: str, rejected: int, message: str) -> Reply:
 
 def failure(media_type: str, status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> Reply:
     """Answer a request that was not taken in; any *media_type* but protobuf gets JSON."""
-    code = _CODES[status]
+    code = _CODES.get(status, 2)  # UNKNOWN
     if media_type == PROTOBUF:
         body = _status_message(code, message.encode(errors="replace"))
     else:

@@ -44,6 +44,7 @@ class SelfMetrics:
         self._commit = Histogram(
             _PREFIX + "commit_seconds", "Time of one transaction.", buckets=_COMMIT_BUCKETS, registry=registry
         )
+        self._receiving = gauge("receiving_bytes", "Bodies that are being received or wait to be read.")
         self._queued = gauge("queue_batches", "Batches that wait to be committed.")
         self._queued_bytes = gauge("queue_bytes", "Their inflated size.")
         gauge("healthy", "1 while the collector can commit and maintain its store.").set_function(
@@ -87,6 +88,10 @@ class SelfMetrics:
     def maintenance_failed(self) -> None:
         """Count a failed run of roll-ups and retention."""
         self._maintenance_failures.inc()
+
+    def receiving(self, size_bytes: int) -> None:
+        """Show how much is being received."""
+        self._receiving.set(size_bytes)
 
     def queue(self, batches: int, size_bytes: int) -> None:
         """Show how much waits to be committed."""

@@ -108,14 +108,22 @@ class Collector:
         self._writer.start()
         self._maintenance.start()
         self._thread = threading.Thread(
-            target=self._server.run, args=([self._socket],), name="stagelens-collector", daemon=True
+            target=self._serve, args=(self._socket,), name="stagelens-collector", daemon=True
         )
         self._thread.start()
         while not self._server.ready.wait(0.05):
             if not self._thread.is_alive():
+                self.stop()
                 msg = "the collector's server ended while it started; the log says why"
                 raise StagelensError(msg)
         _log.info("collecting OTLP/HTTP on http://%s:%d", host, port)
+
+    def _serve(self, listening: socket.socket) -> None:
+        with listening:
+            try:
+                self._server.run([listening])
+            except BaseException:  # noqa: BLE001 - SystemExit too, which is how the server gives up; start() reports it
+                _log.exception("the collector's server ended")
 
     def stop(self) -> None:
         """Accept no more, answer what was accepted, commit and maintain; a second call does nothing."""

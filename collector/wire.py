@@ -26,9 +26,11 @@ KINDS = ("gauge", SUM, "histogram", EXPONENTIAL_HISTOGRAM, "summary")
 # Points are decoded for these names only; of other metrics it is enough to know how many points they have.
 WANTED = {**dict.fromkeys(names.METRICS, EXPONENTIAL_HISTOGRAM), names.REQUESTS_DROPPED: SUM}
 
-# What one export may hold in objects (resources, metrics, points, attributes): each costs a few hundred bytes and a few
-# microseconds to read, and as little as two bytes to send. The agent's largest exports have a tenth of it.
+# What one export may hold: objects (resources, metrics, points, attributes) cost a few hundred bytes and a few
+# microseconds each, elements (bucket counts above all) up to 60 bytes, and as little as two bytes on the wire: the size of
+# a body bounds nothing by itself. The agent's largest exports have a tenth of it.
 MAX_OBJECTS = 250_000
+MAX_ELEMENTS = 2_000_000
 
 
 class TooLargeError(WireError):

@@ -125,11 +125,11 @@ class Writer:
     def _run(self) -> None:
         try:
             self._write_groups()
-        except BaseException:
+        except Exception:  # noqa: BLE001 - it must not end in silence
+            _log.exception("the writer ended by a fault of its own")
             self._health.failed(
                 PART, "the writer ended by a fault of its own; restart the collector, its log says more"
             )
-            raise
 
     def _write_groups(self) -> None:
         while group := self._next_group():

@@ -217,14 +217,15 @@ class Histogram:
             msg = f"sum must be a finite number, got {total}"
             raise ValueError(msg)
         filled = {offset + step: count for step, count in enumerate(counts) if count}
-        if zero < 0 or any(count < 0 for count in filled.values()):
+        if zero < 0 or min(filled.values(), default=0) < 0:
             msg = "counts must not be negative"
             raise ValueError(msg)
         histogram = cls(scale=scale, buckets=filled, zero=zero, sum=total)
         if scale > SCALE:
             histogram.downscale(SCALE)
+        # Float64 ends at 2**1024 and, with its subnormals, begins at 2**-1074.
         limit = math.ldexp(1075, histogram.scale)
-        if any(abs(index) > limit for index in histogram.buckets):
+        if max(histogram.buckets, default=0) > limit or min(histogram.buckets, default=0) < -limit:
             msg = f"bucket offset {offset} lies outside the range of a 64-bit float at scale {scale}"
             raise ValueError(msg)
         return histogram

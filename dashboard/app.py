@@ -16,6 +16,7 @@ from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, ctx, htm
 from dash.development.base_component import Component
 
 from . import guard, transfer
+from .components import attributes
 from .config import DashboardConfig
 from .figures.parts import Figure
 from .pages.empty import missing
@@ -144,7 +145,9 @@ def _rendered(source: Source, view: View) -> tuple[Any, ...]:
     page = _page(context)
     state = source.state()
     body: list[Any] = [stale_banner(context, state), *page.body]
-    root = html.Div([each for each in body if each is not None], className="page", **{"data-title": page.title})
+    root = html.Div(
+        [each for each in body if each is not None], className="page", **attributes({"data-title": page.title})
+    )
     return (
         root,
         side(context, page.place, state),
@@ -160,7 +163,7 @@ def _page(context: Context) -> Page:
         found = page_of(context)
     except Exception as error:  # noqa: BLE001 - whatever a page meets, the frame stays
         _log.exception("the page %s could not be made", context.view.path)
-        retry = html.Button("Try again", className="btn pri", type="button", **{"data-do": "reload"})
+        retry = html.Button("Try again", className="btn pri", type="button", **attributes({"data-do": "reload"}))
         failed: Component = nothing(
             "This page could not be made",
             f"{type(error).__name__}. The log of the dashboard says more.",

@@ -17,12 +17,18 @@ from .tokens import hue
 Node = Component | str | None
 Nodes = Node | Sequence[Node]
 
-# A part of a stage bar thinner than this is not worth an element.
-_MIN_PART = 0.002
+# How many stages of a bar are spoken.
+_SPOKEN = 3
 _FLAT = 0.15
+_SPARK_POINTS = 40
 
 SHAPES = {"healthy": "good", "at_risk": "warn", "burning": "bad", "no_data": "none"}
 WORDS = {"healthy": "Healthy", "at_risk": "At risk", "burning": "Burning", "no_data": "No data"}
+
+
+def attributes(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return attributes whose names Python cannot spell, `data-…` and `aria-…`, for the arguments of a component."""
+    return dict(values)
 
 
 def link(inside: Nodes, href: str, className: str = "", **more: Any) -> Component:  # noqa: N803 - Dash's own name for it
@@ -64,24 +70,32 @@ def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float =
         scale: The width of the whole bar. [ratio of the room]
     """
     total = sum(stages.values()) or 1.0
-    shown = [(stage, stages[stage] / total) for stage in sorted(stages, key=position)]
-    parts = [
-        html.I(
-            className=f"st-{hue(stage)}",
-            style={"width": f"{share * 100:.2f}%"},
-            title=f"{label(stage)} {percent(share)}",
-        )
-        for stage, share in shown
-        if share >= _MIN_PART
-    ]
-    largest = sorted(shown, key=lambda pair: -pair[1])[:3]
+    shown = [(stage, stages[stage] / total) for stage in sorted(stages, key=position) if stages[stage] > 0]
+    largest = sorted(shown, key=lambda pair: -pair[1])[:_SPOKEN]
     spoken = "Stages: " + ", ".join(f"{label(stage)} {percent(share)}" for stage, share in largest)
+    style = {"background": _gradient(shown)}
+    if scale < 1:
+        style["width"] = f"{scale * 100:.1f}%"
     return html.Div(
-        parts,
         role="img",
         className="bar tall" if tall else "bar",
-        style={"width": f"{scale * 100:.1f}%"} if scale < 1 else {},
-        **{"aria-label": spoken},
+        style=style,
+        title=spoken,
+        **attributes({"aria-label": spoken}),
+    )
+
+
+def _gradient(shown: Sequence[tuple[str, float]]) -> str:
+    """Return the parts as stops of one background, a hairline between them: one element instead of ten."""
+    stops: list[str] = []
+    end = 0.0
+    for stage, share in shown:
+        end += share * 100
+        stops.append(f"var(--st-{hue(stage)}) 0 calc({end:.2f}% - 1px)")
+        stops.append(f"var(--surface) 0 {end:.2f}%")
+    # After the last part comes no hairline.
+    return (
+        f"linear-gradient(to right, {', '.join([*stops[:-2], stops[-2].replace(' - 1px', '')])})" if stops else "none"
     )
 
 
@@ -128,7 +142,7 @@ def tiles(each: Iterable[Component | None]) -> Component:
 
 def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
     """Return a small line of *values* in the colour of the text; None when there are too few to see a course."""
-    known = [value for value in values if value == value]  # noqa: PLR0124 - NaN is not itself
+    known = _thinned([value for value in values if value == value])  # noqa: PLR0124 - NaN is not itself
     if len(known) < 3:  # noqa: PLR2004 - two points are no course
         return None
     low, high = min(known), max(known)
@@ -144,7 +158,14 @@ def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
         f"<polyline points='{path}' fill='none' stroke='black' stroke-width='1.4' vector-effect='non-scaling-stroke'/></svg>"
     )
     image = f'url("data:image/svg+xml,{quote(svg)}")'
-    return html.Span(className=css, style={"--i": image}, **{"aria-hidden": "true"})
+    return html.Span(className=css, style={"--i": image}, **attributes({"aria-hidden": "true"}))
+
+
+def _thinned(values: list[float]) -> list[float]:
+    """Return the means of groups of neighbours: a line of 72 pixels has no room for more."""
+    size = -(-len(values) // _SPARK_POINTS) or 1
+    groups = [values[start : start + size] for start in range(0, len(values), size)]
+    return [sum(group) / len(group) for group in groups]
 
 
 def card(
@@ -152,7 +173,7 @@ def card(
     body: Nodes,
     *,
     sub: Nodes = None,
-    tools: Nodes = None,
+    tools: Node = None,
     foot: Nodes = None,
     size: str = "c12",
     flush: bool = False,
@@ -168,10 +189,10 @@ def card(
         size: The class of its width in the grid.
         flush: Whether the body reaches the card's edges, as a table does.
     """
-    head = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools] if title else []
+    head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools]
     return html.Section(
         [
-            html.Div(head, className="ch") if head else None,
+            html.Div(head, className="ch") if title else None,
             html.Div(body, className="cb flush" if flush else "cb"),
             html.Div(foot, className="foot") if foot else None,
         ],
@@ -191,18 +212,19 @@ def chart(name: str, figure: Figure, spoken: str, height: int = 300) -> Componen
     return html.Div(
         [
             dcc.Store(id={"k": "spec", "i": name}, data=figure),
+            dcc.Store(id={"k": "ask", "i": name}),
             html.Div(
                 id={"k": "slot", "i": name},
                 className="plot",
                 role="img",
                 style={"height": f"{height}px"},
-                **{"aria-label": spoken, "data-chart": name},
+                **attributes({"aria-label": spoken, "data-chart": name}),
             ),
         ]
     )
 
 
-def switch(name: str, key: str, options: Mapping[str, str], chosen: str, chart_name: str, default: str) -> Component:
+def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, chart_name: str, default: str) -> Component:
     """Return a group of buttons that set *key* of the address and redraw one chart.
 
     Args:
@@ -218,16 +240,18 @@ def switch(name: str, key: str, options: Mapping[str, str], chosen: str, chart_n
             text,
             className="on" if value == chosen else "",
             type="button",
-            **{
-                "aria-pressed": "true" if value == chosen else "false",
-                "data-key": key,
-                "data-value": "" if value == default else value,
-                "data-redraw": chart_name,
-            },
+            **attributes(
+                {
+                    "aria-pressed": "true" if value == chosen else "false",
+                    "data-key": key,
+                    "data-value": "" if value == default else value,
+                    "data-redraw": chart_name,
+                }
+            ),
         )
         for value, text in options.items()
     ]
-    return html.Span(buttons, role="group", className="seg", **{"aria-label": name})
+    return html.Span(buttons, role="group", className="seg", **attributes({"aria-label": name}))
 
 
 def link_tabs(name: str, options: Mapping[str, tuple[str, str]], chosen: str) -> Component:
@@ -236,11 +260,11 @@ def link_tabs(name: str, options: Mapping[str, tuple[str, str]], chosen: str) ->
         link(text, href=href, className="on" if value == chosen else "", **_current(value == chosen))
         for value, (text, href) in options.items()
     ]
-    return html.Span(items, role="group", className="seg", **{"aria-label": name})
+    return html.Span(items, role="group", className="seg", **attributes({"aria-label": name}))
 
 
 def table(
-    head: Sequence[tuple[str, str]], rows: Sequence[Component], name: str, *, css: str = "", foot: Nodes = None
+    head: Sequence[tuple[Node, str]], rows: Sequence[Component], name: str, *, css: str = "", foot: Nodes = None
 ) -> Component:
     """Return a table in a box that scrolls sideways when it must.
 
@@ -256,7 +280,9 @@ def table(
     if foot is not None:
         parts.append(html.Tfoot(foot))
     # Reachable with the keyboard, because it may have to be scrolled.
-    return html.Div(html.Table(parts, className=css), className="tw", tabIndex=0, role="region", **{"aria-label": name})
+    return html.Div(
+        html.Table(parts, className=css), className="tw", tabIndex=0, role="region", **attributes({"aria-label": name})
+    )
 
 
 def legend(stages: Iterable[str]) -> Component:

@@ -28,14 +28,12 @@ class DashboardConfig:
         port: The port; 0 takes a free one.
         token: The secret a reader brings once as `?token=`; None asks for nothing, which only loopback allows.
         behind_proxy: Whether a proxy in front decides who may read, so that any address may be listened on.
-        collector_url: Where agents send to, as the page for the first run shows it.
     """
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     token: str | None = None
     behind_proxy: bool = False
-    collector_url: str = "http://127.0.0.1:4318"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= MAX_PORT:

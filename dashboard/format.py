@@ -49,7 +49,7 @@ def split_duration(seconds: float | None) -> tuple[str, str]:
 
 
 def duration(seconds: float | None, *, sign: bool = False) -> str:
-    """Return *seconds* with three significant digits and the unit that fits.
+    r"""Return *seconds* with three significant digits and the unit that fits.
 
     >>> duration(0.0402), duration(8.18), duration(72), duration(0.000649)
     ('40.2\u202fms', '8.18\u202fs', '1\u202fm\xa012\u202fs', '649\u202fµs')
@@ -193,7 +193,7 @@ def needed(quantile: float) -> int:
 
 
 def span(length: timedelta) -> str:
-    """Return a length of time in one or two units: a window, a step, an age.
+    r"""Return a length of time in one or two units: a window, a step, an age.
 
     >>> span(timedelta(hours=6)), span(timedelta(seconds=90)), span(timedelta(days=30))
     ('6\u202fh', '1\u202fm\xa030\u202fs', '30\u202fd')

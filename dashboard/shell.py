@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from .. import __version__
 from ..collector.store import StoreState
-from .components import Node, banner, dot, link
+from .components import Node, attributes, banner, dot, link
 from .format import count, duration, span
 from .pages.measures import measure
 from .pages.page import Context
-from .view import WINDOWS, View, service_path
+from .view import BUCKET_SECONDS, WINDOWS, View, service_path
 
 REFRESH_SECONDS = 15
 # Agents send every 10 s: three missed ones are no accident.
 STALE = timedelta(seconds=45)
+BUCKET = timedelta(seconds=BUCKET_SECONDS)
 _MAX_SERVICES = 40
 _SKELETON = (54, 78, 320, 280)
 
@@ -57,7 +58,7 @@ def layout() -> Component:
                 ],
                 className="shell",
             ),
-            html.Nav(id="mobnav", className="mobnav", **{"aria-label": "Pages"}),
+            html.Nav(id="mobnav", className="mobnav", **attributes({"aria-label": "Pages"})),
             _jump(),
             _help(),
             html.Div(id="said", className="said", role="status"),
@@ -68,7 +69,7 @@ def layout() -> Component:
 def _top() -> Component:
     return html.Header(
         [
-            html.Nav(id="trail", className="crumb", **{"aria-label": "Where you are"}),
+            html.Nav(id="trail", className="crumb", **attributes({"aria-label": "Where you are"})),
             html.Span(className="grow"),
             _button("jump", "search", "Jump to", ["Jump to…", html.Kbd("Ctrl K", className="kbd")], "btn ghost hide"),
             _button("jump", "search", "Jump to", [], "btn ghost icon mob"),
@@ -82,16 +83,14 @@ def _top() -> Component:
 
 
 def _button(action: str, icon: str, name: str, more: list[Node], css: str) -> Component:
-    attributes = {"data-do": action, "aria-label": name}
-    return html.Button(
-        [html.I(className=f"ic ic-{icon}"), *more], type="button", title=name, className=css, **attributes
-    )
+    extra = attributes({"data-do": action, "aria-label": name})
+    return html.Button([html.I(className=f"ic ic-{icon}"), *more], type="button", title=name, className=css, **extra)
 
 
 def time_menu(view: View) -> Component:
     """Return the menu of time ranges, open on demand; it carries the window for the keys that move it."""
     items = [
-        html.Button(["Last ", span(length)], type="button", **{"data-window": value})
+        html.Button(["Last ", span(length)], type="button", **attributes({"data-window": value}))
         for value, length in WINDOWS.items()
     ]
     zone = view.now.astimezone(view.zone).tzname() or "UTC"
@@ -101,7 +100,8 @@ def time_menu(view: View) -> Component:
     summary = html.Summary(
         [html.I(className="ic ic-clock"), view.window_label, html.I(className="ic ic-down")], className="btn"
     )
-    bounds = {"data-start": str(int(view.start.timestamp() * 1000)), "data-end": str(int(view.end.timestamp() * 1000))}
+    start, end = (str(int(each.timestamp() * 1000)) for each in (view.start, view.end))
+    bounds = attributes({"data-start": start, "data-end": end})
     return html.Details([summary, menu], className="menu time", **bounds)
 
 
@@ -110,7 +110,7 @@ def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
     shown: list[Node] = []
     for text, href in steps[:-1]:
         shown += [link(text, href=href) if href else html.Span(text), html.Span("/", className="sep")]
-    return [*shown, html.B(steps[-1][0], **{"aria-current": "page"})]
+    return [*shown, html.B(steps[-1][0], **attributes({"aria-current": "page"}))]
 
 
 def side(context: Context, place: str, state: StoreState) -> Component:
@@ -125,9 +125,9 @@ def side(context: Context, place: str, state: StoreState) -> Component:
                 [logo, html.Span("Stagelens")],
                 href=context.view.link("/"),
                 className="brand",
-                **{"aria-label": "Stagelens, overview"},
+                **attributes({"aria-label": "Stagelens, overview"}),
             ),
-            html.Nav(pages, **{"aria-label": "Pages"}),
+            html.Nav(pages, **attributes({"aria-label": "Pages"})),
             *_services(context, place),
             _foot(context, state),
         ]
@@ -148,17 +148,26 @@ def mobile_nav(context: Context, place: str) -> list[Node]:
 
 def stale_banner(context: Context, state: StoreState) -> Node:
     """Return the warning that nothing arrives any more, with its age; nothing while data flows or before the first."""
-    if state.last_received is None or not context.view.live:
+    last = last_data(context, state)
+    if last is None or not context.view.live:
         return None
-    age = context.source.now() - state.last_received
+    age = context.source.now() - last
     if age < STALE:
         return None
     return banner(
         [
             html.B(f"No data for {span(age)}."),
-            f"The last batch came at {state.last_received.astimezone(context.view.zone):%H:%M:%S}; charts end there. Is the service, or the collector, down?",
+            f"The last batch came at {last.astimezone(context.view.zone):%-d %b %H:%M:%S}; charts end there. Is the service, or the collector, down?",
         ]
     )
+
+
+def last_data(context: Context, state: StoreState) -> datetime | None:
+    """Return when data last came: the last batch, or the newest request where batches are forgotten by now."""
+    if state.last_received is not None:
+        return state.last_received
+    services = context.source.all_services()
+    return services["last_seen"].max().to_pydatetime() + BUCKET if len(services) else None
 
 
 def _entry(context: Context, text: str, path: str, icon: str, *, on: bool) -> Component:
@@ -169,7 +178,11 @@ def _entry(context: Context, text: str, path: str, icon: str, *, on: bool) -> Co
         parts.append(html.Span(f"{risky} at risk", className="cnt bad" if burning else "cnt") if risky else None)
     current = {"aria-current": "page"} if on else {}
     return link(
-        parts, href=context.view.link(path), className="nav on" if on else "nav", **{"data-name": text}, **current
+        parts,
+        href=context.view.link(path),
+        className="nav on" if on else "nav",
+        **attributes({"data-name": text}),
+        **current,
     )
 
 
@@ -181,7 +194,7 @@ def _services(context: Context, place: str) -> list[Node]:
     found = {name: context.source.slo_of(name) for name in names}
     names.sort(key=lambda name: (order[slo.state] if (slo := found[name]) else 2, name))
     links = [_service(context, name, found[name].state if found[name] else "", place) for name in names[:_MAX_SERVICES]]  # pyright: ignore[reportOptionalMemberAccess] - asked in the same expression
-    return [html.Div("Services", className="navh"), html.Nav(links, **{"aria-label": "Services"})]
+    return [html.Div("Services", className="navh"), html.Nav(links, **attributes({"aria-label": "Services"}))]
 
 
 def _service(context: Context, name: str, state: str, place: str) -> Component:
@@ -200,17 +213,18 @@ def _service(context: Context, name: str, state: str, place: str) -> Component:
         href=context.view.link(path),
         className="nav on" if on else "nav",
         title=name,
-        **{"data-name": name},
+        **attributes({"data-name": name}),
         **current,
     )
 
 
 def _foot(context: Context, state: StoreState) -> Component:
     lines: list[Node] = []
-    if state.last_received is None:
+    last = last_data(context, state)
+    if last is None:
         lines.append(html.Span([dot("no_data"), "Nothing received yet"], className="live"))
     else:
-        age = max(context.source.now() - state.last_received, timedelta())
+        age = max(context.source.now() - last, timedelta())
         fresh = age < STALE
         lines.append(
             html.Span(
@@ -229,16 +243,16 @@ def _foot(context: Context, state: StoreState) -> Component:
 def _jump() -> Component:
     field = dcc.Input(type="text", placeholder="Service, page or trace id", autoComplete="off", debounce=True)
     field = html.Div(field)
-    return html.Dialog([field, html.Ul()], id="jump", **{"aria-label": "Jump to"})
+    return html.Dialog([field, html.Ul()], id="jump", **attributes({"aria-label": "Jump to"}))
 
 
 def _help() -> Component:
     rows: list[Node] = [html.H2("Keys")]
     for keys, meaning in _KEYS:
         rows += [html.Span([html.Kbd(key, className="kbd") for key in keys.split(", ")]), html.Span(meaning)]
-    return html.Dialog(html.Div(rows, className="keys"), id="help", **{"aria-label": "Keys"})
+    return html.Dialog(html.Div(rows, className="keys"), id="help", **attributes({"aria-label": "Keys"}))
 
 
 def _skeleton() -> Component:
     blocks = [html.Div(className="skel", style={"height": f"{height}px"}) for height in _SKELETON]
-    return html.Div(blocks, className="page", **{"aria-busy": "true", "aria-label": "Loading"})
+    return html.Div(blocks, className="page", **attributes({"aria-busy": "true", "aria-label": "Loading"}))

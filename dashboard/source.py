@@ -14,8 +14,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import pandas as pd
 
 from ..alerts.reader import Incident, SloStatus
-from .view import BUCKET_SECONDS
 from ..collector.store import Reader, Selection, Store, StoreState
+from .view import BUCKET_SECONDS
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import Token
 from typing import Any, TypeAlias
 
+from . import recorder
 from .instrumentor import report
 from .recorder import MAX_MARKS, Marks, begin, clock, end, finish
 
@@ -176,6 +177,9 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
 
     Anything else is a websocket, a lifespan, and the inner applications of a request that is already recorded.
     """
+    if scope["type"] == "lifespan":
+        await application(app, scope, receive, _reporting_before_exit(send))
+        return
     opened = _open(scope, receive, send)
     if opened is None:
         await application(app, scope, receive, send)
@@ -192,6 +196,25 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
         end(token)
         # The scope and the exchange hold each other: left to the garbage collector, each request would be its work.
         scope.pop(KEY, None)
+
+
+def _reporting_before_exit(send: Send) -> Send:
+    """Return *send* with our last report in front of the end of the shutdown.
+
+    After it uvicorn raises the signal that stopped it once more, with the default handler: no exit handler runs.
+    """
+
+    async def report_and_send(message: Message) -> None:
+        if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            try:
+                import asyncio  # noqa: PLC0415 - who serves ASGI has it; who does not shall not load it
+
+                await asyncio.to_thread(recorder.flush)
+            except Exception:
+                report("the last requests before the shutdown")
+        await send(message)
+
+    return report_and_send
 
 
 def _open(scope: Scope, receive: Receive, send: Send) -> tuple[Exchange, Token[Marks | None]] | None:

@@ -16,6 +16,9 @@ from .imports import Hook
 from .instrumentor import Instrumentor, report, timed
 from .recorder import MAX_MARKS, Marks, clock, current
 
+# What exporters and model repositories call every model.
+GENERIC_NAMES = ("model", "model_quantized", "model_optimized")
+
 
 class OnnxRuntimeInstrumentor(Instrumentor):
     """`onnxruntime.InferenceSession` and whatever derives from it."""
@@ -97,13 +100,22 @@ def _mark(marks: Marks, begun: int, session: Any) -> None:
 def describe(session: Any) -> tuple[str, str, int, str, str, int]:
     """Return the facts about *session*: its model and its device."""
     path = session._model_path  # noqa: SLF001 - there is no public name for it
-    model = _stem(path) if path else session.get_modelmeta().graph_name
+    model = _name(path) if path else session.get_modelmeta().graph_name
     return "@model", model, 0, "@device", _device(session.get_providers()[0]), 0
 
 
 @lru_cache(maxsize=256)
-def _stem(path: str) -> str:
-    return os.path.splitext(os.path.basename(path))[0]  # noqa: PTH119, PTH122 - pathlib is not loaded by every host
+def _name(path: str) -> str:
+    """Return the file's name without its ending, or where that says nothing (resnet/1/model.onnx) its folder's name."""
+    folder, file = os.path.split(path)
+    stem = os.path.splitext(file)[0]  # noqa: PTH122 - pathlib is not loaded by every host
+    while stem in GENERIC_NAMES or stem.isdigit():
+        folder, above = os.path.split(folder)
+        # A home folder's name is a person's.
+        if not above or os.path.join(folder, above) == os.path.expanduser("~"):  # noqa: PTH111, PTH118
+            break
+        stem = above
+    return stem
 
 
 @lru_cache(maxsize=64)

@@ -23,15 +23,16 @@
     const slot = slotOf(name);
     if (!slot || !specs[name]) return;
     inView.unobserve(slot);
-    // React owns the box and Plotly what is in it: a refresh keeps the plot.
+    // React owns the box and Plotly what is in it.
     let plot = slot.firstElementChild;
     const fresh = !plot;
     if (fresh) {
       plot = document.createElement("div");
-      plot.style.height = "100%";
+      plot.className = "own";
       slot.append(plot);
     }
     plots.set(name, plot);
+    plot.page = location.pathname;
     const figure = app.expanded(specs[name], app.theme());
     Plotly.react(plot, figure.data, figure.layout, app.PLOT_CONFIG).then(() => {
       slot.dataset.drawn = app.theme();
@@ -40,6 +41,14 @@
     sized.observe(slot);
     subtitle(slot, specs[name]);
   }
+
+  // A refresh builds the page's boxes anew. Their plots move over before the next paint, so that nothing flickers.
+  new MutationObserver(() => {
+    document.querySelectorAll("[data-chart]").forEach((slot) => {
+      const plot = plots.get(slot.dataset.chart);
+      if (plot && !plot.isConnected && !slot.firstElementChild && plot.page === location.pathname) slot.append(plot);
+    });
+  }).observe(document.documentElement, { childList: true, subtree: true });
 
   function subtitle(slot, spec) {
     const place = slot.closest(".card") && slot.closest(".card").querySelector(".ch .sub");
@@ -136,10 +145,10 @@
       bar.classList.toggle("less", now < before);
       row.querySelector(".dv").title = (now > before ? "+" : "") + app.duration(now - before);
     });
-    box.querySelectorAll("[data-percentile]").forEach((each) => (each.textContent = name));
+    document.querySelectorAll("[data-percentile]").forEach((each) => (each.textContent = name));
     box.querySelector("[data-total]").textContent = app.duration(total);
     box.querySelector("[data-added]").textContent = (total > base ? "+" : "") + app.duration(total - base);
-    box.querySelector("[data-band]").textContent = values.bands[shown];
+    document.querySelector("[data-band]").textContent = values.bands[shown];
   };
 
   function pinned(values) {

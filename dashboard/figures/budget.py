@@ -18,6 +18,7 @@ _NEAR = 0.35
 _LOWEST, _DEEPEST = -8.0, -120.0
 # Above it the axis does not start at zero: the course of a young budget would be a flat line.
 _MOSTLY_THERE = 60.0
+_NEARLY_ALL = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +65,17 @@ def budget_figure(
     shapes: list[Shape] = [level(0, "$bad", "solid")]
     version_shapes, notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
     at = begin + (end - begin) * 0.22
-    pace = {"font": {"size": 11, "color": "$faint"}, "xanchor": "left", "yanchor": "top", "yshift": -4}
+    pace: Annotation = {"font": {"size": 11, "color": "$faint"}, "xanchor": "left", "yanchor": "top", "yshift": -4}
     notes.append(note("sustainable pace", at, 100 - 0.22 * (100 - pace_end), **pace))
     right, low = end, _LOWEST
     if len(left):
         low = _floor(min(float(left.min()), pace_end))
         if exhausted_in is not None and exhausted_in > timedelta() and left[-1] > 0 and low == _LOWEST:
-            right, more = _projection(end, end - begin, float(left[-1]), exhausted_in)
-            data.append(more["trace"])
-            notes.append(more["note"])
+            right, way, text = _projection(end, end - begin, float(left[-1]), exhausted_in)
+            data.append(way)
+            notes.append(text)
     layout = {
-        "margin": {"l": 50, "r": 14, "t": 22, "b": 26},
+        "margin": {"l": 58, "r": 14, "t": 22, "b": 26},
         "hovermode": "closest",
         "xaxis": {**axis.layout(), "range": [begin, right]},
         "yaxis": {"range": [low, 100 + (100 - low) * 0.04], "ticksuffix": " %", "nticks": 6, "fixedrange": True},
@@ -91,7 +92,7 @@ def _floor(lowest: float) -> float:
     return max(min(_LOWEST, lowest * 1.08), _DEEPEST)
 
 
-def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) -> tuple[float, dict[str, dict]]:
+def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) -> tuple[float, Trace, Annotation]:
     """Draw the way down to zero at this pace, as far as it fits beside the shown time."""
     needed = exhausted_in.total_seconds() * 1000
     room = shown * _NEAR
@@ -106,10 +107,8 @@ def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) 
         font={"size": 11.5, "color": "$bad"},
         **style,
     )
-    return end + reach * 1.06, {
-        "trace": {**line([end, end + reach], [left, bottom]), "line": dashed},
-        "note": text,
-    }
+    way = {**line([end, end + reach], [left, bottom]), "line": dashed}
+    return end + reach * 1.06, way, text
 
 
 def burn_figure(
@@ -160,13 +159,16 @@ def burn_figure(
     return {"data": data, "layout": layout}
 
 
-def left_in_words(ratio: float | None) -> str:
-    """Return how much of the budget is left; overspent is said, not shown as a negative share.
+def left_parts(ratio: float | None) -> tuple[str, str]:
+    r"""Return how much of the budget is left and the word for it; overspent is said, not shown as a negative share.
 
-    >>> left_in_words(-0.5)
-    'overspent by 50\u202f%'
+    >>> left_parts(-0.5), left_parts(0.9983), left_parts(0.24)
+    (('50\u202f%', 'overspent'), ('99.8\u202f%', 'left'), ('24\u202f%', 'left'))
     """
-    return f"overspent by {percent(-ratio)}" if ratio is not None and ratio < 0 else percent(ratio)
+    if ratio is not None and ratio < 0:
+        return percent(-ratio), "overspent"
+    # Something was spent: 99.8 % is not 100 %.
+    return percent(ratio, 1 if ratio is not None and _NEARLY_ALL < ratio < 1 else 0), "left"
 
 
 def _burn(series: pd.DataFrame, window: timedelta, objective: float) -> np.ndarray:

@@ -53,16 +53,13 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
     data: list[Trace] = [band(x, each, stage, group="more") for stage, each in gains.items()]
     data += [band(x, each, stage, group="less") for stage, each in losses.items()]
     data.append(line(x, f4(total), width=1.8, hoverinfo="none"))
-    high = max(float(sum(gains.values()).max()) * 1.12, 1e-6) if gains else 1e-6
-    low = min(float(sum(losses.values()).min()) * 1.3, -high * 0.04) if losses else 0.0
+    stacked, saved = _stacked(gains, len(total)), _stacked(losses, len(total))
+    high = max(float(stacked.max()) * 1.12, 1e-6)
+    low = min(float(saved.min()) * 1.3, -high * 0.04)
     marks = [index for index, each in enumerate(quantiles) if np.isclose(each, _LABELLED).any()]
     data.append(dots([float(places[i]) for i in marks], [float(total[i]) for i in marks]))
     notes = band_labels({stage: float(each[-1]) for stage, each in gains.items()}, high, _MIN_LABEL_SHARE)
-    stacked = sum(gains.values()) if gains else np.zeros(len(total))
-    notes += [
-        plate(duration(float(total[i]), sign=True), float(places[i]), float(np.asarray(stacked)[i]), yshift=7)
-        for i in marks
-    ]
+    notes += [plate(duration(float(total[i]), sign=True), float(places[i]), float(stacked[i]), yshift=7) for i in marks]
     layout = {
         "margin": {"l": 52, "r": 96, "t": 18, "b": 28},
         "xaxis": _percentile_axis(quantiles),
@@ -113,6 +110,10 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
         "annotations": notes,
     }
     return {"data": data, "layout": layout, "narrow": {"xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999))}}
+
+
+def _stacked(parts: Mapping[str, np.ndarray], length: int) -> np.ndarray:
+    return np.sum([np.zeros(length), *parts.values()], axis=0)
 
 
 def _change_note(x: float, first: float, second: float) -> dict[str, object]:

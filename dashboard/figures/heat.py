@@ -91,7 +91,8 @@ class _Grid:
 
 
 def _grid(cells: pd.DataFrame, axis: TimeAxis) -> _Grid:
-    middle = np.sqrt(np.maximum(cells["low_seconds"], 1e-9) * np.maximum(cells["high_seconds"], 1e-9)).to_numpy()
+    edges = cells[["low_seconds", "high_seconds"]].to_numpy(dtype=float)
+    middle = np.sqrt(np.maximum(edges, 1e-9).prod(axis=1))
     row_number = np.floor(np.log2(middle) * _ROWS_A_DOUBLING).astype(int)
     first, last = int(row_number.min()) - 1, int(row_number.max()) + 1
     starts = list(pd.date_range(cells["at"].min(), cells["at"].max(), freq=axis.step))

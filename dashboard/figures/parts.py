@@ -126,7 +126,7 @@ def note(text: str, x: Any, y: Any, *, xref: str = "x", yref: str = "y", **rest:
 def plate(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
     """Return a bold ink value above a point, on a plate of the surface."""
     style: Annotation = {"font": {"size": 12, "color": "$ink"}, "bgcolor": "$surface@.82", "borderpad": 1}
-    return note(f"<b>{text}</b>", x, y, **{"xanchor": "center", "yanchor": "bottom", "yshift": 5, **style, **rest})
+    return {**note(f"<b>{text}</b>", x, y), "xanchor": "center", "yanchor": "bottom", "yshift": 5, **style, **rest}
 
 
 def level(y: float, colour: str, dash: str = "4px,3px", yref: str = "y") -> Shape:

@@ -90,6 +90,6 @@ def gaps_filled(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
         return frame
     at = pd.to_datetime(frame["at"], utc=True)
     whole = pd.date_range(at.min(), at.max(), freq=axis.step)
-    indexed = frame.assign(at=at).set_index("at")
     # A step that starts off the grid (an odd first bucket) is kept as it is.
-    return indexed.reindex(whole.union(indexed.index)).rename_axis("at").reset_index()
+    known = pd.DatetimeIndex(at)
+    return frame.assign(at=at).set_index("at").reindex(whole.union(known)).rename_axis("at").reset_index()

@@ -9,7 +9,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label
-from ..components import Node, card, chart, link, link_tabs, pill, swatch, table
+from ..components import Node, attributes, card, chart, link, link_tabs, pill, swatch, table
 from ..figures.compare import both_figure, delta_figure
 from ..figures.percentile import percentile_grid
 from ..format import THIN, count, duration, enough, percent, percentile, span
@@ -28,6 +28,8 @@ _WORDS = {
 }
 # The fullest bar takes this part of its cell; the number stands beside it.
 _BAR_ROOM = 30.0
+# Half a percent shows as zero; a fifth of the change is set bold; traffic moves by a tenth without a reason.
+_HALF_PERCENT, _CAUSE, _BREATH = 0.005, 0.2, 0.1
 # A stage with less of the change is no cause worth naming.
 _MIN_BLAME = 0.05
 # The tail beyond holds too few requests for a difference to mean anything.
@@ -94,7 +96,7 @@ def _choice(context: Context, pair: Pair) -> Component:
         html.Td(f"{duration(judged.a_value)} → {duration(judged.b_value)}", className="r hide"),
         html.Td(pill(word, kind), className="r"),
     ]
-    return html.Tr(cells, **{"data-href": href})
+    return html.Tr(cells, **attributes({"data-href": href}))
 
 
 def _no_pair(context: Context, a: str | None, b: str | None) -> Component:
@@ -250,7 +252,9 @@ def _blame_row(record: dict[str, Any], widest: float, zero: float) -> Component:
     left = zero if change >= 0 else zero - min(width, zero)
     small = abs(change) < widest * 0.01
     text = (
-        f"±{THIN}0" if small else duration(change, sign=True) + (f" · {percent(share)}" if abs(share) >= 0.005 else "")
+        f"±{THIN}0"
+        if small
+        else duration(change, sign=True) + (f" · {percent(share)}" if abs(share) >= _HALF_PERCENT else "")
     )
     bar = html.Span(
         [
@@ -258,7 +262,7 @@ def _blame_row(record: dict[str, Any], widest: float, zero: float) -> Component:
             html.I(style={"left": f"{left:.1f}%", "width": f"{max(width, 0.6):.1f}%"}),
             html.B(
                 text,
-                className="main" if abs(share) >= 0.2 else "",
+                className="main" if abs(share) >= _CAUSE else "",
                 style={"left": f"calc({max(zero, left + width):.1f}% + 6px)"},
             ),
         ],
@@ -271,7 +275,7 @@ def _blame_row(record: dict[str, Any], widest: float, zero: float) -> Component:
             html.Td(duration(b), className="r now"),
             html.Td(bar),
         ],
-        **{"data-stage": stage},
+        **attributes({"data-stage": stage}),
     )
 
 
@@ -283,10 +287,10 @@ def _else_card(context: Context, pair: Pair) -> Component:
     rates = [float(side.total) / length for side, length in zip(sides, lengths, strict=True)]
     errors = [float(side.bad) / float(side.total) if side.total else None for side in sides]
     rows = [
-        _signal("Requests", *[count(float(side.total)) for side in sides], None),
-        _signal("Requests / s", *[count(rate) for rate in rates], rates[1] / rates[0] - 1 if rates[0] else None),
-        _signal("Errors", *[percent(each, 2) for each in errors], _points(errors)),
-        _signal("Seen for", *[span(each.end - each.start) for each in (pair.a, pair.b)], None),
+        _signal("Requests", [count(float(side.total)) for side in sides]),
+        _signal("Requests / s", [count(rate) for rate in rates], rates[1] / rates[0] - 1 if rates[0] else None),
+        _signal("Errors", [percent(each, 2) for each in errors], _points(errors)),
+        _signal("Seen for", [span(each.end - each.start) for each in (pair.a, pair.b)]),
     ]
     head = (("Signal", ""), ("A", "r"), ("B", "r"), ("Change", "r"))
     return card(
@@ -305,9 +309,14 @@ def _points(errors: list[float | None]) -> float | None:
     return 0.0 if abs(b - a) < 0.001 else (b / a - 1 if a else 1.0)  # noqa: PLR2004 - a tenth of a percent of requests
 
 
-def _signal(name: str, a: str, b: str, change: float | None) -> Component:
+def _signal(name: str, sides: list[str], change: float | None = None) -> Component:
     badge: Node = None
     if change is not None:
-        badge = pill("same") if abs(change) < 0.1 else pill(("+" if change > 0 else "") + percent(change), "warn")  # noqa: PLR2004 - traffic breathes
-    cells = [html.Td(name), html.Td(a, className="r muted"), html.Td(b, className="r"), html.Td(badge, className="r")]
+        badge = pill("same") if abs(change) < _BREATH else pill(("+" if change > 0 else "") + percent(change), "warn")
+    cells = [
+        html.Td(name),
+        html.Td(sides[0], className="r muted"),
+        html.Td(sides[1], className="r"),
+        html.Td(badge, className="r"),
+    ]
     return html.Tr(cells)

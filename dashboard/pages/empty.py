@@ -19,8 +19,8 @@ with stagelens.request("classify"):
         batch = resize(image)
     with stagelens.stage("forward"):
         scores = model(batch)"""
-_DEMO = "stagelens demo"
-DEFAULT_COLLECTOR = "http://127.0.0.1:4318"
+_DEMO = "make demo"
+_COLLECTOR = "http://127.0.0.1:4318"
 
 
 def no_data(context: Context) -> list[Node]:
@@ -48,7 +48,7 @@ def no_data(context: Context) -> list[Node]:
     ]
 
 
-def first_run(collector: str = DEFAULT_COLLECTOR) -> Component:
+def first_run() -> Component:
     """Return the page of an empty store; it fills itself when the first request arrives."""
     return html.Div(
         [
@@ -61,12 +61,12 @@ def first_run(collector: str = DEFAULT_COLLECTOR) -> Component:
             _code(_INSTALL),
             html.H2("Or name the stages yourself"),
             _code(_BY_HAND),
-            html.H2("Or look around with made-up traffic"),
+            html.H2("Or watch it on a real model, from a clone of Stagelens"),
             _code(_DEMO),
             html.P(
                 [
                     "Agents send to ",
-                    html.Span(collector, className="mono"),
+                    html.Span(_COLLECTOR, className="mono"),
                     " unless OTEL_EXPORTER_OTLP_ENDPOINT says otherwise.",
                 ],
                 className="x",

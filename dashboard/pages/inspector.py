@@ -15,11 +15,12 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label
-from ..components import card, swatch, table
+from ..components import Node, attributes, card, swatch, table
 from ..figures.percentile import COLUMNS, place
 from ..format import count, duration, percent
 from ..tokens import hue
 from .measures import stages_at
+from .rows import records
 
 _MIN_BAR = 0.6
 
@@ -39,31 +40,32 @@ def inspector(frame: pd.DataFrame, wanted: float, size: str = "c4") -> Component
     added = {stage: tail.get(stage, 0.0) - base.get(stage, 0.0) for stage in stages}
     order = sorted(stages, key=lambda stage: -added[stage])
     widest = max([abs(each) for each in added.values()] + [1e-9])
-    values = {
+    bands = [_band(record) for record in records(frame[list(COLUMNS)])]
+    values: dict[str, Any] = {
         "base": {stage: _short(base.get(stage, 0.0)) for stage in stages},
         "stages": {stage: [_short(float(each)) for each in frame[stage]] for stage in stages},
         "percentiles": names,
-        "bands": [_band(row) for row in frame[list(COLUMNS)].itertuples(index=False)],
+        "bands": bands,
         "default": shown,
         "widest": _short(widest),
     }
     before, now = sum(base.values()), sum(tail.values())
     named = names[shown]
-    head = (("Stage", "w1"), ("p50", "r w2"), (named, "r w2"), ("added", ""))
+    follows = html.Span(named, **attributes({"data-percentile": ""}))
+    head: list[tuple[Node, str]] = [("Stage", "w1"), ("p50", "r w2"), (follows, "r w2"), ("added", "")]
     rows = [_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), widest) for stage in order]
     foot = html.Tr(
         [
             html.Th("Total", scope="row"),
             html.Td(duration(before), className="r now"),
-            html.Td(duration(now), className="r now", **{"data-total": ""}),
-            html.Td(duration(now - before, sign=True), className="bad", **{"data-added": ""}),
+            html.Td(duration(now), className="r now", **attributes({"data-total": ""})),
+            html.Td(duration(now - before, sign=True), className="bad", **attributes({"data-added": ""})),
         ]
     )
     body = table(head, rows, "Stages of the median and of the chosen percentile", css="insp", foot=foot)
-    _mark_percentile(body, named)
-    whole = html.Div(body, **{"data-inspector": json.dumps(values, separators=(",", ":"))})
-    sub = ["p50 → ", html.Span(named, **{"data-percentile": ""})]
-    band = html.Span(values["bands"][shown], **{"data-band": ""})
+    whole = html.Div(body, **attributes({"data-inspector": json.dumps(values, separators=(",", ":"))}))
+    sub = ["p50 → ", html.Span(named, **attributes({"data-percentile": ""}))]
+    band = html.Span(bands[shown], **attributes({"data-band": ""}))
     said = html.Span(_sentence(order[0], added, now - before, named))
     return card(
         "What the tail adds",
@@ -91,18 +93,11 @@ def _row(stage: str, before: float, now: float, widest: float) -> Component:
         [
             html.Th(html.Span([swatch(stage), label(stage)], className="nm"), scope="row"),
             html.Td(duration(before), className="r"),
-            html.Td(duration(now), className="r now", **{"data-now": ""}),
+            html.Td(duration(now), className="r now", **attributes({"data-now": ""})),
             html.Td(html.Span(bar, className=f"dv st-{hue(stage)}", title=duration(added, sign=True))),
         ],
-        **{"data-stage": stage},
+        **attributes({"data-stage": stage}),
     )
-
-
-def _mark_percentile(body: Component, named: str) -> None:
-    """Let the browser find the head of the column that follows the pointer."""
-    for cell in body.children.children[1].children.children:
-        if cell.children == named:
-            cell.children = html.Span(named, **{"data-percentile": ""})
 
 
 def _sentence(stage: str, added: dict[str, float], gap: float, named: str) -> list[Any]:
@@ -111,8 +106,9 @@ def _sentence(stage: str, added: dict[str, float], gap: float, named: str) -> li
     return [html.B(label(stage)), " explains ", html.B(percent(added[stage] / gap)), f" of the p50→{named} gap."]
 
 
-def _band(row: Any) -> str:
-    return f"{duration(float(row.low_seconds))} to {duration(float(row.high_seconds))}, n {count(int(row.n))}"
+def _band(record: dict[str, Any]) -> str:
+    low, high = float(record["low_seconds"]), float(record["high_seconds"])
+    return f"{duration(low)} to {duration(high)}, n {count(int(record['n']))}"
 
 
 def _short(value: float) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
@@ -12,11 +11,11 @@ from ...alerts.reader import SloStatus
 from ...core.stages import label, position
 from ..components import (
     Node,
+    attributes,
     card,
     delta,
     dominating,
     dot,
-    gauge,
     legend,
     link,
     pill,
@@ -28,7 +27,7 @@ from ..components import (
     tile,
     tiles,
 )
-from ..figures.budget import left_in_words
+from ..figures.budget import left_parts
 from ..format import count, duration, percent, span, target, times
 from ..tokens import hue
 from ..view import service_path, slo_path
@@ -38,6 +37,7 @@ from .page import Context, Page, panel
 from .pair import Comparison, compared, newest_pair
 from .rows import records
 from .service import tail_sentence
+from .slo import budget_gauge
 
 _MAX_FINDINGS = 3
 _JUDGED = 0.99
@@ -82,7 +82,7 @@ def render(context: Context) -> Page:
         _head(context, rows),
         panel("Findings", lambda: _findings(rows)),
         _tiles(context, rows),
-        panel("Services", lambda: _services(context, rows, shown)),
+        panel("Services", lambda: _services(rows, shown)),
     ]
     return Page("Overview · Stagelens", trail, body, "/")
 
@@ -142,7 +142,8 @@ def _regression_finding(row: Row) -> tuple[int, Component] | None:
     how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}"  # noqa: PLR2004 - what people call doubled
     title = f"p99 {how} with {pair.b_name}: {duration(judged.a_value)} → {duration(judged.b_value)}"
     href = row.context.view.link("/compare", svc=row.service)
-    return 1, _finding("Regression", "bad", f"{row.service} · {age} ago", title, ", ".join(causes) + ".", blamed, href)
+    about, causes_text = f"{row.service} · {age} ago", ", ".join(causes) + "."
+    return 1, _finding(pill("Regression", "bad"), about, title, causes_text, stage=blamed, href=href)
 
 
 def _slo_finding(row: Row) -> tuple[int, Component] | None:
@@ -151,7 +152,11 @@ def _slo_finding(row: Row) -> tuple[int, Component] | None:
         return None
     burning = found.state == "burning"
     if found.budget_left is not None and found.budget_left <= 0:
-        title = f"Error budget {left_in_words(found.budget_left)}" if found.budget_left < 0 else "Error budget spent"
+        title = (
+            f"Error budget overspent by {left_parts(found.budget_left)[0]}"
+            if found.budget_left
+            else "Error budget spent"
+        )
         title += f", burning {times(found.burn_1h)}" if found.burn_1h >= 1 else ""
     else:
         title = f"Burning {times(found.burn_1h)}"
@@ -166,16 +171,18 @@ def _slo_finding(row: Row) -> tuple[int, Component] | None:
     )
     kind = "bad" if burning else "warn"
     href = row.context.view.link(slo_path(found.slo.name))
-    return (0 if burning else 2), _finding("SLO", kind, f"{row.service} · now", title, text, blamed, href)
+    return (0 if burning else 2), _finding(
+        pill("SLO", kind), f"{row.service} · now", title, text, stage=blamed, href=href
+    )
 
 
-def _finding(badge: str, kind: str, about: str, title: str, text: str, stage: str, href: str) -> Component:
+def _finding(badge: Component, about: str, title: str, text: str, *, stage: str, href: str) -> Component:
     return link(
         [
             html.Span(className=f"g st-{hue(stage)}"),
             html.Div(
                 [
-                    html.Div([pill(badge, kind), html.Span(about)], className="m"),
+                    html.Div([badge, html.Span(about)], className="m"),
                     html.Div(title, className="t"),
                     html.Div(text, className="x"),
                 ]
@@ -206,7 +213,7 @@ def _tiles(context: Context, rows: list[Row]) -> Component:
                 count(total / context.seconds),
                 "/s",
                 delta(growth, worse_up=False, after="vs prev.") if growth is not None else f"{count(total)} requests",
-                spark([float(each) for each in everything["n"]]),
+                spark(context.rates(everything)),
             ),
             tile("Services meeting SLO", str(inside), f"of {len(promised)}", _at_risk(len(promised) - inside))
             if promised
@@ -238,9 +245,9 @@ def _fleet_waiting(rows: list[Row]) -> float | None:
     return sum(share * weight for share, weight in known if share is not None) / weights if weights else None
 
 
-def _services(context: Context, rows: list[Row], stages: list[str]) -> Component:
+def _services(rows: list[Row], stages: list[str]) -> Component:
     promised = any(row.slo for row in rows)
-    head: list[tuple[str, str]] = [
+    head: list[tuple[Node, str]] = [
         ("Service", ""),
         ("Status", "hide"),
         ("Requests", "r hide"),
@@ -274,11 +281,16 @@ def _service(row: Row, *, promised: bool) -> Component:
     rates = row.context.source.ask(
         row.context.source.read.quantiles_over_time, row.context.selection, (0.5, 0.99), row.context.axis.step
     )
-    where: Node = [stage_bar(now.tail_stages), dominating(now.tail_stages)] if now.tail_stages else _few(now)
+    where: Node | list[Node] = (
+        [stage_bar(now.tail_stages), dominating(now.tail_stages)] if now.tail_stages else _few(now)
+    )
     cells = [
         html.Td(name),
         html.Td(badge, className="hide"),
-        html.Td([_course(rates), " ", f"{count(now.requests / row.context.seconds)}/s"], className="r hide"),
+        html.Td(
+            [spark(row.context.rates(rates), css="spk"), " ", f"{count(now.requests / row.context.seconds)}/s"],
+            className="r hide",
+        ),
         html.Td(duration(now.p50), className="r hide"),
         html.Td(html.Span(duration(now.p99), className="n"), className="r"),
         html.Td(delta(row.p99_change), className="r hide"),
@@ -286,21 +298,17 @@ def _service(row: Row, *, promised: bool) -> Component:
         *(_budget(row.slo) if promised else []),
         html.Td(percent(now.error_ratio, 2), className="r hide"),
     ]
-    return html.Tr(cells, **{"data-href": href})
+    return html.Tr(cells, **attributes({"data-href": href}))
 
 
 def _few(now: Measures) -> Node:
     return html.Span(f"{now.requests} requests: p99 needs 1000", className="muted")
 
 
-def _course(frame: pd.DataFrame) -> Component | None:
-    return spark([float(each) for each in frame["n"]], css="spk") if len(frame) else None
-
-
 def _budget(found: SloStatus | None) -> list[Component]:
     if found is None or found.budget_left is None:
         return [html.Td("–", className="r muted hide")] * 2  # noqa: RUF001 - an en dash stands for unknown
     kind = {"burning": "bad", "at_risk": "warn"}.get(found.state, "")
-    left = html.Div([gauge(found.budget_left, kind), percent(found.budget_left)], className="gauge")
+    left = budget_gauge(found, kind)
     burn = html.Span(times(found.burn_1h), className=f"b {kind}" if kind else "")
     return [html.Td(left, className="r hide"), html.Td(burn, className="r hide")]

@@ -13,7 +13,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...collector.store import Selection
-from ..components import Node, card, empty
+from ..components import Node, attributes, card, empty
 from ..figures.time_axis import TimeAxis, step_for
 from ..format import span
 from ..source import Source
@@ -96,6 +96,14 @@ class Context:
         seconds = frame.attrs.get("step_seconds")
         return replace(self.axis, step=timedelta(seconds=float(seconds))) if seconds else self.axis
 
+    def rates(self, frame: pd.DataFrame) -> list[float]:
+        """Return the requests a second of every step of *frame*; the first and last step may be cut."""
+        if not len(frame):
+            return []
+        return [
+            float(each) for each in frame["n"].to_numpy(dtype=float) / self.axis_of(frame).covered_seconds(frame["at"])
+        ]
+
     @property
     def seconds(self) -> float:
         """The length of the shown time."""
@@ -136,7 +144,8 @@ def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Comp
                     f"{type(error).__name__}: the rest of the page is not affected. The log of the dashboard says more."
                 ),
                 html.Div(
-                    html.Button("Try again", className="btn", type="button", **{"data-do": "reload"}), className="acts"
+                    html.Button("Try again", className="btn", type="button", **attributes({"data-do": "reload"})),
+                    className="acts",
                 ),
             ],
             className="empty",

@@ -11,12 +11,12 @@ from dash.development.base_component import Component
 
 from ...core.names import STATUS_OK
 from ...core.stages import label
-from ..components import dominating, link, pill, stage_bar, swatch, table
+from ..components import Node, attributes, dominating, link, pill, stage_bar, swatch, table
 from ..format import duration, percent, rank
 from ..tokens import hue
 from ..view import View, trace_path
 
-_HEAD = (
+_HEAD: tuple[tuple[Node, str], ...] = (
     ("Time", "hide"),
     ("Trace", ""),
     ("Latency", "r"),
@@ -41,7 +41,7 @@ def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bo
         name: What is listed, for those who do not see it.
         with_service: Whether the service needs saying.
     """
-    head: Sequence[tuple[str, str]] = (*_HEAD[:2], ("Service", "hide"), *_HEAD[2:]) if with_service else _HEAD
+    head: Sequence[tuple[Node, str]] = (*_HEAD[:2], ("Service", "hide"), *_HEAD[2:]) if with_service else _HEAD
     rows = [_row(record, view, with_service=with_service) for record in records(frame)]
     return table(head, rows, name)
 
@@ -66,7 +66,7 @@ def _row(record: Mapping[str, Any], view: View, *, with_service: bool) -> Compon
         html.Td(_dominated(str(record["dominant"]), stages), className="hide"),
         html.Td(_status(str(record["status"])), className="r hide"),
     ]
-    return html.Tr([cell for cell in cells if cell is not None], **{"data-href": href})
+    return html.Tr([cell for cell in cells if cell is not None], **attributes({"data-href": href}))
 
 
 def _dominated(stage: str, stages: Mapping[str, float]) -> Component:

@@ -11,6 +11,7 @@ from dash.development.base_component import Component
 from ...core.stages import label
 from ..components import (
     Node,
+    attributes,
     card,
     delta,
     duration_tile,
@@ -23,7 +24,7 @@ from ..components import (
     tile,
     tiles,
 )
-from ..figures.budget import left_in_words
+from ..figures.budget import left_parts
 from ..format import count, duration, percent, rank, span, times
 from ..view import service_path, slo_path
 from .inspector import inspector
@@ -75,9 +76,8 @@ def _head(context: Context) -> Component:
     chips: list[Node] = [html.Span(service)]
     if found is not None:
         chips.append(link(status(found.state), href=context.view.link(slo_path(found.slo.name))))
-    for text in ([str(row["model"].iloc[0])] if len(row) else []) + [context.view.text("v") or newest]:
-        if text:
-            chips.append(pill(text, "out"))
+    model = str(row["model"].iloc[0]) if len(row) else ""
+    chips += [pill(text, "out") for text in (model, context.view.text("v") or newest) if text]
     return html.Div(
         [
             html.Div([html.H1(chips), html.P(context.young, className="sub") if context.young else None]),
@@ -102,12 +102,19 @@ def _tabs(context: Context) -> Component:
     service, view = context.service, context.view
     slo = context.source.slo_of(service or "")
     items = [
-        link("Breakdown", href=view.link(service_path(service or "")), className="on", **{"aria-current": "page"}),
+        link(
+            "Breakdown",
+            href=view.link(service_path(service or "")),
+            className="on",
+            **attributes({"aria-current": "page"}),
+        ),
         link("Compare", href=view.link("/compare", svc=service)),
         link("SLO", href=view.link(slo_path(slo.slo.name))) if slo else None,
         link("Traces", href=view.link("/traces", svc=service)),
     ]
-    return html.Nav([item for item in items if item is not None], className="tabs", **{"aria-label": "Of this service"})
+    return html.Nav(
+        [item for item in items if item is not None], className="tabs", **attributes({"aria-label": "Of this service"})
+    )
 
 
 def _tiles(context: Context, now: Measures) -> Component:
@@ -125,7 +132,7 @@ def _tiles(context: Context, now: Measures) -> Component:
                 count(rate),
                 "/s",
                 _against(ratio_of(rate, old_rate), now.requests, worse_up=False),
-                _course(courses, "n"),
+                spark(context.rates(courses)),
             ),
             duration_tile("p50", now.p50, _against(ratio_of(now.p50, before.p50)), _course(courses, "p50")),
             duration_tile("p99", now.p99, _p99_note(now, before), _course(courses, "p99")),
@@ -157,9 +164,7 @@ def _budget_tile(context: Context) -> Component | None:
         return None
     burning = found.burn_1h > 1
     below = [html.Span(f"burning {times(found.burn_1h)}", className="bad" if burning else "muted"), " · 1 h"]
-    if found.budget_left < 0:
-        return tile("Error budget", left_in_words(found.budget_left).removeprefix("overspent by "), "overspent", below)
-    return tile("Error budget", percent(found.budget_left), "left", below)
+    return tile("Error budget", *left_parts(found.budget_left), below)
 
 
 def _course(frame: pd.DataFrame, column: str) -> Component | None:

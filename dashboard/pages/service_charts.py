@@ -46,9 +46,11 @@ def percentile_card(context: Context, size: str = "c8") -> Component:
     y, x = view.choice("y", "time", "share"), view.choice("x", "tail", "even")
     tools = html.Span(
         [
-            switch("Scale", "y", {"time": "Time", "share": "Share"}, y, "percentile", "time"),
+            switch("Scale", "y", {"time": "Time", "share": "Share"}, y, chart_name="percentile", default="time"),
             html.Span(
-                switch("Percentile axis", "x", {"tail": "Tail", "even": "Even"}, x, "percentile", "tail"),
+                switch(
+                    "Percentile axis", "x", {"tail": "Tail", "even": "Even"}, x, chart_name="percentile", default="tail"
+                ),
                 className="hide",
             ),
         ],
@@ -92,7 +94,7 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
     spoken = f"Stages of the latency over time, {figure['subtitle']}."
     # On screen from the mean to the tail; the tail is the default.
     options = {value: OVER_TIME[value][0] for value in reversed(OVER_TIME)}
-    tools = switch("Percentile", "t", options, chosen, "over", "99")
+    tools = switch("Percentile", "t", options, chosen, chart_name="over", default="99")
     return card(
         "Breakdown over time", chart("over", figure, spoken, 290), sub=figure["subtitle"], tools=tools, size=size
     )
@@ -113,7 +115,7 @@ def heat_card(context: Context, size: str = "c6") -> Component:
     """Return every request over time."""
     by = context.view.choice("by", "stage", "count")
     figure = heat_chart(context)
-    tools = switch("Tint", "by", {"stage": "Stage", "count": "Count"}, by, "heat", "stage")
+    tools = switch("Tint", "by", {"stage": "Stage", "count": "Count"}, by, chart_name="heat", default="stage")
     stages = [label(each) for each in figure.pop("stages")]
     spoken = f"Every request by time and latency, tinted by the stage that dominates: {', '.join(stages)}."
     return card("Every request", chart("heat", figure, spoken, 290), sub=figure["subtitle"], tools=tools, size=size)
@@ -164,7 +166,7 @@ def _step_note(frame: pd.DataFrame, name: str, quantile: float | None, step: str
     text = f"{which} each {step}"
     usual = float(frame["n"].median()) if len(frame) else 0.0
     if quantile is not None and usual * (1 - quantile) < MIN_REQUESTS_ABOVE:
-        text += f" · about {count(usual)} requests each: rough"
+        text += f" · about {count(usual)} each, rough"
     return text
 
 

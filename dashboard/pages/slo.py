@@ -13,8 +13,23 @@ from ...alerts.burn import Tier, reachable, tiers
 from ...alerts.policy_file import default_policy
 from ...alerts.reader import Incident, SloStatus
 from ...core.stages import label
-from ..components import Node, card, chart, dot, empty, gauge, link, pill, status, swatch, table, tile, tiles
-from ..figures.budget import BurnLine, budget_figure, burn_figure, left_in_words
+from ..components import (
+    Node,
+    attributes,
+    card,
+    chart,
+    dot,
+    empty,
+    gauge,
+    link,
+    pill,
+    status,
+    swatch,
+    table,
+    tile,
+    tiles,
+)
+from ..figures.budget import BurnLine, budget_figure, burn_figure, left_parts
 from ..figures.time_axis import TimeAxis, step_for
 from ..format import TIMES, attained, axis_duration, count, duration, percent, span, target, times
 from ..tokens import hue
@@ -109,9 +124,7 @@ def _objective(context: Context, found: SloStatus, *, on: bool) -> Component:
     kind = {"burning": "bad", "at_risk": "warn"}.get(found.state, "")
     left: Node = "–"  # noqa: RUF001 - an en dash stands for unknown
     if found.budget_left is not None:
-        left = html.Div(
-            [gauge(found.budget_left, kind), html.Span(percent(found.budget_left), className="b")], className="gauge"
-        )
+        left = budget_gauge(found, kind)
     name = html.Div(
         [
             dot(found.state),
@@ -124,7 +137,14 @@ def _objective(context: Context, found: SloStatus, *, on: bool) -> Component:
         html.Td(left, className="r"),
         html.Td(html.Span(times(found.burn_1h), className=kind), className="r"),
     ]
-    return html.Tr(cells, className="on" if on else "", **{"data-href": href})
+    return html.Tr(cells, className="on" if on else "", **attributes({"data-href": href}))
+
+
+def budget_gauge(found: SloStatus, kind: str) -> Component:
+    """Return how much of the budget is left as a bar and a number; nothing is left of an overspent one."""
+    text, word = left_parts(found.budget_left)
+    shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
+    return html.Div([gauge(found.budget_left or 0.0, kind), shown], className="gauge")
 
 
 def _promise(found: SloStatus) -> str:
@@ -142,9 +162,6 @@ def _tiles(found: SloStatus) -> Component:
         if found.attained is not None
         else None
     )
-    left, unit = percent(found.budget_left), ""
-    if found.budget_left is not None and found.budget_left < 0:
-        left, unit = left_in_words(found.budget_left).removeprefix("overspent by "), "overspent"
     bad = (
         f"{count(max(found.bad_left, 0))} bad requests left"
         if found.bad_left > 0
@@ -154,7 +171,7 @@ def _tiles(found: SloStatus) -> Component:
         [
             tile("Objective", target(found.slo.objective), speed, f"{span(slo.window)} rolling"),
             tile("Attained", attained(found.attained), "", verdict),
-            tile("Budget left", left, unit, bad),
+            tile("Error budget", *left_parts(found.budget_left), bad),
             tile("At this pace", *_pace(found)),
         ]
     )
@@ -191,7 +208,7 @@ def _budget(context: Context, found: SloStatus) -> Component:
         exhausted_in=found.exhausted_in,
         versions=releases,
     )
-    spoken = f"{percent(found.budget_left)} of the error budget of {slo.name} is left."
+    spoken = f"Of the error budget of {slo.name}, {' is '.join(left_parts(found.budget_left))}."
     what = (
         f"requests over {axis_duration(slo.threshold_seconds)} or failed"
         if slo.threshold_seconds is not None
@@ -251,7 +268,7 @@ def _spent_row(record: dict[str, Any], widest: float) -> Component:
         html.Td(duration(float(record["bad_mean_seconds"])), className="r now"),
         html.Td(html.Span(bar, className=f"dv st-{hue(stage)}", title=duration(excess, sign=True))),
     ]
-    return html.Tr(cells, **{"data-stage": stage})
+    return html.Tr(cells, **attributes({"data-stage": stage}))
 
 
 def _burn(context: Context, found: SloStatus) -> Component:
@@ -345,4 +362,4 @@ def _incident(context: Context, found: Incident) -> Component:
         html.Td(span(end - found.since), className="r hide"),
     ]
     href = context.view.link(service_path(found.service))
-    return html.Tr(cells, **{"data-href": href})
+    return html.Tr(cells, **attributes({"data-href": href}))

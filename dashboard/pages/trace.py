@@ -14,7 +14,7 @@ from ...collector.store import KeptTrace, Selection
 from ...core.histogram import Histogram
 from ...core.names import STATUS_OK
 from ...core.stages import OVERHEAD, label
-from ..components import Node, card, link, pill, stage_bar, swatch, table
+from ..components import Node, attributes, card, link, pill, stage_bar, swatch, table
 from ..figures.parts import ticks
 from ..format import axis_duration, duration, enough, percent, rank, split_duration, times
 from ..tokens import hue
@@ -30,6 +30,8 @@ _KEPT = {"slow": "it is among the slowest", "error": "it failed", "uniform": "it
 # From here on a rank is worth the colour of trouble.
 _RARE = 0.99
 _MIN_JUDGED = 20
+# A note stands right of a bar that ends before it, else left, where there is more room. [percent of the lane]
+_MIDDLE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,21 @@ class Setting:
     def median_seconds(self) -> float:
         """The latency of the median request; zero when there is none."""
         return sum(self.median.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What stands beside a lane.
+
+    Args:
+        seconds: How long it took. [seconds]
+        rank: The share of requests whose stage took no longer; None when there are too few to say.
+        main: Whether the request is dominated by this stage.
+    """
+
+    seconds: float
+    rank: float | None
+    main: bool = False
 
 
 def render(context: Context, trace_id: str) -> Page:
@@ -150,7 +167,10 @@ def _head(context: Context, found: KeptTrace, setting: Setting, near: tuple[str 
         if trace_id:
             href = view.link(trace_path(trace_id))
             steps.append(
-                html.Span(link([text, html.Kbd(key, className="kbd hide")], href=href, className="btn"), **{marker: ""})
+                html.Span(
+                    link([text, html.Kbd(key, className="kbd hide")], href=href, className="btn"),
+                    **attributes({marker: ""}),
+                )
             )
     return html.Div([html.Div([html.H1(title), html.P(sub, className="sub")]), *steps], className="phead")
 
@@ -206,25 +226,17 @@ def _timeline(found: KeptTrace, setting: Setting) -> Component:
         for each in marks
         if each < whole * 0.97
     ]
-    head = html.Tr(
-        [
-            html.Th("Stage", className="w-name", scope="col"),
-            html.Th(
-                html.Div(axis, className="ax"),
-                className="lane",
-                scope="col",
-                **{"aria-label": "Time since the request came in"},
-            ),
-            html.Th("Time", className="r w-time", scope="col"),
-            html.Th("Rank", className="r w-rank hide", scope="col"),
-        ]
-    )
+    head: list[tuple[Node, str]] = [
+        ("Stage", "w-name"),
+        (html.Div(axis, className="ax", title="Time since the request came in"), "lane"),
+        ("Time", "r w-time"),
+        ("Rank", "r w-rank hide"),
+    ]
     rows = [
         _lane(span, whole, step, found, setting) for span in sorted(found.spans, key=lambda each: int(each["start_ns"]))
     ]
     rows += _overhead_row(found, setting, step / whole * 100)
-    body = table((), rows, "Stages of the request in time", css="wf")
-    body.children.children[1] = html.Thead(head)
+    body = table(head, rows, "Stages of the request in time", css="wf")
     foot = _foot(found)
     return card("Timeline", body, sub="dashed = median for this stage", foot=foot, size="c8", flush=True)
 
@@ -248,14 +260,14 @@ def _lane(span: Mapping[str, Any], whole: float, step: float, found: KeptTrace, 
     if note:
         side = (
             {"left": f"calc({left + width:.2f}% + 7px)"}
-            if left + width < 60
+            if left + width < _MIDDLE
             else {"right": f"calc({100 - left:.2f}% + 7px)"}
         )
         parts.append(html.Span(note, className="lb", style=side))
     place = _rank_of(setting.stages.get(stage), found.stages_ns.get(stage, 0) / _NS)
     name = str(span["name"])
     shown = label(stage) if name == stage else f"{label(stage)} · {name}"
-    return _row(stage, shown, parts, seconds, place, step / whole * 100, main=stage == found.dominant)
+    return _row(stage, shown, parts, step / whole * 100, Measured(seconds, place, main=stage == found.dominant))
 
 
 def _overhead_row(found: KeptTrace, setting: Setting, tick: float) -> list[Component]:
@@ -264,29 +276,14 @@ def _overhead_row(found: KeptTrace, setting: Setting, tick: float) -> list[Compo
     if not seconds:
         return []
     place = _rank_of(setting.stages.get(OVERHEAD), seconds)
+    note = html.Span("between the stages", className="lb", style={"left": "6px"})
     return [
-        _row(
-            OVERHEAD,
-            label(OVERHEAD),
-            [html.Span("between the stages", className="lb", style={"left": "6px"})],
-            seconds,
-            place,
-            tick,
-        )
+        _row(OVERHEAD, label(OVERHEAD), [note], tick, Measured(seconds, place)),
     ]
 
 
-def _row(
-    stage: str,
-    shown: str,
-    parts: Sequence[Component],
-    seconds: float,
-    place: float | None,
-    tick: float,
-    *,
-    main: bool = False,
-) -> Component:
-    rare = place is not None and place >= _RARE
+def _row(stage: str, shown: str, parts: Sequence[Component], tick: float, measured: Measured) -> Component:
+    rare = measured.rank is not None and measured.rank >= _RARE
     return html.Tr(
         [
             html.Th(html.Span([swatch(stage), html.Span(shown)], className="nm"), scope="row", title=shown),
@@ -294,11 +291,11 @@ def _row(
                 html.Div(list(parts), className=f"in st-{hue(stage)}", style={"--tick": f"{tick:.3f}%"}),
                 className="lane",
             ),
-            html.Td(duration(seconds), className="r b" if main or rare else "r"),
-            html.Td(html.Span(rank(place), className="bad b" if rare else "muted"), className="r hide"),
+            html.Td(duration(measured.seconds), className="r b" if measured.main or rare else "r"),
+            html.Td(html.Span(rank(measured.rank), className="bad b" if rare else "muted"), className="r hide"),
         ],
-        className="on" if main else "",
-        **{"data-stage": stage},
+        className="on" if measured.main else "",
+        **attributes({"data-stage": stage}),
     )
 
 

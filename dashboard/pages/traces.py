@@ -16,7 +16,7 @@ from ..view import service_path
 from .page import Context, Page
 from .rows import traces_table
 
-_LIMIT = 100
+_LIMIT = 50
 _HOW = "Agents keep the slowest requests of every series, errors, and a uniform share."
 
 
@@ -80,7 +80,7 @@ def _stage_menu(context: Context, base: Selection) -> Component:
     view, chosen = context.view, context.view.text("dom") or ""
     stages = sorted(context.source.ask(context.source.read.stage_latency, replace(base, status=None)), key=position)
     options = {"": ("Any stage", view.here(dom=None))} | {each: (label(each), view.here(dom=each)) for each in stages}
-    shown = [swatch(chosen), f"Mostly {label(chosen)}"] if chosen else ["Mostly any stage"]
+    shown: list[Node] = [swatch(chosen), f"Mostly {label(chosen)}"] if chosen else ["Mostly any stage"]
     return _menu(shown, options, chosen)
 
 

@@ -13,7 +13,7 @@ import httpx
 
 SEED = 2026
 LARGE_SHARE = 0.15
-SMALL_BYTES, LARGE_BYTES = range(256, 40 << 10), range(96 << 10, 512 << 10)
+SMALL_BYTES, LARGE_BYTES = range(256, 40 << 10), range(256 << 10, 768 << 10)
 MAX_IN_FLIGHT = 64
 
 
@@ -64,7 +64,7 @@ def main() -> None:
     """Read the options and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
-    parser.add_argument("--rate", type=float, default=20, help="requests a second (default 20)")
+    parser.add_argument("--rate", type=float, default=12, help="requests a second (default 12)")
     parser.add_argument("--seconds", type=float, default=3600, help="how long (default 3600 s)")
     options = parser.parse_args()
     try:

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
@@ -107,8 +106,8 @@ def alert_inbox(show: Callable[[str], None]) -> Generator[str]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(200)
             self.end_headers()
-            incident = json.loads(body)
-            show(incident.get("text") or incident.get("title") or json.dumps(incident)[:300])
+            message = json.loads(body)
+            show(f"{message['transition']}: {message['headline']}")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is http.server's
             """Stay silent: the alert itself is shown."""
@@ -137,17 +136,14 @@ def service_command(port: int) -> list[str]:
     return [*STAGELENS, "run", *stages, "--", *own]
 
 
-def wait_for_first_requests(dashboard_port: int, seconds: float = 60) -> None:
-    """Wait until the dashboard's overview has a service to show."""
+def wait_for_first_requests(collector_url: str, seconds: float = 60) -> None:
+    """Wait until the collector has kept the first requests, so that there is a page to see."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{dashboard_port}/healthz", timeout=2) as answer:
-                if json.load(answer).get("services"):
-                    return
-        except (OSError, ValueError, urllib.error.URLError):
-            pass
-        time.sleep(0.25)
+        with suppress(OSError), urllib.request.urlopen(f"{collector_url}/metrics", timeout=2) as answer:
+            if b"stagelens_collector_points_total{" in answer.read():
+                return
+        time.sleep(0.1)
 
 
 def demo(options: argparse.Namespace, stop: threading.Event) -> None:
@@ -156,7 +152,7 @@ def demo(options: argparse.Namespace, stop: threading.Event) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-demo-")))
         collector_port, dashboard_port = free_port(4318), free_port(options.port)
         service_port = free_port(8000)
-        dashboard_url = f"http://127.0.0.1:{dashboard_port}"
+        collector_url, dashboard_url = f"http://127.0.0.1:{collector_port}", f"http://127.0.0.1:{dashboard_port}"
         inbox = stack.enter_context(alert_inbox(lambda text: say(f"ALERT  {text}")))
 
         say("starting the collector, the dashboard and the alerts")
@@ -165,18 +161,18 @@ def demo(options: argparse.Namespace, stop: threading.Event) -> None:
         up += ["--collector-port", str(collector_port), "--dashboard-port", str(dashboard_port)]
         log = folder / "stagelens.log"
         server = stack.enter_context(process(up, log))
-        wait_for(f"{dashboard_url}/healthz", server, log)
+        wait_for(f"{dashboard_url}/", server, log)
 
         release = stack.enter_context(ExitStack())
         settings = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector_port}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector_url,
             "OTEL_SERVICE_NAME": "magika",
             "STAGELENS_EXPORT_INTERVAL": options.export_interval,
         }
         start_release(release, folder, service_port, settings, version=1)
         load = [sys.executable, "load.py", f"http://127.0.0.1:{service_port}/identify", "--rate", str(options.rate)]
         stack.enter_context(process(load, folder / "load.log"))
-        wait_for_first_requests(dashboard_port)
+        wait_for_first_requests(collector_url)
         say(f"open {dashboard_url}  (Ctrl-C stops everything)")
 
         if stop.wait(options.healthy_seconds):
@@ -207,7 +203,7 @@ def main() -> None:
     parser.add_argument(
         "--port", type=int, default=8600, help="of the dashboard; another if it is taken (default 8600)"
     )
-    parser.add_argument("--rate", type=float, default=20, help="requests a second (default 20)")
+    parser.add_argument("--rate", type=float, default=12, help="requests a second (default 12)")
     parser.add_argument("--healthy-seconds", type=float, default=60, help="how long version 1 runs (default 60 s)")
     parser.add_argument("--export-interval", default="2s", help="how often the service reports (default 2s)")
     options = parser.parse_args()

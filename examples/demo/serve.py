@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI, Request
 from magika import Magika
 
 MAX_CONTENT_BYTES = 1 << 20
-LARGE_CONTENT_BYTES = 48 << 10
+LARGE_CONTENT_BYTES = 128 << 10
 VERSION = int(os.environ.get("DEMO_VERSION", "1"))
 
 app = FastAPI(title="magika")
@@ -24,7 +24,7 @@ model = Magika()
 def prepare(content: bytes) -> bytes:
     """Cut the upload to what the model may see; version 2 also looks whether a large one is worth keeping."""
     if VERSION > 1 and len(content) > LARGE_CONTENT_BYTES:
-        lzma.compress(content, preset=7)
+        lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
     return content[:MAX_CONTENT_BYTES]
 
 

@@ -91,6 +91,22 @@ def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbo
     assert inbox.bodies[0]["incident"]["link"].startswith("http://dash.example/s/magika-demo?from=")
 
 
+def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
+    """Two that start at once over one database open one incident and send one message."""
+    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    second_store = Store.open(str(store.engine.url))
+    pair = [Alerts(AlertsConfig(slo_yaml, timedelta(milliseconds=50)), each) for each in (store, second_store)]
+    for alerts in pair:
+        alerts.start()
+    wait_until(lambda: any(row.state == "sent" for one in pair[0].reader.incidents() for row in one.deliveries))
+    for alerts in pair:
+        alerts.stop()
+    second_store.close()
+
+    assert len(pair[0].reader.incidents()) == 1
+    assert [body["transition"] for body in inbox.bodies] == ["opened"]
+
+
 def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
     """The SLOs of before are evaluated on, and the state says what is wrong."""
     alerts = Alerts(AlertsConfig(slo_yaml), store)

@@ -29,8 +29,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from stagelens.collector import http
 from stagelens.collector.config import CollectorConfig
+from stagelens.collector.health import Health
+from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.collector.store import Batch, Store
+from stagelens.collector.writer import UncommittedError, Writer
 from stagelens.core import names
 from stagelens.core.errors import ConfigError, StagelensError, StoreError
 
@@ -419,6 +422,44 @@ def test_a_collector_that_was_never_started_can_be_stopped(store: Store) -> None
     collector.stop()
     with pytest.raises(StagelensError, match="before it is started"):
         _ = collector.address
+
+
+def test_a_server_that_cannot_start_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ends while it starts ends the start, and leaves no thread behind."""
+
+    async def end(*_: object) -> None:
+        raise SystemExit(3)
+
+    monkeypatch.setattr("uvicorn.Server.startup", end)
+    before = threading.active_count()
+    with pytest.raises(StagelensError, match="ended while it started"):
+        Collector(CollectorConfig(port=0), store).start()
+
+    assert threading.active_count() == before
+
+
+def test_a_writer_at_its_end_takes_nothing_more(store: Store) -> None:
+    """A batch that comes too late is refused, so that its sender tries elsewhere or again."""
+    health = Health()
+    writer = Writer(store, max_batches=1, max_bytes=1, health=health, metrics=SelfMetrics(health))
+    writer.start()
+    writer.stop()
+    with pytest.raises(UncommittedError, match="shutting down"):
+        writer.submit(Batch("late"), 1)
+
+
+def test_a_writer_that_breaks_shows(served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the writer itself is not hidden behind a healthy face: /healthz says to restart."""
+
+    def broken(*_: object) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(http, "MAX_COMMIT_SECONDS", 0.5)
+    monkeypatch.setattr(served.collector.metrics, "committed", broken)
+    answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
+    sick = served.client.get("/healthz")
+
+    assert (answer.status_code, sick.status_code, "restart the collector" in sick.text) == (503, 503, True)
 
 
 def test_a_port_that_is_taken_is_named_with_the_cure(served: Any, store: Store) -> None:

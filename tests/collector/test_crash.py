@@ -30,7 +30,7 @@ sys.stdin.read()
 collector.stop()
 store.close()
 """
-KILLS = 6
+KILLS = 4
 SENDERS = 8
 
 

@@ -16,6 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from stagelens.collector import http
 from stagelens.collector.body import inflate
 from stagelens.collector.wire import TooLargeError
 from stagelens.core.errors import WireError
@@ -231,6 +232,40 @@ def test_a_client_that_leaves_early_does_no_harm(served: Any, bodies: Any, until
         )
     until(lambda: served.metric('stagelens_collector_requests_total{code="400",signal="metrics"}'))
 
+    assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
+
+
+def test_bodies_that_are_being_received_are_bounded_together(
+    serve: Callable[..., Any], bodies: Any, until: Callable[..., None]
+) -> None:
+    """A sender that is slow with a large body keeps its memory; another is asked to come back, and then served."""
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    served = serve(queue_bytes=len(body) + 100)
+    with socket.create_connection(served.collector.address, timeout=10) as connection:
+        head = f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:-1])
+        until(lambda: served.metric("stagelens_collector_receiving_bytes") == len(body) - 1)
+        refused = served.post("/v1/metrics", body)
+        connection.sendall(body[-1:])
+
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert served.post("/v1/metrics", body + b" ").status_code == 200
+    assert served.metric("stagelens_collector_receiving_bytes") == 0
+
+
+def test_a_fault_of_ours_is_a_500_and_no_more(served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected error is answered as a google.rpc.Status without its insides, and the next request is served."""
+
+    def broken(*_: object) -> None:
+        msg = "secret"
+        raise ArithmeticError(msg)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(http, "read_export", broken)
+        answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
+
+    assert (answer.status_code, answer.json()["code"], "secret" in answer.text) == (500, 13, False)
     assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
 
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector import json_wire
@@ -39,6 +39,7 @@ def with_attributes(**values: str) -> list[dict[str, Any]]:
     return [{"key": getattr(names, key), "value": {"stringValue": value}} for key, value in values.items()]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 def test_a_point_keeps_every_value(durations: list[float]) -> None:
     """A histogram comes out of OTLP as it went in."""
@@ -256,6 +257,14 @@ def test_dropped_requests_are_added_up(bodies: Any) -> None:
 
     assert reader.dropped == 5
     assert reader.tally.rejected == {"number": 2}
+
+
+def test_dropped_requests_must_be_a_counter(bodies: Any) -> None:
+    """A sum that may fall cannot be added up."""
+    total = {"aggregationTemporality": 1, "isMonotonic": False, "dataPoints": [{"asInt": "3"}]}
+    rejected, message = refused(bodies.request({"name": names.REQUESTS_DROPPED, "sum": total}))
+
+    assert (rejected, "record it with a counter" in message) == ({"type": 1}, True)
 
 
 def test_a_batch_may_not_fill_the_memory() -> None:

@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector import json_wire
 from stagelens.collector.points import Window
-from stagelens.collector.spans import MAX_SPANS_A_TRACE, TraceReader
+from stagelens.collector.spans import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, TraceReader
 from stagelens.collector.tally import Reason
 from stagelens.collector.wire import Attributes, ResourceSpans, Span
 from stagelens.core import names
@@ -194,6 +194,28 @@ def test_a_chain_of_spans_is_followed_once() -> None:
     assert chain(MAX_SPANS_A_TRACE + 1).tally.rejected == {Reason.SIZE: MAX_SPANS_A_TRACE + 1}
 
 
+def test_a_batch_has_a_limited_number_of_traces() -> None:
+    """Past five thousand traces the rest of a batch is refused."""
+    now = time.time_ns()
+    spans = [
+        Span(
+            trace_id=f"{number:032x}",
+            span_id="01" * 8,
+            parent_id="",
+            name="",
+            start_ns=now,
+            end_ns=now,
+            error=False,
+            attributes={names.KEPT_BECAUSE: "slow"},
+        )
+        for number in range(1, MAX_TRACES_A_BATCH + 3)
+    ]
+    reader = TraceReader(Window(0, now))
+    reader.read([ResourceSpans({}, spans, 0)])
+
+    assert (len(reader.traces), reader.tally.rejected) == (MAX_TRACES_A_BATCH, {Reason.SIZE: 2})
+
+
 def test_spans_of_other_scopes_are_counted_and_explained(bodies: Any) -> None:
     """The sender of a foreign span is told that only our scope is kept."""
     reader = read(bodies.spans(*bodies.trace(STAGES), scope="opentelemetry.instrumentation.requests"))
@@ -217,6 +239,7 @@ def test_attributes_are_safe_to_store(bodies: Any) -> None:
     assert len(kept) == 64
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["queue", "forward", "overhead", "rerank"]), st.integers(0, 10**12)))
 def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
     """Whatever the stages are, when they add up the trace is kept as it came."""

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 
 from stagelens.collector import json_wire, protobuf_wire
+from stagelens.collector.protobuf_bulk import SMALL_BYTES
 from stagelens.collector.wire import ResourceMetrics, ResourceSpans, TooLargeError
 from stagelens.core import names
 from stagelens.core.errors import WireError
@@ -123,6 +124,7 @@ def same_shape(value: Any) -> Any:
     return value
 
 
+@settings(deadline=None)
 @given(metrics_requests())
 def test_metrics_read_the_same_from_both_encodings(request: ExportMetricsServiceRequest) -> None:
     """Whatever a metrics request says, it says in protobuf and in JSON alike."""
@@ -131,6 +133,7 @@ def test_metrics_read_the_same_from_both_encodings(request: ExportMetricsService
     assert json_wire.read_metrics(as_json(request)) == binary
 
 
+@settings(deadline=None)
 @given(trace_requests())
 def test_spans_read_the_same_from_both_encodings(request: ExportTraceServiceRequest) -> None:
     """Whatever a trace request says, it says in protobuf and in JSON alike."""
@@ -246,6 +249,40 @@ def test_protobuf_of_countless_messages_is_too_large(read: Callable[[bytes], obj
         read(b"\x0a\x00" * 250_001)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_protobuf_of_countless_numbers_is_too_large(packed: bool) -> None:
+    """So is one of bucket counts without end, packed or each as a field of its own."""
+    counts = _field(2, bytes(2_100_000)) if packed else b"\x10\x00" * 2_100_000
+    metric = _field(10, _field(1, _field(8, counts)))
+    with pytest.raises(TooLargeError, match="send smaller batches"):
+        protobuf_wire.read_metrics(_field(1, _field(2, _field(2, metric))))
+
+
+def test_a_large_protobuf_body_is_read_whole() -> None:
+    """Size alone is no fault: a large body within the limits reads like a small one."""
+    request = ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name=names.STAGE_TIME)
+    for _ in range(3000):
+        metric.exponential_histogram.data_points.add().positive.bucket_counts.extend(range(200))
+    body = request.SerializeToString()
+    read = protobuf_wire.read_metrics(body)[0].metrics[0].histograms
+
+    assert len(body) > SMALL_BYTES
+    assert {len(point.counts) for point in read} == {200}
+    with pytest.raises(WireError):
+        protobuf_wire.read_metrics(body[:-1])
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.binary(max_size=200))
+def test_the_walk_over_a_large_body_ends(garbage: bytes) -> None:
+    """Whatever a large body holds, it is read or refused."""
+    try:
+        protobuf_wire.read_metrics(garbage * (SMALL_BYTES // max(len(garbage), 1) + 1))
+    except WireError:
+        return
+
+
 @pytest.mark.parametrize("body", [b"\x0a", b"\xff\xff\xff", b"\x0a\x05abc", b"\x0a\x04\x0a\x02\xff\xff"])
 def test_what_is_not_protobuf_is_refused(body: bytes) -> None:
     """Truncated and malformed protobuf raises a WireError."""
@@ -265,13 +302,13 @@ def test_protobuf_nested_without_end_is_refused() -> None:
     """An attribute of lists of lists, ten thousand deep, is refused instead of followed."""
     value = b""
     for _ in range(10_000):
-        value = b"\x2a" + _varint(len(value) + 1 + len(_varint(len(value)))) + b"\x0a" + _varint(len(value)) + value
-    pair = b"\x12" + _varint(len(value)) + value
-    resource = b"\x0a" + _varint(len(pair)) + pair
-    body = b"\x0a" + _varint(len(resource)) + resource
-    body = b"\x0a" + _varint(len(body)) + body
+        value = _field(5, _field(1, value))
     with pytest.raises(WireError):
-        protobuf_wire.read_metrics(body)
+        protobuf_wire.read_metrics(_field(1, _field(1, _field(1, _field(2, value)))))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:

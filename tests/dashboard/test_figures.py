@@ -6,7 +6,9 @@ import base64
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -254,8 +256,6 @@ def test_the_strip_shows_requests_a_second() -> None:
 
 def test_times_are_shown_in_the_reader_s_zone() -> None:
     """Plotly shows the numbers it gets as UTC: they are shifted before."""
-    from zoneinfo import ZoneInfo
-
     berlin = TimeAxis(AXIS.start, AXIS.end, AXIS.step, ZoneInfo("Europe/Berlin"))
 
     assert berlin.place(START) - AXIS.place(START) == timedelta(hours=1).total_seconds() * 1000
@@ -284,7 +284,7 @@ def test_labels_at_the_edge_do_not_touch() -> None:
     heights = [note["y"] for note in placed]
 
     assert len(placed) == 4
-    assert all(later - earlier >= 0.05 for earlier, later in zip(heights, heights[1:], strict=False))
+    assert all(later - earlier >= 0.05 for earlier, later in pairwise(heights))
 
 
 @given(st.floats(min_value=1e-6, max_value=100), st.integers(min_value=2, max_value=8))

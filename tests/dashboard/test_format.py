@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.dashboard import components, config, format as numbers, guard, tokens
+from stagelens.dashboard import components, config, guard, tokens
+from stagelens.dashboard import format as numbers
 from stagelens.dashboard.figures import budget, parts, time_axis
 from stagelens.dashboard.pages import service
 

@@ -23,7 +23,7 @@ def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
     return Dashboard(config, store).app.server.test_client()
 
 
-def test_only_loopback_may_be_open(filled: Store) -> None:
+def test_only_loopback_may_be_open() -> None:
     """Any other address needs a token or a proxy, and the message names both."""
     with pytest.raises(ConfigError) as refused:
         DashboardConfig(host="0.0.0.0")

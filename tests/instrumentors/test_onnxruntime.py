@@ -68,7 +68,7 @@ def test_magika_is_one_forward(in_a_request: Finished) -> None:
 
     assert answer.output.label == "python"
     assert in_a_request.stages() == ["load", "forward"]
-    assert in_a_request.facts() == {"@model": MODEL.stem, "@device": "cpu"}
+    assert in_a_request.facts() == {"@model": MODEL.parent.name, "@device": "cpu"}
 
 
 def test_every_way_to_run_a_session_is_forward(in_a_request: Finished, session: Any, feed: dict[str, Any]) -> None:
@@ -199,3 +199,18 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert answer.stdout == "Session.run\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/models/resnet50.onnx", "resnet50"),
+        ("/repository/ocr/3/model.onnx", "ocr"),
+        ("/wheel/magika/models/standard_v3_3/model.onnx", "standard_v3_3"),
+        ("model.onnx", "model"),
+        (str(Path.home() / "model.onnx"), "model"),
+    ],
+)
+def test_a_model_is_called_what_people_call_it(path: str, name: str) -> None:
+    """The file's name, or the folder's where every file is called model; never a person's home."""
+    assert module._name(path) == name

@@ -238,6 +238,19 @@ def test_a_reloaded_service_reports_before_and_after(
     assert len(sink.instances()) == 2
 
 
+def test_the_last_requests_before_sigterm_are_reported(
+    tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
+) -> None:
+    """A service that is stopped long before its next report leaves none of its requests behind."""
+    (tmp_path / "work.py").write_text(APP)
+    service = serve("work:app", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="1h")
+    for _ in range(3):
+        service.ask("/work")
+    service.stop()
+
+    until(lambda: sink.requests(http_route="/work") == 3, "the requests of the stopped service")
+
+
 def test_a_service_ends_as_it_does_without_us(tmp_path: Path, serve: Callable[..., Service]) -> None:
     """SIGTERM drains uvicorn; neither threads nor exit handlers of ours hold it up or change its exit code."""
     (tmp_path / "work.py").write_text(APP)

@@ -196,9 +196,12 @@ def test_stages_sent_coarser_than_latency_do_not_move_the_value(site: Callable[.
     row = one.store.read.breakdown(one.around(), [0.95]).iloc[0]
     whole = one.store.read.latency(one.around())
 
+    band = [each for each in requests if bucket_index(each.seconds, 2) == bucket_index(row["value_seconds"], 2)]
+
     assert row["value_seconds"] == whole.quantile(0.95).value  # type: ignore[union-attr]
     assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
-    assert row["queue"] > 0
+    assert row["n"] == len(band) >= 8
+    assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
 
 
 def test_time_nobody_claims_is_overhead(site: Callable[..., Site]) -> None:

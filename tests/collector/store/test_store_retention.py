@@ -61,6 +61,26 @@ def test_nothing_is_lost_or_doubled_at_the_seams(site: Callable[..., Site], ages
     assert one.store.read.latency(one.between(NOON - 40 * 3600, NOON + 40 * 3600)).count == len(ages)
 
 
+def test_nothing_is_forgotten_before_it_is_rolled_up(site: Callable[..., Site]) -> None:
+    """A tier that is to be kept for less time than its roll-up takes is kept until then."""
+    one = site(retention=Retention(seconds_10=timedelta(seconds=10), minutes=timedelta(minutes=1)))
+    for _ in range(8):
+        one.clock.now += 550
+        one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 15)] * 3)
+        one.store.maintain()
+
+    assert one.store.read.latency(one.around()).count == 24
+
+
+def test_what_comes_too_late_for_a_tier_is_not_written_to_it(site: Callable[..., Site]) -> None:
+    """A row older than a tier keeps goes to the coarser ones only."""
+    one = site(retention=SHORT)
+    one.store.maintain()
+    one.write([Request({"forward": 1_000_000}, NOON - 3 * 3600)])
+
+    assert (rows(one, 10), rows(one, 60), rows(one, 3600)) == (0, 3, 3)
+
+
 def test_steps_are_as_wide_as_what_is_left(site: Callable[..., Site]) -> None:
     """Where only hours are kept, a chart asked for by the minute has a point an hour, and says so."""
     one = site(retention=SHORT)

@@ -41,6 +41,13 @@ EVENTS = st.lists(
 )
 
 
+# Ends of a window: anywhere, and often where buckets of the coarser tiers begin.
+EDGES = st.one_of(
+    st.integers(START - 100, NOON + 100),
+    st.sampled_from([START - 3600, START, START + 3600, START + 7200, NOON - 120, NOON - 60, NOON, NOON + 3600]),
+)
+
+
 def contents(one: Site, tier: int, width: int, before: int) -> dict[tuple[Any, ...], Histogram]:
     """The rows of *tier* that start before *before*, added up in buckets of *width* seconds."""
     points = schema.points
@@ -112,7 +119,7 @@ def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Sit
 @settings(max_examples=25, deadline=None)
 @given(
     batches=st.lists(REQUESTS, min_size=1, max_size=4),
-    edges=st.tuples(st.integers(START - 100, NOON + 100), st.integers(START - 100, NOON + 100)),
+    edges=st.tuples(EDGES, EDGES),
     advance=st.integers(0, 7200),
 )
 def test_any_window_is_one_histogram_of_its_samples(
@@ -133,6 +140,16 @@ def test_any_window_is_one_histogram_of_its_samples(
 
     assert (found.buckets, found.zero) == (expected.buckets, expected.zero)
     assert found.sum == pytest.approx(expected.sum)
+
+
+@pytest.mark.parametrize("end", [NOON, NOON + 3600])
+def test_what_is_not_rolled_up_yet_is_read_from_finer_tiers(site: Callable[..., Site], end: int) -> None:
+    """A window that would fit whole hours is not answered from an hour that is still being filled."""
+    one = site()
+    one.write([Request({"forward": 1_000_000}, NOON - 100 * step) for step in range(1, 100)])
+    one.store.maintain()
+
+    assert one.store.read.latency(one.between(START, end)).count == 99
 
 
 def test_maintaining_again_changes_nothing(site: Callable[..., Site]) -> None:

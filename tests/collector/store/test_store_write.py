@@ -67,11 +67,12 @@ def test_a_clock_that_cannot_be_right_is_not_believed(site: Callable[..., Site],
 
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged(site: Callable[..., Site]) -> None:
-    """The error names the cure; nothing of the batch is counted; with space again the same batch is written."""
+    """The error names the cure; nothing of the batch is counted; with space again the same batch is written, its new service too."""
     one = site()
     one.write([Request({"forward": 1_000_000})] * 10)
     large = Batch(
-        "large", Fold().points([Request({"forward": step * 1_000_000}, NOON - step) for step in range(1, 3000)])
+        "large",
+        Fold().points([Request({"forward": step * 1_000_000}, NOON - step, Series("new")) for step in range(1, 3000)]),
     )
     pages = {"limit": 24}
 
@@ -87,6 +88,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(site: Callable[..., Sit
 
     assert (while_full, counted) == (10, [True])
     assert one.store.read.latency(one.around()).count == 10 + 2999
+    assert one.store.read.latency(one.around(service="new")).count == 2999
 
 
 def test_a_file_that_became_read_only_heals(site: Callable[..., Site]) -> None:
