@@ -67,15 +67,16 @@ def build(source: Source, config: DashboardConfig) -> Dash:
         enable_mcp=False,
     )
     app.layout = layout()
-    _connect(app, source)
+    _connect_browser(app)
+    _connect_server(app, source)
     server: flask.Flask = app.server
     transfer.compress(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, app.csp_hashes())
     return app
 
 
-def _connect(app: Dash, source: Source) -> None:
-    """Say what calls what."""
+def _connect_browser(app: Dash) -> None:
+    """Say what the browser does by itself: draw, beat, and take note of an arrival."""
     browser = "stagelens"
     app.clientside_callback(
         ClientsideFunction(browser, "slot"),
@@ -93,6 +94,10 @@ def _connect(app: Dash, source: Source) -> None:
     app.clientside_callback(
         ClientsideFunction(browser, "arrived"), Output("arrived", "data"), Input("root", "children")
     )
+
+
+def _connect_server(app: Dash, source: Source) -> None:
+    """Say what the server is asked: pages, and single charts."""
 
     @app.callback(
         Output("root", "children"),

@@ -241,9 +241,8 @@ def _foot(context: Context, state: StoreState) -> Component:
 
 
 def _jump() -> Component:
-    field = dcc.Input(type="text", placeholder="Service, page or trace id", autoComplete="off", debounce=True)
-    field = html.Div(field)
-    return html.Dialog([field, html.Ul()], id="jump", **attributes({"aria-label": "Jump to"}))
+    """The list fills itself in the browser, which also adds the field."""
+    return html.Dialog(html.Ul(), id="jump", **attributes({"aria-label": "Jump to"}))
 
 
 def _help() -> Component:

@@ -100,12 +100,12 @@ def _mark(marks: Marks, begun: int, session: Any) -> None:
 def describe(session: Any) -> tuple[str, str, int, str, str, int]:
     """Return the facts about *session*: its model and its device."""
     path = session._model_path  # noqa: SLF001 - there is no public name for it
-    model = _name(path) if path else session.get_modelmeta().graph_name
+    model = model_name(path) if path else session.get_modelmeta().graph_name
     return "@model", model, 0, "@device", _device(session.get_providers()[0]), 0
 
 
 @lru_cache(maxsize=256)
-def _name(path: str) -> str:
+def model_name(path: str) -> str:
     """Return the file's name without its ending, or where that says nothing (resnet/1/model.onnx) its folder's name."""
     folder, file = os.path.split(path)
     stem = os.path.splitext(file)[0]  # noqa: PTH122 - pathlib is not loaded by every host

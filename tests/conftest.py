@@ -18,7 +18,10 @@ ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
-    """A headless Chromium (for one module: its event loop would disturb the asyncio tests of others); where it may not be installed the test is skipped, never in CI."""
+    """A headless Chromium; where it may not be installed the test is skipped, never in CI.
+
+    For one module: while Playwright runs, its event loop is the one of this thread, and asyncio tests could not run.
+    """
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only the browser tests need it
 
     path = shutil.which("chromium") or shutil.which("google-chrome")

@@ -102,43 +102,59 @@
 
   // ---- jump: services and pages by name
 
+  // The field is ours and not React's: a component that is rendered anew while somebody types loses letters.
+  function jumpField(box) {
+    let field = box.querySelector("input");
+    if (field) return field;
+    field = document.createElement("input");
+    field.type = "text";
+    field.autocomplete = "off";
+    field.placeholder = "Service, page or trace id";
+    field.setAttribute("aria-label", "Service, page or trace id");
+    field.addEventListener("input", () => listed(box));
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") {
+        event.preventDefault();
+        const [found] = listed(box);
+        if (found) {
+          box.close();
+          app.go(found[1]);
+        }
+      } else if (event.key === "ArrowDown") {
+        event.preventDefault();
+        const link = box.querySelector("ul a");
+        if (link) link.focus();
+      }
+    });
+    box.prepend(field);
+    return field;
+  }
+
+  function listed(box) {
+    const text = box.querySelector("input").value.trim().toLowerCase();
+    const links = [...document.querySelectorAll("#side a[data-name]")].map((link) => [link.dataset.name, link.getAttribute("href")]);
+    const found = links.filter(([name]) => name.toLowerCase().includes(text));
+    if (/^[0-9a-f]{8,32}$/.test(text)) found.unshift([`Trace ${text}`, `/traces/${text}`]);
+    const items = found.slice(0, 12).map(([name, href], index) => {
+      const item = document.createElement("li");
+      const link = document.createElement("a");
+      link.href = href;
+      link.textContent = name;
+      link.className = index ? "" : "on";
+      item.append(link);
+      return item;
+    });
+    box.querySelector("ul").replaceChildren(...items);
+    return found;
+  }
+
   function jump() {
     const box = document.getElementById("jump");
-    const input = box.querySelector("input");
-    const list = box.querySelector("ul");
-    const links = [...document.querySelectorAll("#side a[href]")].map((link) => [link.dataset.name, link.getAttribute("href")]);
-    let items = [];
-    function show() {
-      const text = input.value.trim().toLowerCase();
-      items = links.filter(([name]) => name && name.toLowerCase().includes(text));
-      if (/^[0-9a-f]{8,32}$/.test(text)) items.unshift([`Trace ${text}`, `/traces/${text}`]);
-      list.replaceChildren(...items.slice(0, 12).map(([name, href], index) => {
-        const item = document.createElement("li");
-        const link = document.createElement("a");
-        link.href = href;
-        link.textContent = name;
-        if (!index) link.className = "on";
-        item.append(link);
-        return item;
-      }));
-    }
-    input.value = "";
-    input.oninput = show;
-    input.onkeydown = (event) => {
-      if (event.key === "Enter" && items.length) {
-        event.preventDefault();
-        box.close();
-        app.go(items[0][1]);
-      }
-      if (event.key === "ArrowDown") {
-        event.preventDefault();
-        const first = list.querySelector("a");
-        if (first) first.focus();
-      }
-    };
-    show();
+    const field = jumpField(box);
+    field.value = "";
     if (!box.open) box.showModal();
-    input.focus();
+    field.focus();
+    listed(box);
   }
 
   // ---- clicks

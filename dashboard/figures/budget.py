@@ -64,9 +64,7 @@ def budget_figure(
     ]
     shapes: list[Shape] = [level(0, "$bad", "solid")]
     version_shapes, notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
-    at = begin + (end - begin) * 0.22
-    pace: Annotation = {"font": {"size": 11, "color": "$faint"}, "xanchor": "left", "yanchor": "top", "yshift": -4}
-    notes.append(note("sustainable pace", at, 100 - 0.22 * (100 - pace_end), **pace))
+    notes.append(_pace_note(begin, end, pace_end))
     right, low = end, _LOWEST
     if len(left):
         low = _floor(min(float(left.min()), pace_end))
@@ -83,6 +81,13 @@ def budget_figure(
         "annotations": notes,
     }
     return {"data": data, "layout": layout}
+
+
+def _pace_note(begin: float, end: float, pace_end: float) -> Annotation:
+    """Name the line of the sustainable pace at a fifth of its way."""
+    style: Annotation = {"font": {"size": 11, "color": "$faint"}, "xanchor": "left", "yanchor": "top", "yshift": -4}
+    way = 0.22
+    return note("sustainable pace", begin + (end - begin) * way, 100 - way * (100 - pace_end), **style)
 
 
 def _floor(lowest: float) -> float:
@@ -167,8 +172,10 @@ def left_parts(ratio: float | None) -> tuple[str, str]:
     """
     if ratio is not None and ratio < 0:
         return percent(-ratio), "overspent"
-    # Something was spent: 99.8 % is not 100 %.
-    return percent(ratio, 1 if ratio is not None and _NEARLY_ALL < ratio < 1 else 0), "left"
+    if ratio is not None and _NEARLY_ALL < ratio < 1:
+        # Something was spent: cut, not rounded, because 99.98 % is not 100 %.
+        return percent(np.floor(ratio * 1000) / 1000, 1), "left"
+    return percent(ratio), "left"
 
 
 def _burn(series: pd.DataFrame, window: timedelta, objective: float) -> np.ndarray:

@@ -16,7 +16,7 @@ import pandas as pd
 from ...core.stages import label, position
 from ..format import axis_duration
 from ..tokens import stage_colour
-from .parts import Annotation, Figure, Shape, Trace, f4, f8, level, line, log_ticks, note, raw, releases, safe
+from .parts import Annotation, Figure, Trace, f4, f8, level, line, log_ticks, note, raw, releases, safe
 from .time_axis import TimeAxis, gaps_filled
 
 # Six rows a doubling: with 120 columns well below 8 000 cells.
@@ -53,15 +53,8 @@ def heat_figure(
     low, high = grid.edges[0], grid.edges[-1]
     notes += _quantile_names(quantiles)
     if threshold_seconds is not None and low < threshold_seconds < high:
-        shapes.append(_promise(threshold_seconds))
-        style: Annotation = {
-            "font": {"size": 11, "color": "$bad"},
-            "bgcolor": "$surface@.8",
-            "borderpad": 1,
-            "xshift": 4,
-        }
-        place = float(np.log10(threshold_seconds))
-        notes.append(note("SLO", 0, place, xref="paper", xanchor="left", yanchor="bottom", **style))
+        shapes.append(level(threshold_seconds, "$bad"))
+        notes.append(_promise(threshold_seconds))
     layout = {
         "margin": {"l": 50, "r": 34, "t": 22, "b": 24},
         "hovermode": "closest",
@@ -187,5 +180,7 @@ def _diamonds(exemplars: Sequence[Mapping[str, Any]], axis: TimeAxis) -> list[Tr
     ]
 
 
-def _promise(threshold_seconds: float) -> Shape:
-    return level(threshold_seconds, "$bad")
+def _promise(threshold_seconds: float) -> Annotation:
+    style: Annotation = {"font": {"size": 11, "color": "$bad"}, "bgcolor": "$surface@.8", "borderpad": 1, "xshift": 4}
+    place = float(np.log10(threshold_seconds))
+    return {**note("SLO", 0, place, xref="paper"), "xanchor": "left", "yanchor": "bottom", **style}

@@ -54,14 +54,7 @@ def inspector(frame: pd.DataFrame, wanted: float, size: str = "c4") -> Component
     follows = html.Span(named, **attributes({"data-percentile": ""}))
     head: list[tuple[Node, str]] = [("Stage", "w1"), ("p50", "r w2"), (follows, "r w2"), ("added", "")]
     rows = [_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), widest) for stage in order]
-    foot = html.Tr(
-        [
-            html.Th("Total", scope="row"),
-            html.Td(duration(before), className="r now"),
-            html.Td(duration(now), className="r now", **attributes({"data-total": ""})),
-            html.Td(duration(now - before, sign=True), className="bad", **attributes({"data-added": ""})),
-        ]
-    )
+    foot = _total(before, now)
     body = table(head, rows, "Stages of the median and of the chosen percentile", css="insp", foot=foot)
     whole = html.Div(body, **attributes({"data-inspector": json.dumps(values, separators=(",", ":"))}))
     sub = ["p50 → ", html.Span(named, **attributes({"data-percentile": ""}))]
@@ -97,6 +90,17 @@ def _row(stage: str, before: float, now: float, widest: float) -> Component:
             html.Td(html.Span(bar, className=f"dv st-{hue(stage)}", title=duration(added, sign=True))),
         ],
         **attributes({"data-stage": stage}),
+    )
+
+
+def _total(before: float, now: float) -> Component:
+    return html.Tr(
+        [
+            html.Th("Total", scope="row"),
+            html.Td(duration(before), className="r now"),
+            html.Td(duration(now), className="r now", **attributes({"data-total": ""})),
+            html.Td(duration(now - before, sign=True), className="bad", **attributes({"data-added": ""})),
+        ]
     )
 
 

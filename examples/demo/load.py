@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 
 SEED = 2026
-LARGE_SHARE = 0.15
-SMALL_BYTES, LARGE_BYTES = range(256, 40 << 10), range(256 << 10, 768 << 10)
+LARGE_SHARE = 0.12
+SMALL_BYTES, LARGE_BYTES = range(256, 40 << 10), range(320 << 10, 1 << 20)
 MAX_IN_FLIGHT = 64
 
 
 def files(choice: random.Random, count: int = 400) -> list[bytes]:
-    """Read *count* files of this Python's own library, 15 % of them large."""
+    """Read *count* files of this Python's own library, 12 % of them large."""
     library = Path(sysconfig.get_path("stdlib"))
     sizes = {path: path.stat().st_size for path in sorted(library.rglob("*")) if _is_own(path, library)}
     small = [path for path, size in sizes.items() if size in SMALL_BYTES]

@@ -15,6 +15,7 @@ from magika import Magika
 
 MAX_CONTENT_BYTES = 1 << 20
 LARGE_CONTENT_BYTES = 128 << 10
+PRESETS = (6, 9 | lzma.PRESET_EXTREME)
 VERSION = int(os.environ.get("DEMO_VERSION", "1"))
 
 app = FastAPI(title="magika")
@@ -22,9 +23,9 @@ model = Magika()
 
 
 def prepare(content: bytes) -> bytes:
-    """Cut the upload to what the model may see; version 2 also looks whether a large one is worth keeping."""
+    """Cut the upload to what the model may see; version 2 also looks how small a large one could be stored."""
     if VERSION > 1 and len(content) > LARGE_CONTENT_BYTES:
-        lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
+        min((lzma.compress(content, preset=preset) for preset in PRESETS), key=len)
     return content[:MAX_CONTENT_BYTES]
 
 

@@ -1,4 +1,4 @@
-"""One filled store, one dashboard and one browser for all tests of the pages."""
+"""One filled store and one dashboard for all tests of the pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.alerts.slo_file import LiveFile
@@ -80,12 +79,3 @@ def base(dashboard: Dashboard) -> str:
     """The address of the dashboard."""
     host, port = dashboard.address
     return f"http://{host}:{port}"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium, headless."""
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        yield started
-        started.close()

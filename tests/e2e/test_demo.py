@@ -19,6 +19,8 @@ ROOT = Path(__file__).parent.parent.parent
 ARTIFACTS = ROOT / "artifacts"
 # The alert needs the release, about a minute of bad requests, and the next evaluation.
 PATIENCE_SECONDS = 200
+# On a busy machine version 1 may be slow as well, for another reason: only this alert is the planted one's.
+BLAMED = r"ALERT  \w+: (magika.*preprocess.*)"
 
 
 class Demo:
@@ -70,7 +72,7 @@ def demo() -> Generator[Demo]:
     """The demo, up to and including the alert."""
     running = Demo()
     try:
-        running.wait_for(r"ALERT  \S")
+        running.wait_for(BLAMED)
         yield running
     finally:
         if running.process.poll() is None:
@@ -92,11 +94,10 @@ def page(browser: Browser) -> Generator[Page]:
 
 
 def test_the_alert_names_the_planted_stage(demo: Demo) -> None:
-    """Whoever is woken reads which stage grew."""
-    alert = demo.wait_for(r"ALERT  (.*)")[1]
+    """Whoever is woken reads which stage grew, and with which version."""
+    alert = demo.wait_for(BLAMED)[1]
 
-    assert "magika" in alert
-    assert "reprocess" in alert
+    assert "2.0.0" in alert
 
 
 def test_the_overview_blames_the_planted_stage(page: Page, url: str) -> None:

@@ -213,4 +213,4 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
 )
 def test_a_model_is_called_what_people_call_it(path: str, name: str) -> None:
     """The file's name, or the folder's where every file is called model; never a person's home."""
-    assert module._name(path) == name
+    assert module.model_name(path) == name
