@@ -12,7 +12,7 @@ from . import burn
 from .burn import Tier
 from .measure import Measurement
 from .message import Finding
-from .regression import MIN_TAIL, StageGrowth, blame, verdict
+from .regression import StageGrowth, blame, highest_quantile, verdict
 from .slo import Slo
 
 # How far back the beginning of the trouble, and its cause, are looked for.
@@ -24,7 +24,6 @@ _CALM_BEFORE = timedelta(minutes=15)
 _BEFORE_RELEASE, _AFTER_RELEASE = timedelta(minutes=2), timedelta(minutes=30)
 # Two bad stretches with less between them are one.
 _MAX_GAP = timedelta(minutes=5)
-_QUANTILES = (0.999, 0.99, 0.95, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +159,10 @@ def _release(read: Reader, slo: Slo, began: datetime, now: datetime) -> Growth |
 
 def _compare(read: Reader, old: Selection, new: Selection, slo: Slo) -> Growth | None:
     slower, faster = read.latency(new), read.latency(old)
-    quantile = _quantile(slo, min(slower.count, faster.count))
+    quantile = highest_quantile(min(slower.count, faster.count), slo.objective)
     if quantile is None or verdict(faster, slower, quantile).kind != "regression":
         return None
     return Growth(blame(read.compare(old, new, quantile)), str(new.version), quantile)
-
-
-def _quantile(slo: Slo, n: int) -> float | None:
-    """Return the highest quantile, not above the objective, that *n* requests can bear."""
-    candidates = [q for q in _QUANTILES if q <= slo.objective] or [_QUANTILES[-1]]
-    return next((q for q in candidates if n * (1 - q) >= MIN_TAIL - 1e-9), None)
 
 
 def _milliseconds(at: datetime) -> int:

@@ -26,6 +26,8 @@ Kind = Literal["regression", "improvement", "same", "not_enough"]
 
 # A percentile is drawn, and judged, with at least so many requests beyond it.
 MIN_TAIL = 10
+# Where a comparison looks when nobody says where.
+QUANTILES = (0.999, 0.99, 0.95, 0.9)
 # What nobody would act on is the same.
 MIN_CHANGE = 0.03
 
@@ -92,6 +94,16 @@ def verdict(
     enough = min(a_n, b_n) * (1 - quantile) >= MIN_TAIL - 1e-9
     kind = _judge(ratio, ratio_low, ratio_high, min_change) if enough else "not_enough"
     return Verdict(kind, low.value, high.value, ratio, ratio_low, ratio_high, a_n, b_n)
+
+
+def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
+    """Return the highest quantile that *count* requests can bear, not above *ceiling*; None when they bear none.
+
+    >>> highest_quantile(1000), highest_quantile(725), highest_quantile(50)
+    (0.99, 0.95, None)
+    """
+    candidates = [quantile for quantile in QUANTILES if quantile <= ceiling] or [QUANTILES[-1]]
+    return next((quantile for quantile in candidates if count * (1 - quantile) >= MIN_TAIL - 1e-9), None)
 
 
 def interval(histogram: Histogram, quantile: float, confidence: float = 0.95) -> Estimate | None:

@@ -173,9 +173,10 @@ def last_data(context: Context, state: StoreState) -> datetime | None:
 def _entry(context: Context, text: str, path: str, icon: str, *, on: bool) -> Component:
     parts: list[Node] = [html.I(className=f"ic ic-{icon}"), html.Span(text, className="t")]
     if path == "/slo":
-        risky = sum(each.state in {"burning", "at_risk"} for each in context.source.slos())
-        burning = any(each.state == "burning" for each in context.source.slos())
-        parts.append(html.Span(f"{risky} at risk", className="cnt bad" if burning else "cnt") if risky else None)
+        states = [each.state for each in context.source.slos()]
+        burning, risky = states.count("burning"), states.count("at_risk")
+        said = f"{burning} burning" if burning else f"{risky} at risk"
+        parts.append(html.Span(said, className="cnt bad" if burning else "cnt") if burning or risky else None)
     current = {"aria-current": "page"} if on else {}
     return link(
         parts,

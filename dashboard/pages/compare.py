@@ -19,7 +19,7 @@ from .page import Context, Page, nothing, panel
 from .pair import Comparison, Pair, chosen_pair, compared, newest_pair
 from .rows import records
 
-_JUDGED = {"99": 0.99, "50": 0.5, "95": 0.95, "99.9": 0.999}
+_JUDGED = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
 _WORDS = {
     "regression": ("Regression", "bad"),
     "improvement": ("Improvement", "good"),
@@ -54,8 +54,7 @@ def render(context: Context) -> Page:
             [_head(context, None), _no_pair(context, a, b)],
             "/compare",
         )
-    quantile = _JUDGED[view.choice("p", *_JUDGED)]
-    judged = compared(context, pair, quantile)
+    judged = compared(context, pair, _JUDGED.get(view.text("p") or ""))
     charts = [
         panel("What B adds, by percentile", lambda: _delta_card(context, pair), "c7"),
         panel("Blame", lambda: _blame_card(context, judged), "c5"),
@@ -79,7 +78,7 @@ def _choose(context: Context) -> Page:
     )
     body: Node
     if rows:
-        titles = (("Service", ""), ("Newest against the one before", ""), ("p99", "r hide"), ("Verdict", "r"))
+        titles = (("Service", ""), ("Newest against the one before", ""), ("Latency", "r hide"), ("Verdict", "r"))
         body = card("Services with two versions", table(titles, rows, "Services with two versions"), flush=True)
     else:
         body = nothing("Nothing to compare yet", "A service shows here once a second version of it has been seen.")
@@ -87,13 +86,16 @@ def _choose(context: Context) -> Page:
 
 
 def _choice(context: Context, pair: Pair) -> Component:
-    judged = compared(context, pair, 0.99).verdict
+    found = compared(context, pair)
+    judged = found.verdict
     href = context.view.link("/compare", svc=context.service)
     word, kind = _WORDS[judged.kind]
     cells = [
         html.Td(link(context.service, href=href, className="n")),
         html.Td(f"{pair.a_name} → {pair.b_name}"),
-        html.Td(f"{duration(judged.a_value)} → {duration(judged.b_value)}", className="r hide"),
+        html.Td(
+            f"{percentile(found.quantile)} {duration(judged.a_value)} → {duration(judged.b_value)}", className="r hide"
+        ),
         html.Td(pill(word, kind), className="r"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
@@ -217,11 +219,9 @@ def _few() -> Component:
 
 def _blame_card(context: Context, judged: Comparison) -> Component:
     view = context.view
-    options = {
-        value: (percentile(_JUDGED[value]), view.here(p=None if value == "99" else value))
-        for value in ("50", "95", "99", "99.9")
-    }
-    tools = link_tabs("Percentile", options, view.choice("p", *_JUDGED))
+    options = {value: (percentile(quantile), view.here(p=value)) for value, quantile in _JUDGED.items()}
+    chosen = next(value for value, quantile in _JUDGED.items() if quantile == judged.quantile)
+    tools = link_tabs("Percentile", options, chosen)
     frame = judged.stages
     widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])
     lowest = min([float(each) for each in frame["delta_seconds"]] + [0.0])

@@ -28,19 +28,18 @@ from ..components import (
     tiles,
 )
 from ..figures.budget import left_parts
-from ..format import count, duration, percent, span, target, times
+from ..format import count, duration, percent, percentile, span, target, times
 from ..tokens import hue
 from ..view import service_path, slo_path
 from .empty import no_data
 from .measures import Measures, measure
 from .page import Context, Page, panel
-from .pair import Comparison, compared, newest_pair
+from .pair import WANTED, Comparison, compared, newest_pair
 from .rows import records
 from .service import tail_sentence
 from .slo import budget_gauge
 
 _MAX_FINDINGS = 3
-_JUDGED = 0.99
 _LEGEND = 6
 
 
@@ -64,8 +63,9 @@ class Row:
     def p99_change(self) -> float | None:
         """How much p99 changed: against the window before, or against the version before where there is none."""
         against = ratio_of(self.now.p99, self.before.p99)
-        if against is None and self.change is not None and self.change.verdict.kind != "not_enough":
-            ratio = self.change.verdict.ratio
+        change = self.change
+        if against is None and change is not None and change.quantile == WANTED and change.verdict.kind != "not_enough":
+            ratio = change.verdict.ratio
             return None if ratio is None else ratio - 1
         return against
 
@@ -97,7 +97,7 @@ def _row(context: Context, record: dict[str, object]) -> Row:
         now=measure(own.source, own.selection),
         before=measure(own.source, own.previous),
         slo=own.source.slo_of(service),
-        change=compared(own, pair, _JUDGED) if pair else None,
+        change=compared(own, pair) if pair else None,
     )
 
 
@@ -140,7 +140,7 @@ def _regression_finding(row: Row) -> tuple[int, Component] | None:
     age = span(row.context.source.now() - seen.to_pydatetime())
     ratio = judged.ratio or 1.0
     how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}"  # noqa: PLR2004 - what people call doubled
-    title = f"p99 {how} with {pair.b_name}: {duration(judged.a_value)} → {duration(judged.b_value)}"
+    title = f"{percentile(row.change.quantile)} {how} with {pair.b_name}: {duration(judged.a_value)} → {duration(judged.b_value)}"
     href = row.context.view.link("/compare", svc=row.service)
     about, causes_text = f"{row.service} · {age} ago", ", ".join(causes) + "."
     return 1, _finding(pill("Regression", "bad"), about, title, causes_text, stage=blamed, href=href)

@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 
 import pandas as pd
 
-from ...alerts.regression import StageGrowth, Verdict, blame, verdict
+from ...alerts.regression import StageGrowth, Verdict, blame, highest_quantile, verdict
 from ...collector.store import Selection
 from ...core.errors import ConfigError
 from ...core.settings import parse_duration
 from .page import Context
 
+# The percentile everybody asks for.
+WANTED = 0.99
 # A version is judged by what it does now: at most its last week.
 _LIFETIME = pd.Timedelta(days=7)
 
@@ -67,10 +69,11 @@ def chosen_pair(context: Context, a: str, b: str) -> Pair | None:
     return Pair(first, second, a, b) if first and second else None
 
 
-def compared(context: Context, pair: Pair, quantile: float) -> Comparison:
-    """Judge *pair* at *quantile*."""
+def compared(context: Context, pair: Pair, quantile: float | None = None) -> Comparison:
+    """Judge *pair* at *quantile*, or at p99 and below it at the highest percentile that the requests can bear."""
     source = context.source
     a, b = source.ask(source.read.latency, pair.a), source.ask(source.read.latency, pair.b)
+    quantile = quantile or highest_quantile(min(a.count, b.count)) or WANTED
     stages = source.ask(source.read.compare, pair.a, pair.b, quantile)
     return Comparison(pair, quantile, verdict(a, b, quantile), stages, blame(stages) if len(stages) else ())
 
