@@ -254,5 +254,6 @@ def proxy_wait_ns(header: bytes, now_ns: int) -> int:
         return 0
     number = float(match[1])
     unit_ns = next(unit for floor, unit in _UNITS_NS if number >= floor)
-    waited = now_ns - round(number * unit_ns)
+    # A float holds seconds since 1970 to a quarter of a microsecond.
+    waited = now_ns - round(number * unit_ns / 1000) * 1000
     return waited if 0 <= waited <= MAX_PROXY_WAIT_NS else 0
