@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from ..collector.store import Store
 from . import findings, incidents, lease
@@ -20,6 +20,8 @@ from .slo_file import Definitions
 log = logging.getLogger(__name__)
 
 LEASE = "evaluate"
+# How long an incident that is over can be looked up: as long as the store keeps the hours it happened in.
+KEPT = timedelta(days=395)
 
 
 class Evaluator:
@@ -51,6 +53,7 @@ class Evaluator:
         with self._store.transaction() as connection:
             if not lease.hold(connection, LEASE, self._holder, now.timestamp(), self._lease_seconds):
                 return []
+            incidents.forget(connection, (now - KEPT).timestamp())
         told: list[Step | None] = []
         broken: list[Exception] = []
         for slo in definitions.slos:

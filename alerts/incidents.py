@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from . import outbox
 from .message import Ending, Finding, Message, Transition
 from .policy_file import Patience
-from .schema import incidents
+from .schema import incidents, transitions
+from .schema import outbox as deliveries
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,14 @@ def apply(connection: Connection, step: Step, channels: Sequence[str], now: floa
         connection.execute(insert(incidents).values(**values))
     if step.transition is not None:
         outbox.record(connection, message_of(record, step.transition, now), channels)
+
+
+def forget(connection: Connection, before: float) -> None:
+    """Delete the incidents that ended before *before*, and what was told of them; *before* is in Unix seconds."""
+    over = select(incidents.c.id).where(incidents.c.resolved_at < before)
+    for table in (deliveries, transitions):
+        connection.execute(delete(table).where(table.c.incident.in_(over)))
+    connection.execute(delete(incidents).where(incidents.c.resolved_at < before))
 
 
 def message_of(record: Record, transition: Transition, now: float) -> Message:

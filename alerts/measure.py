@@ -79,8 +79,10 @@ def _count(read: Reader, slo: Slo, start: datetime, end: datetime) -> Counts:
 
 
 def _covered(read: Reader, slo: Slo, now: datetime) -> float:
-    """Return the share of the SLO's window in which the service was seen."""
+    """Return the share of the SLO's window in which what it is about was seen."""
     seen = read.versions(slo.select(now - slo.window, now))
+    if slo.version is not None:
+        seen = seen[seen["version"] == slo.version]
     if seen.empty:
         return 1.0
     first = seen["first_seen"].min().to_pydatetime().astimezone(UTC)

@@ -187,7 +187,8 @@ class Intake:
 
     def _read(self, request: Request, signal: Signal, media_type: str, body: bytes) -> Export:
         now = int(self._clock())
-        oldest = now - int(self._config.retention.seconds_10.total_seconds())
+        # Of what is older, the name may be forgotten already: a retry would count twice.
+        oldest = now - int(self._config.retention.batches.total_seconds())
         inflated = inflate(body, request.headers.get("content-encoding", ""), self._config.max_inflated_bytes)
         name = request.headers.get(names.BATCH_HEADER)
         return read_export(signal, media_type, inflated, name, Window(oldest, now + _AHEAD_SECONDS))

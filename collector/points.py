@@ -47,7 +47,7 @@ class Window:
         """
         at = time_ns // _NANOSECONDS
         if at < self.oldest:
-            msg = f"its time, {at} s after 1970, is older than the collector keeps ({self.oldest}); check the sender's clock"
+            msg = f"its time, {at} s after 1970, is too long ago, before {self.oldest}; check the sender's clock"
             raise RejectedError(Reason.TIME, msg)
         if at > self.newest:
             msg = f"its time, {at} s after 1970, is more than a day ahead ({self.newest}); check the sender's clock"

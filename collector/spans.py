@@ -88,6 +88,7 @@ class TraceReader:
         stages_ns = _stages_ns(root)
         return KeptTrace(
             trace_id=root.trace_id,
+            span_id=root.span_id,
             series=reader.series(root.attributes, error=root.error),
             started_ns=root.start_ns,
             duration_ns=root.end_ns - root.start_ns,

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 PART = "committing to the store"
 # A transaction holds the writer lock: long enough to share its fsync, short enough to leave room for others.
-MAX_POINTS_A_COMMIT = 20_000
+MAX_ROWS_A_COMMIT = 20_000
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
@@ -149,10 +149,10 @@ class Writer:
             self._pause()
             self._changed.wait_for(lambda: self._queue or self._stopping)
             group: list[_Waiting] = []
-            points = 0
+            rows = 0
             for waiting in self._queue.values():
-                points += len(waiting.batch.points) + len(waiting.batch.traces)
-                if group and points > MAX_POINTS_A_COMMIT:
+                rows += 1 + len(waiting.batch.points) + len(waiting.batch.traces)
+                if group and rows > MAX_ROWS_A_COMMIT:
                     break
                 group.append(waiting)
             return group

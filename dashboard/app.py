@@ -15,7 +15,7 @@ import flask
 from dash import MATCH, ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.development.base_component import Component
 
-from . import guard, transfer
+from . import guard, health, transfer
 from .components import attributes
 from .config import DashboardConfig
 from .figures.parts import Figure
@@ -70,6 +70,7 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     _connect_browser(app)
     _connect_server(app, source)
     server: flask.Flask = app.server
+    health.report(server, source)
     transfer.compress(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, app.csp_hashes())
     return app

@@ -19,6 +19,8 @@ TIMES = "\u00d7"
 
 # A change smaller than this is noise to a reader and stays grey.
 SMALL_CHANGE = 0.03
+# From ten times on, percent are no longer read.
+_TENFOLD = 9.0
 # A percentile is shown when at least this many requests stand above it.
 MIN_REQUESTS_ABOVE = 10
 
@@ -129,7 +131,7 @@ def attained(ratio: float | None) -> str:
 
 
 def change(ratio: float | None) -> str:
-    """Return a relative change with its sign; below 3 % it is `±`.
+    """Return a relative change with its mark; below 3 % it is `±`.
 
     >>> change(0.83), change(-0.07), change(0.02)
     ('▲\u202f83\u202f%', '▼\u202f7\u202f%', '±\u202f2\u202f%')
@@ -137,7 +139,18 @@ def change(ratio: float | None) -> str:
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN
     mark = "±" if abs(ratio) < SMALL_CHANGE else "▲" if ratio > 0 else "▼"
-    return f"{mark}{THIN}{percent(abs(ratio))}"
+    return f"{mark}{THIN}{times(1 + ratio) if ratio >= _TENFOLD else percent(abs(ratio))}"
+
+
+def signed_change(ratio: float | None) -> str:
+    """Return a relative change with a plain sign; a tenfold value and more is said as how many times.
+
+    >>> signed_change(1.38), signed_change(106.63) == "108" + TIMES
+    ('+138\u202f%', True)
+    """
+    if ratio is not None and ratio >= _TENFOLD:
+        return times(1 + ratio)
+    return ("+" if ratio and ratio > 0 else "") + percent(ratio)
 
 
 def times(ratio: float | None) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import urlencode, urlsplit
 from flask import Flask, Response, redirect, request
 from werkzeug.wrappers import Response as AnyResponse
 
+from . import health
 from .config import DashboardConfig, is_loopback
 
 COOKIE = "stagelens_session"
@@ -28,7 +29,8 @@ def protect(server: Flask, config: DashboardConfig, script_hashes: Sequence[str]
     def check() -> AnyResponse | None:
         if is_loopback(config.host) and not config.behind_proxy and not is_own_host(request.host):
             return _refusal(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.")
-        return _check_token(config.token) if config.token else None
+        # Who watches over a process has no token to bring, and learns nothing of the data.
+        return _check_token(config.token) if config.token and request.path != health.PATH else None
 
     def add_headers(response: Response) -> Response:
         response.headers["Content-Security-Policy"] = policy

@@ -157,7 +157,7 @@ def stale_banner(context: Context, state: StoreState) -> Node:
     return banner(
         [
             html.B(f"No data for {span(age)}."),
-            f"The last batch came at {last.astimezone(context.view.zone):%-d %b %H:%M:%S}; charts end there. Is the service, or the collector, down?",
+            f"The last batch came at {last.astimezone(context.view.zone):%-d %b %H:%M:%S}; charts end there. No traffic, or is the service or the collector down?",
         ]
     )
 

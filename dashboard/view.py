@@ -145,9 +145,14 @@ def service_path(service: str) -> str:
     return f"/s/{quote(service, safe='')}"
 
 
-def trace_path(trace_id: str) -> str:
-    """Return the path of a trace's page."""
-    return f"/traces/{quote(trace_id, safe='')}"
+def trace_name(trace_id: str, span_id: str) -> str:
+    """Return what names one kept request exactly: requests of one distributed trace share its id."""
+    return f"{trace_id}-{span_id}"
+
+
+def trace_path(name: str) -> str:
+    """Return the path of the page of the kept request *name*: its `trace_name`, or a trace id."""
+    return f"/traces/{quote(name, safe='')}"
 
 
 def slo_path(name: str) -> str:

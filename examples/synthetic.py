@@ -143,6 +143,7 @@ class TraceId(NamedTuple):
     """Which request, and when it began, in Unix nanoseconds."""
 
     trace_id: str
+    span_id: str
     started_ns: int
 
 
@@ -190,7 +191,7 @@ def kept(series: Series, at: int, requests: Requests, random: np.random.Generato
         chosen.setdefault(int(random.integers(len(requests.wall))), "uniform")
     for row, reason in chosen.items():
         started = at * NS + int(random.integers(BUCKET_SECONDS * NS))
-        yield _trace(series, requests, row, reason, TraceId(random.bytes(16).hex(), started))
+        yield _trace(series, requests, row, reason, TraceId(random.bytes(16).hex(), random.bytes(8).hex(), started))
 
 
 def _trace(series: Series, requests: Requests, row: int, because: str, identity: TraceId) -> KeptTrace:
@@ -204,6 +205,7 @@ def _trace(series: Series, requests: Requests, row: int, because: str, identity:
         start += spent[stage]
     return KeptTrace(
         trace_id=identity.trace_id,
+        span_id=identity.span_id,
         series=series,
         started_ns=identity.started_ns,
         duration_ns=int(requests.wall[row]),

@@ -9,11 +9,9 @@ Exports stand on multiples of the interval on the wall clock, so that the proces
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
-import queue
 import random
 import threading
 import time
@@ -131,20 +129,20 @@ class Agent:
         """Fold, export and send everything now; return whether it was all acknowledged within *timeout_seconds*."""
         deadline = time.monotonic() + timeout_seconds
         self._hurried = True
-        if not self._working.acquire(timeout=timeout_seconds):
-            return False
         try:
-            self._fold_pending()
-            self._export()
+            if not self._working.acquire(timeout=timeout_seconds):
+                return False
+            try:
+                self._fold_pending()
+                self._export()
+            finally:
+                self._working.release()
         finally:
             self._hurried = False
-            self._working.release()
         return self._exporter.drain(max(0.0, deadline - time.monotonic()))
 
     def _wait(self) -> None:
-        left = self._schedule.left_seconds(time.time())
-        with contextlib.suppress(queue.Empty):
-            recorder.background.signal.get(timeout=min(FOLD_EVERY_SECONDS, left))
+        recorder.background.wait(min(FOLD_EVERY_SECONDS, self._schedule.left_seconds(time.time())))
 
     def _pause(self) -> None:
         if not self._hurried:
@@ -152,7 +150,8 @@ class Agent:
 
     def _fold_pending(self) -> None:
         pending = recorder.pending
-        while pending:
+        # What comes meanwhile has its turn later: under a load we cannot keep up with, exports are due all the same.
+        for _ in range(0, len(pending), FOLD_AT_ONCE):
             for _ in range(min(FOLD_AT_ONCE, len(pending))):
                 self._add(pending.popleft())
             self._pause()

@@ -177,7 +177,9 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
 
     Anything else is a websocket, a lifespan, and the inner applications of a request that is already recorded.
     """
-    if scope["type"] == "lifespan":
+    if scope["type"] == "lifespan" and KEY not in scope:
+        # FastAPI hands it on to Starlette, and both come through here.
+        scope[KEY] = None
         await application(app, scope, receive, _reporting_before_exit(send))
         return
     opened = _open(scope, receive, send)
@@ -207,9 +209,11 @@ def _reporting_before_exit(send: Send) -> Send:
     async def report_and_send(message: Message) -> None:
         if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
             try:
-                import asyncio  # noqa: PLC0415 - who serves ASGI has it; who does not shall not load it
+                # Starlette stands on it; who serves nothing shall not load it.
+                from anyio import CapacityLimiter, to_thread  # noqa: PLC0415
 
-                await asyncio.to_thread(recorder.flush)
+                # A limiter of its own: while all threads of the pool are held by requests, the shutdown would hang.
+                await to_thread.run_sync(recorder.flush, limiter=CapacityLimiter(1))
             except Exception:
                 report("the last requests before the shutdown")
         await send(message)

@@ -189,11 +189,17 @@ class Exporter:
             Whether nothing is left.
         """
         self._leaving = True
-        with self._attempt:
-            failed = self._attempts_failed
+        failed = self._attempts_failed
+        try:
             self._start()
+        except RuntimeError:
+            # Python 3.12 and later start no thread at exit: what is left is sent by this one.
+            self._timeout_seconds = min(self._timeout_seconds, timeout_seconds)
+            self._send_waiting()
+        else:
             self._wake.set()
-            self._attempt.wait_for(lambda: self._outbox.empty or self._attempts_failed != failed, timeout_seconds)
+            with self._attempt:
+                self._attempt.wait_for(lambda: self._outbox.empty or self._attempts_failed != failed, timeout_seconds)
         self._leaving = False
         return self._outbox.empty
 
@@ -206,9 +212,13 @@ class Exporter:
         while True:
             self._wake.wait(self._delay)
             self._wake.clear()
-            self._delay = None
-            while self._delay is None and (batch := self._outbox.take()) is not None:
-                self._send(batch)
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        """Send until nothing waits or an attempt fails."""
+        self._delay = None
+        while self._delay is None and (batch := self._outbox.take()) is not None:
+            self._send(batch)
 
     def _send(self, batch: Batch) -> None:
         """Make one attempt with *batch*; where it fails, set how long to wait before the next one."""

@@ -196,9 +196,12 @@ def dominant(own: dict[str, int]) -> str:
     >>> dominant({"overhead": 9, "forward": 2, "queue": 2}), dominant({"overhead": 9})
     ('forward', 'overhead')
     """
-    most = max((spent for stage, spent in own.items() if stage != OVERHEAD), default=None)
-    stages = [stage for stage, spent in own.items() if spent == most and stage != OVERHEAD]
-    return min(stages, key=position, default=OVERHEAD)
+    most, longest = -1, OVERHEAD
+    for stage, spent in own.items():
+        # Of equal ones the one charted first, so that the order of recording never decides.
+        if stage != OVERHEAD and (spent > most or (spent == most and position(stage) < position(longest))):
+            most, longest = spent, stage
+    return longest
 
 
 def _sorted_out(marks: list[Any]) -> tuple[dict[str, Any], list[Interval]]:

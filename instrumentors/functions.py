@@ -11,7 +11,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Mapping
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import NamedTuple
 
 from ..core.errors import ConfigError
@@ -82,7 +82,10 @@ class FunctionInstrumentor(Instrumentor):
             *classes, name = entry.path.split(".")
             owner: object | None = functools.reduce(lambda outer, part: getattr(outer, part, None), classes, module)
             found = vars(owner).get(name) if owner is not None else None
-            if not callable(found) or isinstance(found, (staticmethod, classmethod, type)):
-                _logger.warning("stagelens: --stage %s=%s:%s names no function or method", *entry)
+            # An object that can be called (a model, a cached function) has more to it than the call, and stays.
+            if not isinstance(found, (FunctionType, BuiltinFunctionType)):
+                _logger.warning(
+                    "stagelens: --stage %s=%s:%s names no plain function or method; put stagelens.stage() there", *entry
+                )
                 continue
             self.replace(owner, name, stage(entry.stage))

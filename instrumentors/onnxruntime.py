@@ -7,6 +7,7 @@ first execution provider. Inputs and outputs are passed on unread.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import ModuleType
@@ -16,8 +17,11 @@ from .imports import Hook
 from .instrumentor import Instrumentor, report, timed
 from .recorder import MAX_MARKS, Marks, clock, current
 
-# What exporters and model repositories call every model.
-GENERIC_NAMES = ("model", "model_quantized", "model_optimized")
+# What exporters and model repositories call every model and version, in the cache of Hugging Face too
+# (models--org--name/snapshots/<revision>/onnx/model.onnx).
+GENERIC_NAME = re.compile(r"model(_(quantized|optimized|fp16|int8|q4|uint8))?|onnx|snapshots|\d+|[0-9a-f]{40}")
+# A folder in one of these is a person's.
+HOMES = ("home", "Users")
 
 
 class OnnxRuntimeInstrumentor(Instrumentor):
@@ -108,14 +112,13 @@ def describe(session: Any) -> tuple[str, str, int, str, str, int]:
 def model_name(path: str) -> str:
     """Return the file's name without its ending, or where that says nothing (resnet/1/model.onnx) its folder's name."""
     folder, file = os.path.split(path)
-    stem = os.path.splitext(file)[0]  # noqa: PTH122 - pathlib is not loaded by every host
-    while stem in GENERIC_NAMES or stem.isdigit():
-        folder, above = os.path.split(folder)
-        # A home folder's name is a person's.
-        if not above or os.path.join(folder, above) == os.path.expanduser("~"):  # noqa: PTH111, PTH118
-            break
-        stem = above
-    return stem
+    stem = name = os.path.splitext(file)[0]  # noqa: PTH122 - pathlib is not loaded by every host
+    while GENERIC_NAME.fullmatch(name):
+        here = folder
+        folder, name = os.path.split(here)
+        if not name or os.path.basename(folder) in HOMES or here == os.path.expanduser("~"):  # noqa: PTH111, PTH119
+            return stem
+    return name
 
 
 @lru_cache(maxsize=64)

@@ -161,8 +161,7 @@ class Background:
         self._run = run
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        # Its `put` never blocks, and a signal handler may call it.
-        self.signal: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._signal: queue.SimpleQueue[None] | None = None
         # One comparison on the request path decides everything: 1 = nothing runs yet.
         self.wake_at = 1
 
@@ -180,16 +179,30 @@ class Background:
         try:
             if self._thread is None or not self._thread.is_alive():
                 _flush_at_exit()
+                # Made as late as the thread: both are gevent's where it has patched the process since we were imported,
+                # and a real queue would hold up all its greenlets. `put` never blocks, also in a signal handler.
+                self._signal = queue.SimpleQueue()
                 self._thread = threading.Thread(target=self._run, name="stagelens", daemon=True)
                 self._thread.start()
-            else:
-                self.signal.put(None)
+            elif self._signal is not None and self._signal.empty():
+                # One is enough: a thread that cannot keep up is called by every request that finds no room.
+                self._signal.put(None)
         except Exception:
             # No new thread: the interpreter is shutting down (the exit handler folds what is left) or the host is at
             # its limit (the next request asks again).
             self.wake_at = WAKE_AT
         finally:
             self._starting.release()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Return True as soon as `wake` asks, False after *timeout_seconds*; for the thread itself."""
+        if self._signal is None:
+            return False
+        try:
+            self._signal.get(timeout=timeout_seconds)
+        except queue.Empty:
+            return False
+        return True
 
 
 def _flush_at_exit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ _PRAGMAS = (
     "PRAGMA cache_size = -65536",
     "PRAGMA wal_autocheckpoint = 2000",
 )
+_LOCKED_SECONDS, _PAUSE_SECONDS = 10.0, 0.02
 
 _CURES = (
     ("readonly", "it is read-only; give this user the right to write to the file and to its folder"),
@@ -77,7 +79,21 @@ def _configure(connection: sqlite3.Connection, _record: Any) -> None:
     # The driver must not open transactions by itself: `_begin` does.
     connection.isolation_level = None
     for pragma in _PRAGMAS:
-        connection.execute(pragma).close()
+        _set(connection, pragma)
+
+
+def _set(connection: sqlite3.Connection, pragma: str) -> None:
+    """Execute *pragma*; of several that turn a new file to WAL, all but one are refused at once: the timeout is not for them."""
+    deadline = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        try:
+            connection.execute(pragma).close()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _begin(connection: Connection) -> None:

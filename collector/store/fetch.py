@@ -5,7 +5,7 @@ Rows come over the driver's own cursor: a row object of SQLAlchemy's costs more 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, Select, func, select
 
-from . import schema, tiers
+from . import merging, schema, tiers
 from .columns import Columns, Steps
 from .encoding import decode
 from .selection import Selection, step_seconds
 
 # More rows than this take longer than a person waits for a page: a chart is drawn with wider steps then.
 MAX_ROWS = 100_000
+# Rows read at once: with what they are decoded to, some tens of megabytes.
+PIECE_ROWS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +53,21 @@ class Question:
         return conditions
 
 
-def fetch(connection: Connection, question: Question, *, widest: int = schema.COARSEST) -> Columns:
-    """Return the points, sorted by time, in buckets not wider than *widest* seconds where such are kept."""
-    rows: list[Any] = []
-    start, end = question.selection.seconds
-    for segment in tiers.plan(tiers.read(connection), start, end, widest):
-        rows += _raw_rows(connection, _statement(question, segment))
-    rows.sort(key=itemgetter(0))
-    return _columns(rows)
+def fetch(connection: Connection, question: Question) -> Columns:
+    """Return the points of the whole selection, added up over time: a month of a large service is gigabytes otherwise."""
+    pieces = [merging.over_time(_columns(rows)) for rows in _raw_rows(connection, question, schema.COARSEST)]
+    return merging.over_time(merging.join(pieces or [_columns([])]))
 
 
 def fetch_steps(connection: Connection, question: Question, step: timedelta) -> tuple[Columns, Steps]:
     """Return the points, and how to cut them into steps of *step*: wider where only wider buckets are kept or affordable."""
     start, _ = question.selection.seconds
     width = _step_width(connection, question, step_seconds(step))
-    return fetch(connection, question, widest=width or schema.COARSEST), Steps(start, width)
+    if width is None:
+        return fetch(connection, question), Steps(start, None)
+    rows = [row for some in _raw_rows(connection, question, width) for row in some]
+    rows.sort(key=itemgetter(0))
+    return _columns(rows), Steps(start, width)
 
 
 def _step_width(connection: Connection, question: Question, wanted: int) -> int | None:
@@ -93,13 +95,16 @@ def _statement(question: Question, segment: tiers.Segment) -> Select[Any]:
     return select(*(points.c[name] for name in wanted)).where(*question.conditions(segment))
 
 
-def _raw_rows(connection: Connection, statement: Select[Any]) -> list[Any]:
-    result = connection.execute(statement)
-    if result.cursor is None:
-        raise AssertionError  # a select has a cursor
-    rows = list(result.cursor.fetchall())
-    result.close()
-    return rows
+def _raw_rows(connection: Connection, question: Question, widest: int) -> Generator[Sequence[Any]]:
+    """Yield the rows in pieces, from buckets not wider than *widest* seconds where such are kept."""
+    start, end = question.selection.seconds
+    for segment in tiers.plan(tiers.read(connection), start, end, widest):
+        result = connection.execute(_statement(question, segment))
+        if result.cursor is None:
+            raise AssertionError  # a select has a cursor
+        while rows := result.cursor.fetchmany(PIECE_ROWS):
+            yield rows
+        result.close()
 
 
 def _columns(rows: Sequence[Any]) -> Columns:

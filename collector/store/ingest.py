@@ -145,8 +145,10 @@ def _insert_traces(
     """Write the traces that are not there yet; return the series of those written."""
     table = schema.traces
     ids = {trace.trace_id for trace in traces}
-    known = set(connection.scalars(select(table.c.trace_id).where(table.c.trace_id.in_(ids))))
-    fresh = {trace.trace_id: trace for trace in traces if trace.trace_id not in known}
+    found = connection.execute(select(table.c.trace_id, table.c.span_id).where(table.c.trace_id.in_(ids)))
+    known = {(row.trace_id, row.span_id) for row in found}
+    named = {(trace.trace_id, trace.span_id): trace for trace in traces}
+    fresh = {name: trace for name, trace in named.items() if name not in known}
     owners: list[Interned] = []
     rows: list[dict[str, Any]] = []
     for trace in fresh.values():
@@ -165,6 +167,7 @@ def _trace_row(trace: KeptTrace, series_id: int, started_ns: int) -> dict[str, A
     document = json.dumps({"spans": trace.spans, "attributes": trace.attributes}, separators=(",", ":"))
     return {
         "trace_id": trace.trace_id,
+        "span_id": trace.span_id,
         "series_id": series_id,
         "started": started_ns,
         "duration": trace.duration_ns,

@@ -157,9 +157,9 @@ class Reader:
             order: "slow" or "time".
 
         Returns:
-            Columns trace_id, at (UTC, to the nanosecond), service, version, route, duration_seconds, rank (0..1, the share
-            of the selection's requests that are not slower; NaN without any), status, dominant, because, stages (seconds
-            by stage).
+            Columns trace_id, span_id (of the root), at (UTC, to the nanosecond), service, version, route,
+            duration_seconds, rank (0..1, the share of the selection's requests that are not slower; NaN without any),
+            status, dominant, because, stages (seconds by stage).
         """
         with self._snapshot() as connection:
             return traces.exemplars(connection, selection, limit=limit, dominant=dominant, order=order)
@@ -174,7 +174,12 @@ class Reader:
             return traces.one_per_cause(connection, selection, limit)
 
     def trace(self, trace_id: str) -> KeptTrace | None:
-        """Return the kept request whose id is *trace_id*, or begins with it (eight digits at least); the newest of several."""
+        """Return a kept request by its id.
+
+        Args:
+            trace_id: `<trace id>-<span id of the root>` names one request exactly. The trace id alone, or at least eight
+                digits of its beginning, names the newest of those it fits.
+        """
         with self._snapshot() as connection:
             return traces.trace(connection, trace_id)
 

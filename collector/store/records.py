@@ -33,7 +33,8 @@ class KeptTrace:
     """One request that was kept whole.
 
     Args:
-        trace_id: 32 hexadecimal digits.
+        trace_id: 32 hexadecimal digits; requests of one distributed trace share it.
+        span_id: 16 hexadecimal digits: the root span of this request, which nothing else in the trace has.
         series: Whose request it was.
         started_ns: When it began. [Unix nanoseconds]
         duration_ns: Its wall time. [nanoseconds]
@@ -46,6 +47,7 @@ class KeptTrace:
     """
 
     trace_id: str
+    span_id: str
     series: Series
     started_ns: int
     duration_ns: int

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, func, select, tuple_, update
 
 from . import schema
 from .tiers import Tier, floor, read
@@ -25,7 +24,7 @@ class Retention:
         hours: Points at 1 h; nothing older is left, and a series without any is forgotten.
         traces: Kept traces.
         traces_per_service: Kept traces of a service; the oldest go first. [count]
-        batches: The names of batches: how late a retry is still recognised.
+        batches: The names of batches: how late a retry is still recognised, and how late data may come.
     """
 
     seconds_10: timedelta = timedelta(hours=24)
@@ -85,22 +84,16 @@ def _forget_traces(connection: Connection, retention: Retention, now: int) -> No
     )
     for service_id, count in connection.execute(counts).all():
         oldest = (
-            select(traces.c.trace_id)
+            select(traces.c.trace_id, traces.c.span_id)
             .join_from(traces, series, traces.c.series_id == series.c.id)
             .where(series.c.service_id == service_id)
             .order_by(traces.c.started)
             .limit(count - retention.traces_per_service)
         )
-        connection.execute(delete(traces).where(traces.c.trace_id.in_(oldest)))
+        connection.execute(delete(traces).where(tuple_(traces.c.trace_id, traces.c.span_id).in_(oldest)))
 
 
 def _forget_series(connection: Connection, oldest: int) -> bool:
     series, traces = schema.series, schema.traces
-    gone: Sequence[int] = connection.scalars(
-        select(series.c.id).where(
-            series.c.last_seen < oldest, ~select(traces.c.trace_id).where(traces.c.series_id == series.c.id).exists()
-        )
-    ).all()
-    if gone:
-        connection.execute(delete(series).where(series.c.id.in_(gone)))
-    return bool(gone)
+    kept = select(traces.c.trace_id).where(traces.c.series_id == series.c.id).exists()
+    return connection.execute(delete(series).where(series.c.last_seen < oldest, ~kept)).rowcount > 0

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from . import schema
 from .encoding import Buckets, Ints, decode, encode
+from .merging import merge
 from .rows import PointCounts, PointKey, point_row
 from .tiers import Tier, floor, read
 
@@ -23,9 +24,6 @@ from .tiers import Tier, floor, read
 SETTLE_SECONDS = 60
 # How much is rolled up in one transaction: acknowledgements wait behind it. [buckets of the coarser tier]
 _CHUNK_BUCKETS = {60: 5, 3600: 1}
-# Bucket indices of any scale lie within ±2**17; see `Histogram.from_otlp`.
-_INDEX_BITS = 18
-_INDEX_OFFSET = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +124,7 @@ def _summed(source: _Source, width: int) -> list[dict[str, Any]]:
     np.add.at(zero, group, source.zero)
     total = np.zeros(len(groups), np.float64)
     np.add.at(total, group, source.sum)
-    merged = _merge(source.buckets, group, source.scale - scale[group], len(groups))
+    merged = merge(source.buckets, group, source.scale - scale[group], len(groups))
     count = zero + np.add.reduceat(np.append(merged.amount, 0), merged.offsets[:-1]) * (merged.lengths > 0)
     counts = map(PointCounts, scale.tolist(), zero.tolist(), count.tolist(), total.tolist(), encode(merged))
     return [point_row(width, 0, key, said) for key, said in zip(groups, counts, strict=True)]
-
-
-def _merge(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
-    """Add up the histograms of each group, each made coarser by its *shift*."""
-    lengths = buckets.lengths
-    index = buckets.index >> np.repeat(shift, lengths)
-    key = (np.repeat(group, lengths) << _INDEX_BITS) + index + _INDEX_OFFSET
-    order = np.argsort(key, kind="stable")
-    unique, first = np.unique(key[order], return_index=True)
-    amount = np.add.reduceat(buckets.amount[order], first) if len(first) else np.zeros(0, np.int64)
-    sizes = np.bincount(unique >> _INDEX_BITS, minlength=n_groups)
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    return Buckets(offsets, (unique & ((1 << _INDEX_BITS) - 1)) - _INDEX_OFFSET, amount)

@@ -89,7 +89,9 @@ points = Table(
 traces = Table(
     "traces",
     metadata,
+    # Requests of one distributed trace share its id (retries, fan-out); their root spans tell them apart.
     Column("trace_id", Text, primary_key=True),
+    Column("span_id", Text, primary_key=True),
     Column("series_id", Integer, ForeignKey("series.id"), nullable=False),
     Column("started", BigInteger, nullable=False),
     Column("duration", BigInteger, nullable=False),
@@ -112,6 +114,8 @@ batches = Table(
     Column("dropped", BigInteger, nullable=False),
     Index("batches_by_time", "received"),
 )
+# There are millions of batches; few of them tell of dropped requests.
+Index("batches_dropped", batches.c.dropped, sqlite_where=batches.c.dropped > 0)
 
 rollups = Table(
     "rollups",

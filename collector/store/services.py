@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pandas as pd
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, literal_column, select, text
 
 from ...core.names import REQUEST_DURATION, STATUS_ERROR
 from . import schema, tiers
@@ -89,7 +89,7 @@ def _series_in(connection: Connection, selection: Selection) -> pd.DataFrame:
                 points.c.series_id,
                 func.sum(points.c.count),
                 func.min(points.c.bucket),
-                func.max(points.c.bucket),
+                func.max(points.c.bucket) + (segment.tier - schema.FINEST),
             )
             .where(*Question(selection, (REQUEST_DURATION,)).conditions(segment))
             .group_by(points.c.series_id)
@@ -105,6 +105,7 @@ def _series_in(connection: Connection, selection: Selection) -> pd.DataFrame:
     merged = known.merge(counted, on="id")
     # The buckets of a coarse tier are wide; what is known of the series itself is exact to 10 s.
     merged["first"] = merged[["first", "first_seen"]].max(axis=1)
+    merged["last"] = merged[["last", "last_seen"]].min(axis=1)
     return merged
 
 
@@ -126,7 +127,10 @@ def revision(connection: Connection, service: str | None) -> int:
 def state(connection: Connection, now: int) -> StoreState:
     """See `Reader.state`; *now* is in Unix seconds."""
     batches, series = schema.batches, schema.series
-    last, dropped = connection.execute(select(func.max(batches.c.received), func.sum(batches.c.dropped))).one()
+    last = connection.execute(select(func.max(batches.c.received))).scalar()
+    # A literal: with a parameter SQLite could not know that the partial index answers it.
+    told = batches.c.dropped > literal_column("0")
+    dropped = connection.execute(select(func.sum(batches.c.dropped)).where(told)).scalar()
     live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS)
     oldest = connection.execute(select(func.min(series.c.first_seen))).scalar()
     size = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"))

@@ -49,7 +49,7 @@ def slo_counts(connection: Connection, selection: Selection, threshold_seconds: 
     """See `Reader.slo_counts`."""
     columns = fetch(connection, Question(selection, (REQUEST_DURATION,)))
     total, bad = _count(columns, _errors(connection, selection), threshold_seconds)
-    last = moment(int(columns.times[-1])) if len(columns) else None
+    last = moment(int(columns.times.max())) if len(columns) else None
     return SloCounts(total, bad.value, bad.low, bad.high, last)
 
 

@@ -20,6 +20,7 @@ from .series import Series
 
 COLUMNS = (
     "trace_id",
+    "span_id",
     "at",
     "service",
     "version",
@@ -44,26 +45,28 @@ def exemplars(
     if dominant is not None:
         statement = statement.where(schema.traces.c.dominant == dominant)
     column = schema.traces.c.duration if order == "slow" else schema.traces.c.started
-    rows = connection.execute(statement.order_by(column.desc(), schema.traces.c.trace_id).limit(limit)).all()
+    rows = connection.execute(
+        statement.order_by(column.desc(), schema.traces.c.trace_id, schema.traces.c.span_id).limit(limit)
+    ).all()
     return _frame(connection, selection, rows)
 
 
 def one_per_cause(connection: Connection, selection: Selection, limit: int) -> pd.DataFrame:
     """See `Reader.one_per_cause`."""
     traces = schema.traces
-    slowest = _select(selection).order_by(traces.c.duration.desc(), traces.c.trace_id)
+    slowest = _select(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
     causes = connection.scalars(_select(selection).with_only_columns(traces.c.dominant).distinct()).all()
     first = [connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
     first.sort(key=lambda row: -row.duration)
-    taken = {row.trace_id for row in first}
-    rest = [row for row in connection.execute(slowest.limit(limit + len(first))) if row.trace_id not in taken]
+    taken = {_name(row) for row in first}
+    rest = [row for row in connection.execute(slowest.limit(limit + len(first))) if _name(row) not in taken]
     return _frame(connection, selection, [*first, *rest][:limit])
 
 
 def trace(connection: Connection, trace_id: str) -> KeptTrace | None:
     """See `Reader.trace`."""
     traces, series = schema.traces, schema.series
-    wanted = trace_id.lower()
+    wanted, _, span_id = trace_id.lower().partition("-")
     if len(wanted) < MIN_PREFIX:
         return None
     statement = (
@@ -74,14 +77,21 @@ def trace(connection: Connection, trace_id: str) -> KeptTrace | None:
         .order_by(traces.c.started.desc())
         .limit(1)
     )
+    if span_id:
+        statement = statement.where(traces.c.trace_id == wanted, traces.c.span_id == span_id)
     row = connection.execute(statement).one_or_none()
     return None if row is None else _kept(row)
+
+
+def _name(row: Row[Any]) -> tuple[str, str]:
+    return row.trace_id, row.span_id
 
 
 def _kept(row: Row[Any]) -> KeptTrace:
     document = json.loads(zlib.decompress(row.spans))
     return KeptTrace(
         trace_id=row.trace_id,
+        span_id=row.span_id,
         series=Series(*(getattr(row, name) for name in schema.DIMENSIONS)),
         started_ns=row.started,
         duration_ns=row.duration,
@@ -96,7 +106,7 @@ def _kept(row: Row[Any]) -> KeptTrace:
 def _select(selection: Selection) -> Select[Any]:
     traces, series = schema.traces, schema.series
     start, end = selection.seconds
-    wanted = ("trace_id", "started", "duration", "dominant", "because", "stages")
+    wanted = ("trace_id", "span_id", "started", "duration", "dominant", "because", "stages")
     return (
         select(
             *(traces.c[name] for name in wanted),
@@ -119,6 +129,7 @@ def _exemplar(row: Row[Any], distribution: Histogram) -> dict[str, Any]:
     rank = distribution.fraction_below(seconds)
     return {
         "trace_id": row.trace_id,
+        "span_id": row.span_id,
         "at": row.started,
         "service": row.service,
         "version": row.version,

@@ -82,7 +82,7 @@ window.stagelens = window.stagelens || {};
         const depth = Math.log1p(counts[cell]) / deepest;
         const floor = cells.byStage ? dominant[cell] + 0.02 : 0.03;
         row.push(counts[cell] ? floor + 0.93 * depth : null);
-        words.push(`~${cells.rows[start / cells.columns]}<br>${counts[cell]} requests, mostly <b>${cells.labels[dominant[cell]]}</b>`);
+        words.push(`~${cells.rows[start / cells.columns]}<br>${counts[cell]} request${counts[cell] === 1 ? "" : "s"}, mostly <b>${cells.labels[dominant[cell]]}</b>`);
       }
       z.push(row);
       text.push(words);

@@ -134,7 +134,7 @@
     const text = box.querySelector("input").value.trim().toLowerCase();
     const links = [...document.querySelectorAll("#side a[data-name]")].map((link) => [link.dataset.name, link.getAttribute("href")]);
     const found = links.filter(([name]) => name.toLowerCase().includes(text));
-    if (/^[0-9a-f]{8,32}$/.test(text)) found.unshift([`Trace ${text}`, `/traces/${text}`]);
+    if (/^[0-9a-f]{8,32}(-[0-9a-f]{16})?$/.test(text)) found.unshift([`Trace ${text}`, `/traces/${text}`]);
     const items = found.slice(0, 12).map(([name, href], index) => {
       const item = document.createElement("li");
       const link = document.createElement("a");

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..format import percent, span
-from .parts import Annotation, Figure, Shape, Trace, f4, f8, level, line, note, releases
+from .parts import Annotation, Figure, Trace, f4, f8, level, line, note, releases
 from .time_axis import TimeAxis
 
 # Time to the end of the budget is drawn when it is at most this part of the shown time away.
@@ -58,12 +58,11 @@ def budget_figure(
         {
             **line(f8([begin, *x]), f4([100.0, *left]), width=2, fill="tozeroy", fillcolor="$ink@.06"),
             "hoverinfo": "x+y",
-            "hovertemplate": "%{x|%-d %b %H:%M}<br><b>%{y:.1f} %</b> of the budget left<extra></extra>",
+            "hovertemplate": "%{x|%-d %b %H:%M}<br><b>%{y:.2f} %</b> of the budget left<extra></extra>",
         },
         {**line([begin, end], [100, pace_end]), "line": {"width": 1, "color": "$deco", "dash": "1px,4px"}},
     ]
-    shapes: list[Shape] = [level(0, "$bad", "solid")]
-    version_shapes, notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
+    shapes, notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
     notes.append(_pace_note(begin, end, pace_end))
     right, low = end, _LOWEST
     if len(left):
@@ -77,7 +76,7 @@ def budget_figure(
         "hovermode": "closest",
         "xaxis": {**axis.layout(), "range": [begin, right]},
         "yaxis": {"range": [low, 100 + (100 - low) * 0.04], "ticksuffix": " %", "nticks": 6, "fixedrange": True},
-        "shapes": shapes + version_shapes,
+        "shapes": [level(0, "$bad", "solid"), *shapes],
         "annotations": notes,
     }
     return {"data": data, "layout": layout}

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import position
-from ..format import duration, percent, percentile
+from ..format import duration, percentile, signed_change
 from .parts import (
     Annotation,
     Figure,
@@ -25,6 +25,7 @@ from .parts import (
     stages_of,
     ticks,
     upright,
+    without_side_labels,
 )
 from .percentile import COLUMNS, place
 
@@ -68,7 +69,13 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
         "annotations": notes,
         "shapes": [upright(float(places[i]), 0, float(total[i]), "$ink@.4") for i in marks],
     }
-    return {"data": data, "layout": layout, "narrow": {"xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99))}}
+    return {"data": data, "layout": layout, "narrow": _narrow_delta(quantiles, notes)}
+
+
+def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
+    """On a phone the table below names the stages."""
+    axis = _percentile_axis(quantiles, (0.5, 0.9, 0.99))
+    return {"margin": {"l": 52, "r": 14, "t": 18, "b": 28}, "annotations": without_side_labels(notes), "xaxis": axis}
 
 
 def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Figure:
@@ -83,7 +90,7 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
     places = [place(float(each), even=False) for each in quantiles]
     first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)
     x, ya, yb = f4(places), f4(first), f4(second)
-    fill = {"fill": "tonexty", "fillcolor": "$bad@.10" if second[-1] > first[-1] else "$good@.10"}
+    fill = {"fill": "tonexty", "fillcolor": "$bad@.10" if _is_slower(first, second) else "$good@.10"}
     dashed = {"width": 2, "color": "$deco", "dash": "5px,3px"}
     data: list[Trace] = [
         line(x, ya, width=0),
@@ -112,15 +119,21 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
     return {"data": data, "layout": layout, "narrow": {"xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999))}}
 
 
+def _is_slower(first: np.ndarray, second: np.ndarray) -> bool:
+    """Say whether *second* is the slower one over most of the axis: the ends of two lines may cross."""
+    return bool(np.median(second - first) > 0)
+
+
 def _stacked(parts: Mapping[str, np.ndarray], length: int) -> np.ndarray:
     return np.sum([np.zeros(length), *parts.values()], axis=0)
 
 
 def _change_note(x: float, first: float, second: float) -> dict[str, object]:
     ratio = second / max(first, 1e-12)
-    text = ("+" if ratio >= 1 else "") + percent(ratio - 1)
     font = {"size": 11.5, "color": "$bad" if ratio > _WORSE else "$muted"}
-    return note(f"<b>{text}</b>", x, float(np.log10(max(second, 1e-9))), yshift=13, xshift=-14, font=font)
+    return note(
+        f"<b>{signed_change(ratio - 1)}</b>", x, float(np.log10(max(second, 1e-9))), yshift=13, xshift=-14, font=font
+    )
 
 
 def _percentile_axis(quantiles: np.ndarray, shown: Sequence[float] = _TICKS) -> Mapping[str, object]:

@@ -16,6 +16,7 @@ import pandas as pd
 from ...core.stages import label, position
 from ..format import axis_duration
 from ..tokens import stage_colour
+from ..view import trace_name
 from .parts import Annotation, Figure, Trace, f4, f8, level, line, log_ticks, note, raw, releases, safe
 from .time_axis import TimeAxis, gaps_filled
 
@@ -41,7 +42,7 @@ def heat_figure(
         quantiles: `at` (UTC), `n`, `p50`, `p99` [seconds].
         axis: The window and its step.
         by_stage: Tint by dominating stage; otherwise ink by count.
-        exemplars: Kept traces to mark: `at`, `duration_seconds`, `trace_id`.
+        exemplars: Kept traces to mark: `at`, `duration_seconds`, `trace_id`, `span_id`.
         versions: When each version was first seen inside the window, to its name.
         threshold_seconds: The promise. [seconds]
     """
@@ -172,7 +173,7 @@ def _diamonds(exemplars: Sequence[Mapping[str, Any]], axis: TimeAxis) -> list[Tr
             "mode": "markers",
             "x": [axis.place(each["at"]) for each in exemplars],
             "y": [float(each["duration_seconds"]) for each in exemplars],
-            "customdata": [str(each["trace_id"]) for each in exemplars],
+            "customdata": [trace_name(str(each["trace_id"]), str(each["span_id"])) for each in exemplars],
             "text": [axis_duration(float(f"{each['duration_seconds']:.3g}")) for each in exemplars],
             "marker": {"symbol": "diamond", "size": 7, "color": "$surface", "line": {"width": 1.5, "color": "$ink"}},
             "hovertemplate": "exemplar · <b>%{text}</b><br>click to open the trace<extra></extra>",

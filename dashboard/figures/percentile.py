@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..format import MIN_REQUESTS_ABOVE, axis_duration, duration, percent, percentile, target
+from ..format import axis_duration, duration, enough, percent, percentile, target
 from .parts import (
     Annotation,
     Figure,
@@ -58,18 +58,19 @@ class Objective:
     inside: float | None = None
 
 
-def percentile_grid(requests: int) -> tuple[float, ...]:
-    """Return the percentiles that *requests* requests can tell, evenly spaced in nines, the named ones among them.
+def _percentiles() -> tuple[float, ...]:
+    """Return the percentiles of the axis: evenly spaced in nines, with names that can be read, the named ones among them."""
+    even = 1 - 10.0 ** -np.arange(0, MAX_NINES, 1 / _STEPS_A_NINE)
+    short = [round(float(each), 3 if each < 0.99 else 4) for each in even]  # noqa: PLR2004 - p97.8 and p99.44
+    return tuple(sorted({*short, *_TICKS}))
 
-    A percentile is told when at least ten requests stand above it.
-    """
-    if requests <= MIN_REQUESTS_ABOVE:
-        return ()
-    last = min(MAX_NINES, float(np.log10(requests / MIN_REQUESTS_ABOVE)))
-    even = 1 - 10.0 ** -np.arange(0, last, 1 / _STEPS_A_NINE)
-    top = 1 - 10.0**-last
-    named = [each for each in _TICKS if each <= top + 1e-12]
-    return tuple(sorted({round(float(each), 9) for each in (*even, *named, top)}))
+
+PERCENTILES = _percentiles()
+
+
+def percentile_grid(requests: int) -> tuple[float, ...]:
+    """Return those of `PERCENTILES` that *requests* requests can tell: at least ten stand above each."""
+    return tuple(each for each in PERCENTILES if enough(requests, each)) if enough(requests, 0.0) else ()
 
 
 def place(quantile: float, *, even: bool) -> float:
@@ -110,6 +111,7 @@ def percentile_figure(
     if objective is not None and not share and objective.threshold_seconds < top:
         data += _crossing(places, total, objective.threshold_seconds)
         shapes.append(level(objective.threshold_seconds, "$bad"))
+        notes = _beside(objective.threshold_seconds, notes, top)
         notes.append(_promise(places, total, objective))
     return _assembled(data, notes, shapes, quantiles, top, share=share, even=even)
 
@@ -184,6 +186,16 @@ def _crossing(places: np.ndarray, total: np.ndarray, threshold: float) -> list[T
     marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "$bad"}}
     at = float(np.interp(threshold, np.maximum.accumulate(total), places))
     return [{"type": "scatter", "mode": "markers", "x": [at], "y": [threshold], "marker": marker, "hoverinfo": "skip"}]
+
+
+def _beside(threshold: float, notes: list[Annotation], top: float) -> list[Annotation]:
+    """Leave out the value of the median where the promise is written, at the left and just above its line."""
+    crowded = {place(0.5, even=False), place(0.5, even=True)}
+    return [
+        each
+        for each in notes
+        if each["xref"] == "paper" or each["x"] not in crowded or not -0.11 < (each["y"] - threshold) / top < 0.06  # noqa: PLR2004 - the height of a line of text
+    ]
 
 
 def _promise(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:

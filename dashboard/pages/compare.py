@@ -9,10 +9,10 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label
-from ..components import Node, attributes, card, chart, link, link_tabs, pill, swatch, table
+from ..components import Node, attributes, card, chart, empty, link, link_tabs, pill, swatch, table
 from ..figures.compare import both_figure, delta_figure
 from ..figures.percentile import percentile_grid
-from ..format import THIN, count, duration, enough, percent, percentile, span
+from ..format import THIN, TIMES, count, duration, enough, needed, percent, percentile, signed_change, span, whole
 from ..tokens import hue
 from ..view import service_path
 from .page import Context, Page, nothing, panel
@@ -164,15 +164,15 @@ def _headline(judged: Comparison) -> str:
     if found.kind == "same":
         return f"{at} did not change: {values}"
     factor = found.ratio if found.ratio >= 1 else 1 / found.ratio
-    return f"B is {factor:.2f}\u00d7 {'slower' if found.ratio >= 1 else 'faster'} at {at}: {values}"
+    return f"B is {count(factor)}{TIMES} {'slower' if found.ratio >= 1 else 'faster'} at {at}: {values}"
 
 
 def _evidence(context: Context, judged: Comparison) -> str:
     found = judged.verdict
     parts = [f"{count(found.a_n)} and {count(found.b_n)} requests"]
     if found.ratio_low is not None and found.ratio_high is not None and found.kind != "not_enough":
-        high = f"{found.ratio_high:.2f}\u00d7" if found.ratio_high < 1000 else "unknown"  # noqa: PLR2004 - an end that is not known
-        parts.insert(0, f"95{THIN}% interval {found.ratio_low:.2f} to {high}")
+        high = f"{count(found.ratio_high)}{TIMES}" if found.ratio_high < 1000 else "unknown"  # noqa: PLR2004 - an end that is not known
+        parts.insert(0, f"95{THIN}% interval {count(found.ratio_low)} to {high}")
     median = compared(context, judged.pair, 0.5).verdict
     if median.kind == "same" and judged.quantile > 0.5:  # noqa: PLR2004 - the median
         parts.append(f"p50 unchanged ({duration(median.a_value)} → {duration(median.b_value)})")
@@ -222,6 +222,11 @@ def _blame_card(context: Context, judged: Comparison) -> Component:
     options = {value: (percentile(quantile), view.here(p=value)) for value, quantile in _JUDGED.items()}
     chosen = next(value for value, quantile in _JUDGED.items() if quantile == judged.quantile)
     tools = link_tabs("Percentile", options, chosen)
+    fewer = min(judged.verdict.a_n, judged.verdict.b_n)
+    if not enough(fewer, judged.quantile):
+        at = percentile(judged.quantile)
+        text = f"{at} needs {whole(needed(judged.quantile))} requests on both sides, one has {whole(fewer)}."
+        return card("Blame", empty(f"Too few requests for {at}", text), tools=tools, size="c5")
     frame = judged.stages
     widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])
     lowest = min([float(each) for each in frame["delta_seconds"]] + [0.0])
@@ -231,7 +236,7 @@ def _blame_card(context: Context, judged: Comparison) -> Component:
     a, b = judged.verdict.a_value, judged.verdict.b_value
     total = None if a is None or b is None else b - a
     ratio = total / a if total is not None and a else None
-    said = f"{duration(total, sign=True)} · {'+' if (ratio or 0) > 0 else ''}{percent(ratio)}"
+    said = f"{duration(total, sign=True)} · {signed_change(ratio)}"
     foot = html.Tr(
         [
             html.Th("End to end", scope="row"),
@@ -312,7 +317,7 @@ def _points(errors: list[float | None]) -> float | None:
 def _signal(name: str, sides: list[str], change: float | None = None) -> Component:
     badge: Node = None
     if change is not None:
-        badge = pill("same") if abs(change) < _BREATH else pill(("+" if change > 0 else "") + percent(change), "warn")
+        badge = pill("same") if abs(change) < _BREATH else pill(signed_change(change), "warn")
     cells = [
         html.Td(name),
         html.Td(sides[0], className="r muted"),

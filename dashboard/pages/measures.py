@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from ...collector.store import Selection
 from ...core.stages import BY_KEY
-from ..figures.percentile import COLUMNS
+from ..figures.percentile import COLUMNS, PERCENTILES
 from ..format import enough
 from ..source import Source
+
+# Neighbours fewer steps away than this tell of a percentile too: an eighth of a nine on both sides.
+_NEIGHBOURS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +52,48 @@ class Measures:
         return waited / total if total else None
 
 
+def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
+    """Return where the time goes at `PERCENTILES`, the one answer that tiles, bars, charts and tables read."""
+    return smoothed(source.ask(source.read.breakdown, selection, PERCENTILES))
+
+
+def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return *frame*, each percentile's stage shares the mean over its neighbours, near ones counting more.
+
+    Where a few requests decide, single ones would make the stages jump from one percentile to the next. The latency of a
+    percentile stays as it is, and the stages still add up to it.
+
+    Args:
+        frame: A breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column a stage [seconds].
+    """
+    if frame.empty:
+        return frame
+    stages = [str(each) for each in frame.columns if each not in COLUMNS]
+    total = frame["value_seconds"].to_numpy(dtype=float)[:, None]
+    shares = frame[stages].to_numpy(dtype=float) / np.maximum(total, 1e-12)
+    steps = np.arange(len(frame))
+    near = np.maximum(1 - np.abs(np.subtract.outer(steps, steps)) / _NEIGHBOURS, 0)
+    weight = near * np.maximum(frame["n"].to_numpy(dtype=float), 1)
+    made = frame.copy()
+    made[stages] = weight @ shares / weight.sum(axis=1, keepdims=True) * total
+    return made
+
+
 def measure(source: Source, selection: Selection) -> Measures:
     """Return the measures of *selection*."""
-    frame = source.ask(source.read.breakdown, selection, (0.5, 0.99))
+    frame = breakdown(source, selection)
     requests = int(frame.attrs.get("requests", 0)) if len(frame) else 0
     if not requests:
         return Measures(0, 0, None, None, {}, {})
     failed = source.ask(source.read.latency, replace(selection, status="error")).count
-    median, tail = stages_at(frame, 0), stages_at(frame, 1)
+    at_p50, at_p99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
+    median, tail = stages_at(frame, at_p50), stages_at(frame, at_p99)
     tells = enough(requests, 0.99)
     return Measures(
         requests,
         failed,
-        float(frame["value_seconds"].iloc[0]),
-        float(frame["value_seconds"].iloc[1]) if tells else None,
+        float(frame["value_seconds"].iloc[at_p50]),
+        float(frame["value_seconds"].iloc[at_p99]) if tells else None,
         median,
         tail if tells else {},
     )

@@ -10,6 +10,7 @@ from dash.development.base_component import Component
 from ...alerts.reader import SloStatus
 from ...core.stages import label, position
 from ..components import (
+    WORDS,
     Node,
     attributes,
     card,
@@ -28,7 +29,7 @@ from ..components import (
     tiles,
 )
 from ..figures.budget import left_parts
-from ..format import count, duration, percent, percentile, span, target, times
+from ..format import UNKNOWN, count, duration, percent, percentile, signed_change, span, target, times
 from ..tokens import hue
 from ..view import service_path, slo_path
 from .empty import no_data
@@ -125,8 +126,12 @@ def _findings(rows: list[Row]) -> Component:
     if found:
         return html.Div([each for _, each in found[:_MAX_FINDINGS]], className="finds")
     promised = [row for row in rows if row.slo is not None]
-    some = f"All {len(promised)} services with an objective are inside it." if promised else "No regression found."
-    return html.Div([dot("healthy"), some], className="quiet")
+    who = (
+        f"All {len(promised)} services with an objective are"
+        if len(promised) > 1
+        else "The service with an objective is"
+    )
+    return html.Div([dot("healthy"), f"{who} inside it." if promised else "No regression found."], className="quiet")
 
 
 def _regression_finding(row: Row) -> tuple[int, Component] | None:
@@ -139,7 +144,7 @@ def _regression_finding(row: Row) -> tuple[int, Component] | None:
     seen = row.context.versions[row.context.versions["version"] == pair.b_name]["first_seen"].iloc[0]
     age = span(row.context.source.now() - seen.to_pydatetime())
     ratio = judged.ratio or 1.0
-    how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}"  # noqa: PLR2004 - what people call doubled
+    how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose {ratio:.0f}-fold"  # noqa: PLR2004 - as people say it
     title = f"{percentile(row.change.quantile)} {how} with {pair.b_name}: {duration(judged.a_value)} → {duration(judged.b_value)}"
     href = row.context.view.link("/compare", svc=row.service)
     about, causes_text = f"{row.service} · {age} ago", ", ".join(causes) + "."
@@ -215,12 +220,10 @@ def _tiles(context: Context, rows: list[Row]) -> Component:
                 delta(growth, worse_up=False, after="vs prev.") if growth is not None else f"{count(total)} requests",
                 spark(context.rates(everything)),
             ),
-            tile("Services meeting SLO", str(inside), f"of {len(promised)}", _at_risk(len(promised) - inside))
-            if promised
-            else None,
+            tile("Services meeting SLO", str(inside), f"of {len(promised)}", _outside(promised)) if promised else None,
             tile(
                 "Worst p99 change",
-                ("+" if change > 0 else "") + percent(change),
+                signed_change(change),
                 "",
                 html.Span([html.Span(changed[0].service, className="b")]),
             )
@@ -234,8 +237,12 @@ def _tiles(context: Context, rows: list[Row]) -> Component:
     )
 
 
-def _at_risk(number: int) -> Node:
-    return html.Span(f"{number} at risk", className="bad") if number else html.Span("none at risk", className="good")
+def _outside(promised: list[Row]) -> Node:
+    """Say how many of the services with an objective are in which kind of trouble."""
+    states = [row.slo.state for row in promised if row.slo is not None]
+    counted = ((states.count(state), WORDS[state].lower()) for state in ("burning", "at_risk", "no_data"))
+    said = ", ".join(f"{number} {word}" for number, word in counted if number)
+    return html.Span(said, className="bad") if said else html.Span("none at risk", className="good")
 
 
 def _fleet_waiting(rows: list[Row]) -> float | None:
@@ -261,7 +268,7 @@ def _services(rows: list[Row], stages: list[str]) -> Component:
     heavy = sorted(
         stages, key=lambda stage: -sum(row.now.tail_stages.get(stage, 0) / (row.now.p99 or 1) for row in rows)
     )
-    sub = "sorted by SLO burn" if promised else "by name"
+    sub = "sorted by SLO burn" if promised else "slower ones first"
     return card("Services", body, sub=sub, tools=html.Span(legend(heavy[:_LEGEND]), className="hide"), flush=True)
 
 
@@ -274,7 +281,12 @@ def _service(row: Row, *, promised: bool) -> Component:
     name = html.Div(
         [
             dot(state) if row.slo or worse else dot("no_data"),
-            html.Div([link(row.service, href=href, className="n"), html.Div(row.model or "–", className="s")]),  # noqa: RUF001 - unknown
+            html.Div(
+                [
+                    link(row.service, href=href, className="n", title=row.service),
+                    html.Div(row.model or UNKNOWN, className="s"),
+                ]
+            ),
         ],
         className="svc",
     )

@@ -97,12 +97,15 @@ class Context:
         return replace(self.axis, step=timedelta(seconds=float(seconds))) if seconds else self.axis
 
     def rates(self, frame: pd.DataFrame) -> list[float]:
-        """Return the requests a second of every step of *frame*; the first and last step may be cut."""
+        """Return the requests a second of every step of *frame*.
+
+        Without the newest one where the window ends now: agents have not sent all of it yet, and it would end each course
+        with a fall.
+        """
         if not len(frame):
             return []
-        return [
-            float(each) for each in frame["n"].to_numpy(dtype=float) / self.axis_of(frame).covered_seconds(frame["at"])
-        ]
+        rates = frame["n"].to_numpy(dtype=float) / self.axis_of(frame).covered_seconds(frame["at"])
+        return [float(each) for each in (rates[:-1] if self.view.live else rates)]
 
     @property
     def seconds(self) -> float:

@@ -14,7 +14,7 @@ from ...core.stages import label
 from ..components import Node, attributes, dominating, link, pill, stage_bar, swatch, table
 from ..format import duration, percent, rank
 from ..tokens import hue
-from ..view import View, trace_path
+from ..view import View, trace_name, trace_path
 
 _HEAD: tuple[tuple[Node, str], ...] = (
     ("Time", "hide"),
@@ -53,7 +53,7 @@ def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 def _row(record: Mapping[str, Any], view: View, *, with_service: bool) -> Component:
     trace_id = str(record["trace_id"])
-    href = view.link(trace_path(trace_id))
+    href = view.link(trace_path(trace_name(trace_id, str(record["span_id"]))))
     at = pd.Timestamp(record["at"]).tz_convert(view.zone)
     stages = stages_of(record)
     cells = [

@@ -15,7 +15,7 @@ from ..figures.over_time import over_time_figure
 from ..figures.parts import Figure
 from ..figures.percentile import MARKS, Objective, percentile_figure, percentile_grid
 from ..format import MIN_REQUESTS_ABOVE, count, duration, enough, needed, percentile, span, whole
-from .measures import stages_at
+from .measures import breakdown, stages_at
 from .page import Context
 from .rows import records
 
@@ -23,13 +23,14 @@ from .rows import records
 OVER_TIME = {"99": ("p99", 0.99), "95": ("p95", 0.95), "50": ("p50", 0.5), "mean": ("Mean", None)}
 _HEAT_QUANTILES = (0.5, 0.99)
 _EXEMPLARS = 24
+_AROUND = "The stages of a percentile are the mean of the requests around it; they add up to its latency."
 
 
 def grid_frame(context: Context) -> pd.DataFrame:
     """Return the breakdown over the percentiles that the requests of the window can tell."""
-    source = context.source
-    requests = source.ask(source.read.latency, context.selection).count
-    return source.ask(source.read.breakdown, context.selection, percentile_grid(requests))
+    frame = breakdown(context.source, context.selection)
+    told = percentile_grid(int(frame.attrs.get("requests", 0)))
+    return frame[frame["percentile"].isin(told)].reset_index(drop=True)
 
 
 def percentile_card(context: Context, size: str = "c8") -> Component:
@@ -59,7 +60,7 @@ def percentile_card(context: Context, size: str = "c8") -> Component:
     return card(
         title,
         chart("percentile", percentile_chart(context), spoken, 318),
-        sub=population(frame),
+        sub=html.Span(population(frame), title=_AROUND),
         tools=tools,
         size=size,
     )
@@ -162,11 +163,10 @@ def _objective(context: Context) -> Objective | None:
 
 
 def _step_note(frame: pd.DataFrame, name: str, quantile: float | None, step: str) -> str:
-    which = "mean of" if quantile is None else f"requests at {name} of"
-    text = f"{which} each {step}"
+    text = f"{name.lower() if quantile is None else name} of each {step}"
     usual = float(frame["n"].median()) if len(frame) else 0.0
     if quantile is not None and usual * (1 - quantile) < MIN_REQUESTS_ABOVE:
-        text += f" · about {count(usual)} each, rough"
+        text += f" · rough, n ≈ {count(usual)}"
     return text
 
 

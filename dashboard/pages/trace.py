@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,12 +19,14 @@ from ..components import Node, attributes, card, link, pill, stage_bar, swatch, 
 from ..figures.parts import ticks
 from ..format import axis_duration, duration, enough, percent, rank, split_duration, times
 from ..tokens import hue
-from ..view import service_path, trace_path
+from ..view import service_path, trace_name, trace_path
 from .measures import stages_at
 from .page import Context, Page, nothing, panel
 from .rows import traces_table
 
 _NS = 1e9
+# A W3C trace id or at least eight digits of it, or that and the root's span id: one request of several in the trace.
+_ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
 # The request is judged against what its service did around it.
 _AROUND = timedelta(hours=6)
 _KEPT = {"slow": "it is among the slowest", "error": "it failed", "uniform": "it is one of the uniform share"}
@@ -47,6 +50,14 @@ class Setting:
     latency: Histogram
     stages: Mapping[str, Histogram]
     median: dict[str, float]
+
+    def usual(self, stage: str) -> float | None:
+        """Return the median of the stage's own time; None when too few requests had it."""
+        own = self.stages.get(stage)
+        if own is None or own.count < _MIN_JUDGED:
+            return None
+        median = own.quantile(0.5)
+        return median.value if median else None
 
     @property
     def median_seconds(self) -> float:
@@ -96,7 +107,7 @@ def render(context: Context, trace_id: str) -> Page:
 
 
 def _is_id(text: str) -> bool:
-    return 8 <= len(text) <= 32 and all(letter in "0123456789abcdef" for letter in text.lower())  # noqa: PLR2004 - a W3C trace id has 32 digits
+    return _ID.fullmatch(text.lower()) is not None
 
 
 def _not_kept(context: Context, trace_id: str) -> Component:
@@ -126,11 +137,14 @@ def _neighbours(context: Context, found: KeptTrace) -> tuple[str | None, str | N
     """Return the kept requests before and after this one in the order of the list, slowest first."""
     source = context.source
     frame = source.ask(source.read.exemplars, _around(found), limit=100)
-    ids = [str(each) for each in frame["trace_id"]]
-    if found.trace_id not in ids:
+    listed = [
+        trace_name(str(trace), str(span)) for trace, span in zip(frame["trace_id"], frame["span_id"], strict=True)
+    ]
+    own = trace_name(found.trace_id, found.span_id)
+    if own not in listed:
         return None, None
-    at = ids.index(found.trace_id)
-    return (ids[at - 1] if at else None), (ids[at + 1] if at + 1 < len(ids) else None)
+    at = listed.index(own)
+    return (listed[at - 1] if at else None), (listed[at + 1] if at + 1 < len(listed) else None)
 
 
 def _rank_of(histogram: Histogram | None, seconds: float) -> float | None:
@@ -160,12 +174,12 @@ def _head(context: Context, found: KeptTrace, setting: Setting, near: tuple[str 
     why = _KEPT.get(found.because, found.because)
     sub = f"{at:%-d %b %Y %H:%M:%S} {at.tzname()} · kept because {why}"
     steps: list[Node] = [html.Span(className="grow")]
-    for trace_id, text, key, marker in (
+    for name, text, key, marker in (
         (near[0], "◂ Slower", "K", "data-previous"),
         (near[1], "Faster ▸", "J", "data-next"),
     ):
-        if trace_id:
-            href = view.link(trace_path(trace_id))
+        if name:
+            href = view.link(trace_path(name))
             steps.append(
                 html.Span(
                     link([text, html.Kbd(key, className="kbd hide")], href=href, className="btn"),
@@ -210,9 +224,9 @@ def _causes(stages: Mapping[str, float], setting: Setting) -> list[Any]:
         share = stages[stage] / total
         if share < 0.1:  # noqa: PLR2004 - less is no cause
             continue
-        usual = setting.median.get(stage, 0.0)
+        usual = setting.usual(stage)
         said += ["; " if said else "", html.B(label(stage)), f" took {percent(share)}"]
-        if usual > 0 and stages[stage] > 1.5 * usual:
+        if usual and stages[stage] > 1.5 * usual:
             said.append(f" and is {times(stages[stage] / usual)} its median")
     return [*said, "."] if said else ["No stage stands out."]
 
@@ -246,7 +260,7 @@ def _lane(span: Mapping[str, Any], whole: float, step: float, found: KeptTrace, 
     start, seconds = int(span["start_ns"]) / _NS, int(span["duration_ns"]) / _NS
     left, width = start / whole * 100, seconds / whole * 100
     parts: list[Component] = []
-    usual = setting.median.get(stage)
+    usual = setting.usual(stage)
     if usual:
         parts.append(
             html.I(
@@ -345,7 +359,7 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
 def _more(context: Context, found: KeptTrace) -> Component:
     source = context.source
     frame = source.ask(source.read.exemplars, _around(found), limit=7, dominant=found.dominant)
-    frame = frame[frame["trace_id"] != found.trace_id].head(6)
+    frame = frame[(frame["trace_id"] != found.trace_id) | (frame["span_id"] != found.span_id)].head(6)
     more = link("All traces →", href=context.view.link("/traces", svc=found.series.service), className="link")
     if not len(frame):
         return card("More like this", html.P("No other kept request is dominated by this stage.", className="muted"))

@@ -14,9 +14,11 @@ from stagelens.alerts import incidents
 from stagelens.alerts.channels import ChannelEntry
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.findings import onset
+from stagelens.alerts.measure import measure
 from stagelens.alerts.message import headline
+from stagelens.alerts.policy_file import default_policy
 from stagelens.alerts.reader import AlertsReader, Incident
-from stagelens.alerts.schema import outbox
+from stagelens.alerts.schema import metadata, outbox
 from stagelens.alerts.slo import Slo
 from stagelens.alerts.slo_file import Definitions, LiveFile
 from stagelens.collector.store import Store
@@ -169,6 +171,39 @@ def test_an_slo_that_was_removed_leaves_no_open_incident(
 
     assert (told, found.state) == (["resolved"], "resolved")
     assert "taken out of its file" in found.headline
+
+
+def test_what_is_long_over_is_forgotten(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """An incident, its transitions and its messages are kept for 395 days after its end, and no longer."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, now)
+    evaluator.tick(replace(DEFINITIONS, slos=()), now)
+    still = replace(LATENCY, name="still-open")
+    evaluator.tick(replace(DEFINITIONS, slos=(still,)), now)
+    left: list[list[int]] = []
+    for days in (394, 396):
+        evaluator.tick(replace(DEFINITIONS, slos=(still,)), now + timedelta(days=days))
+        with store.engine.connect() as connection:
+            left.append([len(connection.execute(select(table)).all()) for table in metadata.sorted_tables])
+
+    assert [table.name for table in metadata.sorted_tables] == [
+        "incidents",
+        "leases",
+        "incident_transitions",
+        "outbox",
+    ]
+    assert left == [[2, 1, 4, 4], [1, 1, 2, 2]]
+
+
+def test_a_young_version_has_the_budget_of_its_own_time(store: Store, traffic: Traffic, now: datetime) -> None:
+    """An SLO about one version is not judged by how long the service is known."""
+    traffic(now - timedelta(days=20), HOUR, {50: FAST}, version="1")
+    traffic(now - HOUR, HOUR, {50: SLOW, 51: FAST}, version="2")
+    about = replace(LATENCY, version="2")
+    measured = measure(store.read, about, default_policy(), now)
+    month_of_requests = 101 * 360 * 24 * 30
+
+    assert measured.budget.left == pytest.approx(1 - 50 * 360 / (0.01 * month_of_requests))
 
 
 def test_one_slo_that_cannot_be_evaluated_does_not_stop_the_others(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import httpx
 import pytest
 
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Selection, Store
+from stagelens.collector.store import Batch, Selection, Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 
@@ -205,3 +206,50 @@ def until() -> Callable[[Callable[[], object]], None]:
             time.sleep(0.01)
 
     return wait
+
+
+class SlowStore:
+    """A store whose commits can be held up, and made to fail."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.open = threading.Event()
+        self.open.set()
+        self.entered = threading.Semaphore(0)
+        self.failure: Exception | None = None
+        self.broken_by: str | None = None
+        self.maintenance_failure: Exception | None = None
+
+    def write(self, batches: list[Batch]) -> list[bool]:
+        """Write, once the test lets it, or fail as the test wants it."""
+        self.entered.release()
+        assert self.open.wait(20)
+        if self.failure is not None:
+            raise self.failure
+        if any(batch.id == self.broken_by for batch in batches):
+            msg = "this batch breaks the store"
+            raise ArithmeticError(msg)
+        return self._store.write(batches)
+
+    def maintain(self) -> None:
+        """Maintain, or fail as the test wants it."""
+        if self.maintenance_failure is not None:
+            raise self.maintenance_failure
+        self._store.maintain()
+
+
+@pytest.fixture
+def slow(store: Store) -> SlowStore:
+    return SlowStore(store)
+
+
+@pytest.fixture
+def serve_slow(slow: SlowStore, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Starts a collector on the slow store."""
+    real = Collector.__init__
+
+    def on_slow(self: Collector, config: CollectorConfig, _store: Store) -> None:
+        real(self, config, slow, maintenance_seconds=0.05)  # type: ignore[arg-type] - it has what a collector uses
+
+    monkeypatch.setattr(Collector, "__init__", on_slow)
+    return serve

@@ -172,7 +172,7 @@ def test_what_cannot_be_believed_is_refused(bodies: Any, changes: dict[str, Any]
 
 
 def test_times_from_the_future_and_the_far_past_are_refused(bodies: Any) -> None:
-    """More than a day ahead, or older than the store keeps, tells of a wrong clock."""
+    """More than a day ahead, or older than names of batches are kept, tells of a wrong clock."""
     ahead, behind = (
         bodies.point(timeUnixNano=str(bodies.now_ns + hours * 3600 * SECOND), startTimeUnixNano="0")
         for hours in (25, -25)

@@ -32,8 +32,9 @@ def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
     """Duration, stages, series and reason come from the root; children become intervals relative to its start."""
     trace = read(bodies.spans(*bodies.trace(STAGES))).traces[0]
 
-    assert (trace.trace_id, trace.duration_ns, trace.because, trace.dominant) == (
+    assert (trace.trace_id, trace.span_id, trace.duration_ns, trace.because, trace.dominant) == (
         "ab" * 16,
+        "01" * 8,
         81_234_567,
         "slow",
         "forward",

@@ -23,6 +23,7 @@ from stagelens.dashboard.figures.over_time import over_time_figure
 from stagelens.dashboard.figures.parts import band_labels, log_ticks, ticks
 from stagelens.dashboard.figures.percentile import Objective, percentile_figure, percentile_grid
 from stagelens.dashboard.figures.time_axis import TimeAxis, step_for
+from stagelens.dashboard.format import percentile
 from stagelens.dashboard.tokens import TOKEN
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -167,9 +168,42 @@ def test_bands_add_up_to_the_line() -> None:
     assert bands(figure).sum(axis=0) == pytest.approx(total, rel=1e-5)
 
 
+def test_the_median_gives_way_to_the_promise() -> None:
+    """Where both would stand at the same height, the words of the promise stay readable."""
+    clear = percentile_figure(breakdown(), objective=Objective(0.5, 0.99))
+    crowded = percentile_figure(breakdown(), objective=Objective(0.03, 0.99))
+
+    assert any("<b>27" in each for each in notes(clear))
+    assert not any("<b>27" in each for each in notes(crowded))
+    assert any("SLO" in each for each in notes(crowded))
+
+
+def test_percentiles_have_readable_names() -> None:
+    """The inspector and the address name them: p97.8 and p99.44, not p97.7613."""
+    assert all(len(percentile(each)) <= len("p99.44") for each in percentile_grid(1_000_000))
+
+
 def test_shares_add_up_to_one() -> None:
     """In Share mode every column is whole."""
     assert bands(percentile_figure(breakdown(), share=True)).sum(axis=0) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_the_field_between_two_versions_has_the_colour_of_most_of_it() -> None:
+    """Lines that cross at their very end do not turn a slower version green."""
+    a, b = breakdown(), breakdown(slow=2)
+    b.loc[len(b) - 1, "value_seconds"] = a["value_seconds"].iloc[-1] * 0.9
+    fills = [trace["fillcolor"] for trace in both_figure(a, b, ("v1", "v2"))["data"] if "fillcolor" in trace]
+
+    assert fills == ["$bad@.10"]
+
+
+def test_a_phone_gets_no_names_beside_what_b_adds() -> None:
+    """They would take a quarter of its width, and the table below has them."""
+    figure = delta_figure(breakdown(), breakdown(slow=2))
+    beside = [each for each in figure["narrow"]["annotations"] if each["xref"] == "paper" and each["x"] == 1]
+
+    assert beside == []
+    assert any("Queue" in each for each in notes(figure))
 
 
 def test_gains_and_losses_add_up_to_the_difference() -> None:

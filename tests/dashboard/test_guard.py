@@ -6,9 +6,11 @@ import gzip
 import json
 import socket
 from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import text
 
 from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError, StagelensError
@@ -92,6 +94,32 @@ def test_a_refusal_does_not_speak_html_of_others(filled: Store) -> None:
     answer = client_of(filled, DashboardConfig()).get("/", headers={"Host": "<script>"})
 
     assert b"<script>" not in answer.data
+
+
+@pytest.mark.parametrize("config", [DashboardConfig(), DashboardConfig(host="0.0.0.0", token=TOKEN)])
+def test_healthz_answers_without_a_token(filled: Store, config: DashboardConfig) -> None:
+    """A probe has none, and learns that the store answers and nothing else."""
+    answer = client_of(filled, config).get("/healthz")
+
+    assert answer.status_code == 200
+    assert answer.text == "ok\n"
+
+
+def test_healthz_says_why_the_store_does_not_answer(tmp_path: Path) -> None:
+    """A dashboard over a broken database is not healthy, whatever its pages say."""
+    store = Store.open(f"sqlite:///{tmp_path / 'broken.db'}")
+    with store.transaction() as connection:
+        connection.execute(text("DROP TABLE services"))
+    answer = client_of(store, DashboardConfig()).get("/healthz")
+    store.close()
+
+    assert answer.status_code == 503
+    assert "services" in answer.text
+
+
+def test_healthz_is_for_this_host_only(filled: Store) -> None:
+    """A web site cannot even learn that a dashboard runs here."""
+    assert client_of(filled, DashboardConfig()).get("/healthz", headers={"Host": "evil.example"}).status_code == 421
 
 
 def test_a_page_may_load_nothing_from_elsewhere(filled: Store) -> None:

@@ -13,12 +13,18 @@ import pytest
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Selection, Store
+from stagelens.core.histogram import Histogram
 from stagelens.core.stages import position
 from stagelens.dashboard.app import build
-from stagelens.dashboard.format import duration
+from stagelens.dashboard.components import WORDS
+from stagelens.dashboard.figures.percentile import COLUMNS
+from stagelens.dashboard.format import duration, split_duration
+from stagelens.dashboard.pages.inspector import inspector
 from stagelens.dashboard.pages.measures import measure
 from stagelens.dashboard.pages.page import panel
+from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
+from stagelens.dashboard.pages.trace import Setting
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.shell import stale_banner
@@ -84,6 +90,16 @@ def words(node: Any) -> str:
     if isinstance(node, list | tuple):
         return " ".join(words(each) for each in node)
     return words(getattr(node, "children", None))
+
+
+def attribute(node: Any, name: str) -> Iterator[str]:
+    """Yield the values of an attribute in a component and all that is in it."""
+    for each in node if isinstance(node, list | tuple) else [node]:
+        found = getattr(each, name, None)
+        if found is not None:
+            yield found
+        if hasattr(each, "children"):
+            yield from attribute(each.children, name)
 
 
 def text_of(source: Source, address: str, now: datetime = NOW) -> str:
@@ -155,6 +171,98 @@ def test_tile_chart_and_table_agree(source: Source) -> None:
     assert duration(in_chart) in text_of(source, "/")
     assert duration(in_chart) in text_of(source, "/s/vision-api")
     assert sum(told.tail_stages.values()) == pytest.approx(in_chart)
+
+
+def test_the_inspector_agrees_with_tile_and_chart(source: Source) -> None:
+    """p50 and p99 of the table, its total and its stages are those of the tiles."""
+    context = context_of(at("/s/vision-api"), source)
+    told = measure(source, context.selection)
+    table = inspector(grid_frame(context), 0.99)
+    carried = json.loads(next(each for each in attribute(table, "data-inspector")))
+    place = carried["percentiles"].index("p99")
+    shown = words(table)
+
+    assert f"Total {duration(told.p50)} {duration(told.p99)}" in shown
+    for stage, seconds in told.tail_stages.items():
+        assert carried["stages"][stage][place] == pytest.approx(seconds, rel=1e-3)
+    for stage, seconds in told.median_stages.items():
+        assert carried["base"][stage] == pytest.approx(seconds, rel=1e-3)
+
+
+def test_the_link_of_an_alert_opens_its_window(source: Source) -> None:
+    """Milliseconds of the epoch and a percentile, as messages carry them, and not the last six hours."""
+    start, end = NOW - timedelta(minutes=20), NOW - timedelta(minutes=5)
+    stamps = [int(each.timestamp() * 1000) for each in (start, end)]
+    address = f"/s/vision-api?from={stamps[0]}&to={stamps[1]}&p=95"
+    context = context_of(at(address), source)
+    text = text_of(source, address)
+
+    assert (context.selection.start, context.selection.end) == (start, end)
+    assert "of the p50→p95 gap" in text
+    assert f"p99 {' '.join(split_duration(measure(source, context.selection).p99))}" in text
+
+
+def test_the_trouble_of_services_is_named_by_its_state(source: Source) -> None:
+    """A service that burns its budget is not called at risk, nor the other way around."""
+    states = {each.state for each in source.slos() if each.state != "healthy"}
+    text = text_of(source, "/")
+    named = text[text.index("Services meeting SLO") :][:80]
+
+    assert states
+    assert all(f"1 {WORDS[state].lower()}" in named for state in states)
+
+
+def test_the_newest_step_does_not_end_a_course(source: Source) -> None:
+    """Agents have not sent all of it yet; a window in the past is whole."""
+    for address, missing in (("/s/vision-api", 1), (f"/s/vision-api?to={int(NOW.timestamp()) * 1000 - 600_000}", 0)):
+        context = context_of(at(address), source)
+        frame = source.read.quantiles_over_time(context.selection, (0.5,), context.axis.step)
+
+        assert len(context.rates(frame)) == len(frame) - missing
+
+
+def test_a_stage_is_compared_with_its_own_median() -> None:
+    """As its rank is: a stage most requests do not have is not zero in those that do."""
+    load = Histogram()
+    for _ in range(30):
+        load.record(2.0)
+    setting = Setting(Histogram(), {"load": load}, {"forward": 0.02})
+
+    assert setting.usual("load") == pytest.approx(2.0, rel=0.02)
+    assert setting.usual("queue") is None
+
+
+def test_a_percentile_too_few_requests_bear_blames_nobody(traffic: ModuleType, tmp_path: Path) -> None:
+    """The table of stages says how many it takes instead."""
+    store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=NOW.timestamp)
+    traffic.fill(store, NOW - timedelta(minutes=5), NOW, released=NOW - timedelta(seconds=20))
+    source = Source(store, None, NOW.timestamp)
+    at_p99 = text_of(source, "/compare?svc=vision-api&p=99")
+    at_p50 = text_of(source, "/compare?svc=vision-api&p=50")
+    store.close()
+
+    assert "p99 needs 1\u202f000 requests on both sides" in at_p99
+    assert "End to end" not in at_p99
+    assert "End to end" in at_p50
+
+
+def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, tmp_path: Path) -> None:
+    """An incident is larger than the demo."""
+    few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
+    many = {f"step_{each:02d}": traffic.Shape(1 + each) for each in range(25)} | few
+    services = [traffic.Service(f"service-{each:02d}", "m", 3.0, ("/",), few) for each in range(60)]
+    services.append(traffic.Service("wide", "m", 20.0, ("/",), many))
+    store = Store.open(f"sqlite:///{tmp_path / 'fleet.db'}", clock=NOW.timestamp)
+    traffic.fill(store, NOW - timedelta(seconds=60), NOW, services=services)
+    source = Source(store, None, NOW.timestamp)
+    fleet, wide = text_of(source, "/"), text_of(source, "/s/wide")
+    frame = grid_frame(context_of(at("/s/wide"), source))
+    store.close()
+
+    assert "61 services" in fleet
+    assert all(each.name in fleet for each in services)
+    assert "could not be made" not in fleet + wide
+    assert frame.drop(columns=list(COLUMNS)).sum(axis=1).to_numpy() == pytest.approx(frame["value_seconds"].to_numpy())
 
 
 def test_the_regression_is_named_with_its_stage(source: Source) -> None:
@@ -257,3 +365,25 @@ def test_no_graph_may_send_its_data_away() -> None:
     text = (Path(build.__code__.co_filename).parent / "assets" / "figure.js").read_text()
 
     assert 'displayModeBar: false, showSendToCloud: false, plotlyServerURL: ""' in text
+
+
+def test_requests_of_one_distributed_trace_have_links_of_their_own(source: Source) -> None:
+    """They share a trace id; each row opens its own request, under the eight digits people know."""
+    found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=2)
+    found["trace_id"] = "ab" * 16
+    context = context_of(at("/traces"), source)
+    table = repr(traces_table(found, context.view, "Kept requests"))
+
+    assert found["span_id"].nunique() == 2
+    assert all(f"/traces/{'ab' * 16}-{span_id}" in table for span_id in found["span_id"])
+    assert "'abababab'" in table
+
+
+def test_a_link_to_a_request_opens_it(source: Source) -> None:
+    """The slowest and its neighbour are told apart by their root spans."""
+    found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1).iloc[0]
+    text = text_of(source, f"/traces/{found['trace_id']}-{found['span_id']}")
+    other = text_of(source, f"/traces/{found['trace_id']}-{'0' * 16}")
+
+    assert "Timeline" in text
+    assert "This trace was not kept" in other

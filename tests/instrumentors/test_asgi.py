@@ -526,6 +526,30 @@ def test_websockets_and_lifespans_are_left_alone(finished: Finished) -> None:
     assert list(finished) == []
 
 
+def test_the_shutdown_is_reported_once_before_the_server_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI stands on Starlette; and threads that requests still hold do not keep the server from ending."""
+    order: list[str] = []
+    monkeypatch.setattr(recorder, "flush", lambda: order.append("flush"))
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive() -> Message:
+        return next(messages)
+
+    async def send(message: Message) -> None:
+        order.append(message["type"])
+
+    async def serve() -> None:
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        limiter.total_tokens = 1
+        limiter.acquire_on_behalf_of_nowait("a request")
+        async with asyncio.timeout(30):
+            await drive(FastAPI(), receive, send, type="lifespan")
+
+    asyncio.run(serve())
+
+    assert order == ["lifespan.startup.complete", "flush", "lifespan.shutdown.complete"]
+
+
 def test_our_failure_is_logged_once_and_the_service_answers(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

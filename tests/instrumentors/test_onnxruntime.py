@@ -207,7 +207,14 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
         ("/models/resnet50.onnx", "resnet50"),
         ("/repository/ocr/3/model.onnx", "ocr"),
         ("/wheel/magika/models/standard_v3_3/model.onnx", "standard_v3_3"),
+        (
+            "/hub/models--org--bert/snapshots/0123456789abcdef0123456789abcdef01234567/onnx/model_q4.onnx",
+            "models--org--bert",
+        ),
         ("model.onnx", "model"),
+        ("1/model.onnx", "model"),
+        ("/home/somebody/model.onnx", "model"),
+        ("/Users/somebody/1/model.onnx", "model"),
         (str(Path.home() / "model.onnx"), "model"),
     ],
 )

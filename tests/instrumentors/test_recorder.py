@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import queue
 import subprocess
 import sys
 import threading
@@ -150,11 +151,46 @@ def test_the_background_thread_starts_with_the_first_record_and_again_when_it_di
 def test_a_running_thread_is_signalled_not_doubled() -> None:
     """Waking twice starts one thread; the second time it is told to look."""
     stop = threading.Event()
-    background = recorder.Background(lambda: (background.signal.get(), stop.set())[0])
+
+    def run() -> None:
+        if background.wait(10):
+            stop.set()
+
+    background = recorder.Background(run)
     background.wake()
     background.wake()
 
     assert stop.wait(timeout=10)
+
+
+def test_a_thread_that_cannot_keep_up_is_told_once() -> None:
+    """Requests that find no room ask again and again; what they leave behind does not grow."""
+    asked, told = threading.Event(), queue.SimpleQueue[bool]()
+
+    def run() -> None:
+        asked.wait(10)
+        told.put(background.wait(10))
+        told.put(background.wait(0.01))
+
+    background = recorder.Background(run)
+    for _ in range(100):
+        background.wake()
+    asked.set()
+
+    assert [told.get(timeout=10), told.get(timeout=10)] == [True, False]
+
+
+def test_what_the_thread_waits_on_is_as_old_as_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue from before gevent patched the process would stop all of its greenlets."""
+    made: list[object] = []
+    background = recorder.Background(lambda: None)
+    monkeypatch.setattr(queue, "SimpleQueue", lambda: made.append(object()))
+
+    assert made == []
+
+    background.wake()
+
+    assert len(made) == 1
 
 
 def test_importing_stagelens_starts_no_thread_and_loads_nothing_heavy() -> None:

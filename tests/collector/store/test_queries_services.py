@@ -52,6 +52,13 @@ def test_a_service_without_requests_in_the_window_is_not_there(one: Site) -> Non
     assert frame[["service", "requests", "errors"]].to_numpy().tolist() == [["shop", 7, 0]]
 
 
+def test_the_last_bucket_of_a_silent_service_is_exact(one: Site) -> None:
+    """It is told to 10 s also where it is read from an hour."""
+    frame = one.store.read.services(utc(NOON - 86_400), utc(NOON - 3600))
+
+    assert frame["last_seen"].tolist() == [utc(NOON - 3610)]
+
+
 def test_versions_are_those_of_the_whole_history(one: Site) -> None:
     """A release before the window is known; the requests are those in the window, whatever version is selected."""
     frame = one.store.read.versions(one.between(NOON - 3000, NOON, service="shop", version="2"))

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_requests import NOON, Request, Series, Site
 
+from stagelens.collector.store import fetch
 from stagelens.core.histogram import MAX_RELATIVE_ERROR
+from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 
 ERROR = Series("shop", "1", status="error")
 REQUESTS = st.lists(
@@ -102,3 +104,46 @@ def test_a_selection_of_bad_requests_only_has_no_good_mean(site: Callable[..., S
 
     assert frame["good_mean_seconds"].tolist() == [0.0]
     assert frame["bad_mean_seconds"].tolist() == pytest.approx([0.2], rel=MAX_RELATIVE_ERROR)
+
+
+def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of two scales, both statuses and several stages, read three at a time or all at once."""
+    one = site()
+    for scale in (5, 3):
+        one.write(
+            [
+                Request({"queue": 7_000_000 * step, "forward": 90_000_000}, NOON - 50 * step, series)
+                for step in range(1, 40)
+                for series in (Series("shop"), Series("shop", status="error"))
+            ],
+            scale=scale,
+        )
+    one.write([Request({"rerank": 0}, NOON - 5)])
+    read, around = one.store.read, one.around()
+
+    def answers() -> list[object]:
+        return [
+            read.latency(around).buckets,
+            read.breakdown(around, (0.5, 0.99)).to_dict(),
+            read.dominants(around, (0.5, 0.99)).to_dict(),
+            read.slo_counts(around, 0.2),
+            read.bad_breakdown(around, 0.2).to_dict(),
+        ]
+
+    whole = answers()
+    monkeypatch.setattr(fetch, "PIECE_ROWS", 3)
+
+    assert answers() == whole
+
+
+def test_what_is_held_does_not_grow_with_time(site: Callable[..., Site]) -> None:
+    """A question about the whole of a stretch holds a row for each series and stage, however long the stretch is."""
+    one = site()
+    one.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])
+    with one.store.engine.connect() as connection:
+        held = fetch.fetch(connection, fetch.Question(one.around(), (REQUEST_DURATION, STAGE_TIME)))
+
+    assert len(held) == 2
+    assert int(held.times.max()) == NOON

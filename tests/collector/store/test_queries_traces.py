@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from raw_requests import NOON, NS, Request, Series, Site
@@ -18,6 +19,7 @@ def trace(number: int, milliseconds: int, dominant: str, series: Series = SHOP) 
     spans = [{"name": "work", "stage": dominant, "start_ns": 0, "duration_ns": 5, "attributes": {"batch": 4}}]
     return KeptTrace(
         f"{number:032x}",
+        f"{number:016x}",
         series,
         (NOON - 60 * number) * NS + 123_456_789,
         milliseconds * 1_000_000,
@@ -73,6 +75,23 @@ def test_a_trace_sent_twice_is_kept_once(one: Site) -> None:
     one.store.write([Batch("again", traces=[TRACES[0], TRACES[0], trace(9, 10, "forward")])])
 
     assert numbers(one.store.read.exemplars(one.around(), order="time")) == [1, 2, 3, 4, 5, 9]
+
+
+def test_two_requests_of_one_distributed_trace_are_two(one: Site) -> None:
+    """A retry shares the trace id of the first attempt: both are listed, in one batch or two, and each opens by its root."""
+    read, first = one.store.read, TRACES[1]
+    retry = replace(first, span_id="ab" * 8, started_ns=first.started_ns + NS, duration_ns=first.duration_ns - NS // 4)
+    third = replace(first, span_id="cd" * 8, started_ns=first.started_ns - NS, duration_ns=first.duration_ns - NS // 2)
+    one.store.write([Batch("retry", traces=[retry, third])])
+    listed = read.exemplars(one.around(), dominant="queue")
+    opened = [read.trace(f"{row.trace_id}-{row.span_id}") for row in listed.itertuples()]
+
+    assert opened == [first, TRACES[2], retry, third]
+    assert numbers(read.one_per_cause(one.around(), 3)) == [2, 4, 5]
+    assert numbers(read.one_per_cause(one.around(), 6)) == [2, 4, 5, 3, 2, 2]
+    assert read.trace(first.trace_id) == read.trace(f"{first.trace_id}-{'AB' * 8}") == retry
+    assert read.trace(f"{first.trace_id}-{'ef' * 8}") is None
+    assert read.trace(f"{first.trace_id[:8]}-{first.span_id}") is None
 
 
 def test_exemplars_are_the_slowest_or_the_newest(one: Site) -> None:

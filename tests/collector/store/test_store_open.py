@@ -6,12 +6,13 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from raw_requests import Request, Site
-from sqlalchemy import inspect
+from sqlalchemy import event, inspect
 
 from stagelens.collector.store import Store, database, schema
 from stagelens.core.errors import StoreError
@@ -110,6 +111,32 @@ def test_two_that_open_a_new_file_at_once_both_get_it(tmp_path: Path) -> None:
         store.close()
 
     assert revisions == [0, 0, 0, 0]
+
+
+def test_a_file_that_another_is_just_making_is_waited_for(tmp_path: Path) -> None:
+    """Of several processes that turn a new file to write-ahead logging SQLite refuses all but one, without waiting."""
+
+    class Refused(sqlite3.Connection):
+        refusals = 2
+
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            if "journal_mode" in sql and self.refusals:
+                self.refusals -= 1
+                msg = "database is locked"
+                raise sqlite3.OperationalError(msg)
+            return super().execute(sql, *parameters)
+
+    engine = database.open_engine(f"sqlite:///{tmp_path}/s.db")
+    event.listen(
+        engine,
+        "do_connect",
+        lambda _dialect, _record, arguments, options: sqlite3.connect(*arguments, **options, factory=Refused),  # pyright: ignore[reportUnknownLambdaType]
+    )
+    with engine.connect() as connection:
+        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+    engine.dispose()
+
+    assert mode == "wal"
 
 
 def test_the_migrations_make_the_tables_the_code_uses(site: Callable[..., Site]) -> None:

@@ -23,7 +23,7 @@ def rows(one: Site, tier: int) -> int:
 
 def trace(number: int, at: int, service: str = "shop") -> KeptTrace:
     """A kept trace."""
-    return KeptTrace(f"{number:032x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5})
+    return KeptTrace(f"{number:032x}", f"{number:016x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5})
 
 
 def test_every_tier_is_kept_for_its_own_time(site: Callable[..., Site]) -> None:

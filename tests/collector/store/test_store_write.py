@@ -57,7 +57,7 @@ def test_a_clock_that_cannot_be_right_is_not_believed(site: Callable[..., Site],
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON + skew)])
     at = NOON + expected
-    trace = KeptTrace("ab" * 16, Series("shop"), (NOON + skew) * NS, 5, "slow", "forward", {"forward": 5})
+    trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), (NOON + skew) * NS, 5, "slow", "forward", {"forward": 5})
     one.store.write([Batch("t", traces=[trace])])
     kept = one.store.read.trace("ab" * 16)
 
@@ -182,7 +182,7 @@ def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Si
     seen = [(read.revision(), read.revision("shop"), read.revision("bank"))]
     one.write([Request({"forward": 1}, series=shop)])
     seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
-    trace = KeptTrace("cd" * 16, bank, NOON * NS, 5, "slow", "forward", {"forward": 5})
+    trace = KeptTrace("cd" * 16, "01" * 8, bank, NOON * NS, 5, "slow", "forward", {"forward": 5})
     one.store.write([Batch("t", traces=[trace])])
     seen.append((read.revision(), read.revision("shop"), read.revision("bank")))
     one.store.write([Batch("t", traces=[trace])])

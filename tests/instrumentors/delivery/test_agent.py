@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -83,6 +84,21 @@ def test_what_could_not_be_counted_is_reported(sink: Sink, monkeypatch: pytest.M
     # Three counted, one torn and two that found no room were in the refused batch.
     assert sink.dropped() == {"rejected": 6}
     assert sink.requests() == 1
+
+
+def test_a_load_we_cannot_keep_up_with_is_exported_all_the_same(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue is never empty; what was in it has its turn, and the export has its own."""
+
+    class Endless(deque[recorder.Record]):
+        def popleft(self) -> recorder.Record:
+            self.append(self[0])
+            return super().popleft()
+
+    monkeypatch.setattr(recorder, "pending", Endless())
+    serve(100)
+
+    assert agent_for(sink).flush(10)
+    assert sink.requests() >= 100
 
 
 def test_many_series_are_split_over_posts_of_bounded_size(sink: Sink) -> None:

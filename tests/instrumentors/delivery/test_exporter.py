@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import socket
+import threading
 from collections.abc import Callable, Generator
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
@@ -221,6 +222,27 @@ def test_leaving_is_bounded(losses: Losses, exporter: Make) -> None:
             assert not agent.drain(0.2)
 
     assert losses == []
+
+
+def test_what_is_left_is_sent_where_no_thread_can_start(
+    sink: Sink, exporter: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later versions of Python start none at exit: a short script reports all the same."""
+    start = threading.Thread.start
+
+    def at_exit(thread: threading.Thread) -> None:
+        if thread.name == "stagelens-export":
+            message = "can't create new thread at interpreter shutdown"
+            raise RuntimeError(message)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", at_exit)
+    agent = exporter()
+    agent.offer(batch(sink.url, 1))
+    agent.offer(batch(sink.url, 2))
+
+    assert agent.drain(10)
+    assert [post.name for post in sink.posts] == ["instance:1", "instance:2"]
 
 
 def test_retry_after_is_obeyed(sink: Sink, exporter: Make, until: Until) -> None:

@@ -46,6 +46,7 @@ def upgrade() -> None:
         sa.Column("dropped", sa.BigInteger, nullable=False),
     )
     op.create_index("batches_by_time", "batches", ["received"])
+    op.create_index("batches_dropped", "batches", ["dropped"], sqlite_where=sa.text("dropped > 0"))
     rollups = op.create_table(
         "rollups",
         sa.Column("tier", sa.SmallInteger, primary_key=True, autoincrement=False),
@@ -78,6 +79,7 @@ def _create_traces() -> None:
     op.create_table(
         "traces",
         sa.Column("trace_id", sa.Text, primary_key=True),
+        sa.Column("span_id", sa.Text, primary_key=True),
         sa.Column("series_id", sa.Integer, sa.ForeignKey("series.id"), nullable=False),
         sa.Column("started", sa.BigInteger, nullable=False),
         sa.Column("duration", sa.BigInteger, nullable=False),

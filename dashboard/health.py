@@ -1,0 +1,34 @@
+"""Whether the dashboard can answer: `GET /healthz`, for whatever watches over it. It says nothing about the data."""
+
+from __future__ import annotations
+
+import logging
+
+from flask import Flask, Response
+
+from ..core.errors import StagelensError
+from .source import Source
+
+PATH = "/healthz"
+
+_log = logging.getLogger(__name__)
+
+
+def report(server: Flask, source: Source) -> None:
+    """Answer `PATH` on *server*: 200 while the store can be read, 503 with the reason while it cannot."""
+
+    def healthz() -> Response:
+        try:
+            source.revision()
+        except StagelensError as error:
+            return _said(str(error), 503)
+        except Exception:  # noqa: BLE001 - whatever a store meets, the asker gets an answer
+            _log.exception("the store did not answer %s", PATH)
+            return _said("the store does not answer; the log of the dashboard says more", 503)
+        return _said("ok", 200)
+
+    server.add_url_rule(PATH, "healthz", healthz)
+
+
+def _said(text: str, status: int) -> Response:
+    return Response(f"{text}\n", status, mimetype="text/plain", headers={"Cache-Control": "no-store"})

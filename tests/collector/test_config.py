@@ -1,0 +1,53 @@
+"""The collector's settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagelens.collector.config import CollectorConfig
+from stagelens.core.errors import ConfigError
+
+
+def test_settings_come_from_the_environment() -> None:
+    """Every setting has a variable; what is not set, or empty, has its default."""
+    config = CollectorConfig.from_env(
+        {
+            "STAGELENS_DATABASE": "sqlite:////data/s.db",
+            "STAGELENS_COLLECTOR_HOST": "0.0.0.0",
+            "STAGELENS_COLLECTOR_PORT": "4319",
+            "STAGELENS_MAX_BODY": "1MiB",
+            "STAGELENS_MAX_INFLATED": "2 MiB",
+            "STAGELENS_QUEUE_BATCHES": "5",
+            "STAGELENS_QUEUE_SIZE": "3MiB",
+            "STAGELENS_RETENTION_10S": "2h",
+            "STAGELENS_RETENTION_TRACES": "",
+            "STAGELENS_DASHBOARD_URL": "https://stagelens.example",
+        }
+    )
+
+    assert (config.database, config.host, config.port) == ("sqlite:////data/s.db", "0.0.0.0", 4319)
+    assert (config.max_body_bytes, config.max_inflated_bytes, config.queue_bytes) == (2**20, 2**21, 3 * 2**20)
+    assert (config.queue_batches, config.dashboard_url) == (5, "https://stagelens.example")
+    assert (config.retention.seconds_10.total_seconds(), config.retention.traces.days) == (7200, 7)
+    assert CollectorConfig.from_env({}) == CollectorConfig()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("STAGELENS_COLLECTOR_PORT", "http"),
+        ("STAGELENS_COLLECTOR_PORT", "65536"),
+        ("STAGELENS_COLLECTOR_PORT", "-1"),
+        ("STAGELENS_COLLECTOR_PORT", "9" * 5000),
+        ("STAGELENS_MAX_BODY", "much"),
+        ("STAGELENS_MAX_INFLATED", "0MiB"),
+        ("STAGELENS_QUEUE_BATCHES", "0"),
+        ("STAGELENS_QUEUE_SIZE", "100"),
+        ("STAGELENS_RETENTION_10S", "forever"),
+        ("STAGELENS_RETENTION_1H", "0s"),
+    ],
+)
+def test_a_wrong_setting_names_key_value_and_cure(key: str, value: str) -> None:
+    """A setting that cannot be read stops the start with what to write instead."""
+    with pytest.raises(ConfigError, match=rf"{key} is '{value[:20]}.*(write|must)"):
+        CollectorConfig.from_env({key: value})

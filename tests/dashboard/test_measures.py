@@ -1,0 +1,62 @@
+"""Where the time goes at a percentile: told by the requests around it, and never more or less than its latency."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.dashboard.pages.measures import smoothed
+
+STAGES = ["queue", "forward", "overhead"]
+
+
+def frame_of(shares: np.ndarray, total: np.ndarray, n: int) -> pd.DataFrame:
+    """A breakdown with these shares by percentile and stage."""
+    frame = pd.DataFrame(shares * total[:, None], columns=STAGES)
+    return frame.assign(
+        percentile=np.linspace(0, 0.9, len(total)), n=n, value_seconds=total, low_seconds=total, high_seconds=total
+    )
+
+
+@given(
+    shares=st.lists(st.lists(st.floats(0.01, 1), min_size=3, max_size=3), min_size=1, max_size=40),
+    requests=st.integers(0, 1000),
+)
+def test_stages_add_up_and_stay_between_their_neighbours(shares: list[list[float]], requests: int) -> None:
+    """Smoothing moves time between stages only, and never beyond what some percentile has."""
+    parts = np.array(shares) / np.sum(shares, axis=1, keepdims=True)
+    total = np.linspace(0.01, 3, len(parts))
+    made = smoothed(frame_of(parts, total, requests))
+    told = made[STAGES].to_numpy()
+
+    assert told.sum(axis=1) == pytest.approx(total)
+    assert list(made["value_seconds"]) == list(total)
+    assert (told / total[:, None] <= parts.max(axis=0) + 1e-9).all()
+    assert (told / total[:, None] >= parts.min(axis=0) - 1e-9).all()
+
+
+def test_a_stage_does_not_jump_where_few_requests_decide() -> None:
+    """One percentile whose eight requests differ from all others around it is no edge of the stack."""
+    shares = np.tile([0.6, 0.3, 0.1], (41, 1))
+    shares[20] = [0.0, 0.9, 0.1]
+    told = smoothed(frame_of(shares, np.ones(41), 8))
+
+    assert told["queue"].iloc[20] > 0.45
+
+
+def test_what_few_requests_say_gives_way_to_what_many_say() -> None:
+    """A percentile counts by how many requests it is the mean of."""
+    frame = frame_of(np.tile([0.6, 0.3, 0.1], (41, 1)), np.ones(41), 1000)
+    frame.loc[20, ["n", "queue", "forward"]] = [1, 0.0, 0.9]
+
+    assert smoothed(frame)["queue"].iloc[20] == pytest.approx(0.6, rel=0.01)
+
+
+def test_no_requests_stay_none() -> None:
+    """An empty breakdown has nothing to smooth."""
+    frame = frame_of(np.zeros((0, 3)), np.zeros(0), 0)
+
+    assert smoothed(frame).empty

@@ -1,0 +1,65 @@
+"""Functions named from outside: what becomes a stage, and what is left as it is."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import stagelens
+from stagelens.instrumentors import functions
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+SOURCE = """
+import functools
+def prepare(): return 1
+class Model:
+    name = "resnet"
+    def predict(self): return 2
+    def __call__(self): return 3
+model = Model()
+@functools.cache
+def cached(): return 4
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
+    """A module of the user's, four of whose names are to be stages."""
+    (tmp_path / "work_of_the_user.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = {"preprocess": "prepare", "decode": "model", "forward": "Model.predict", "load": "cached"}
+    entries = [f"{stage}=work_of_the_user:{path}" for stage, path in named.items()]
+    monkeypatch.setenv(functions.VARIABLE, ",".join(entries))
+    instrumentor = functions.FunctionInstrumentor()
+    instrumentor.instrument()
+    yield importlib.import_module("work_of_the_user")
+    instrumentor.uninstrument()
+    sys.modules.pop("work_of_the_user")
+
+
+def test_functions_and_methods_become_stages(finished: Finished, work: Any) -> None:
+    """By their names alone, in the order they end."""
+    with stagelens.request("job"):
+        answers = work.prepare(), work.model.predict()
+
+    assert answers == (1, 2)
+    assert finished.stages() == ["preprocess", "forward"]
+
+
+@pytest.mark.usefixtures("finished")
+def test_an_object_that_can_be_called_is_left_alone(caplog: pytest.LogCaptureFixture, request: Any) -> None:
+    """A function in its place would lack everything but the call; the user is told what to do."""
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        work = request.getfixturevalue("work")
+
+    assert (work.model.name, work.model()) == ("resnet", 3)
+    assert work.cached.cache_info().currsize == 0
+    assert len([line for line in caplog.messages if "no plain function" in line]) == 2
