@@ -12,7 +12,7 @@ from . import burn
 from .burn import Tier
 from .measure import Measurement
 from .message import Finding
-from .regression import StageGrowth, blame, highest_quantile, verdict
+from .regression import StageGrowth, blame, culprit, highest_quantile, verdict
 from .slo import Slo
 
 # How far back the beginning of the trouble, and its cause, are looked for.
@@ -131,14 +131,18 @@ def _onset(read: Reader, slo: Slo, tier: Tier, now: datetime) -> datetime:
 
 
 def _growth(read: Reader, slo: Slo, began: datetime, now: datetime) -> Growth:
-    """Return which stages grew: with a release if one fits, else in bad requests against good ones."""
+    """Return which stages grew: with a release if one fits, else in bad requests against good ones.
+
+    Soon after a release only a low percentile can be judged, which few of its slow requests have reached: where no stage
+    stands out there, the bad requests are asked too, and the release is still named.
+    """
     if slo.threshold_seconds is None:
         return Growth()
-    release = _release(read, slo, began, now)
-    if release is not None:
+    release = _release(read, slo, began, now) or Growth()
+    if culprit(release.stages):
         return release
     frame = read.bad_breakdown(slo.select(began - _CALM_BEFORE, now), slo.threshold_seconds)
-    return Growth(blame(frame.rename(columns={"excess_seconds": "delta_seconds"})))
+    return Growth(blame(frame.rename(columns={"excess_seconds": "delta_seconds"})), release.version)
 
 
 def _release(read: Reader, slo: Slo, began: datetime, now: datetime) -> Growth | None:

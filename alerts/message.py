@@ -15,13 +15,11 @@ from typing import Any, Literal
 from ..core import stages
 from . import words
 from .policy_file import Severity
-from .regression import StageGrowth
+from .regression import StageGrowth, culprit
 
 Transition = Literal["opened", "updated", "resolved", "reopened"]
 Ending = Literal["", "recovered", "no_data", "removed"]
 
-# A stage is named when it made at least so much of the excess; below it nothing stands out.
-MIN_SHARE = 0.4
 
 _UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "the SLO was taken out of its file"}
 
@@ -81,7 +79,7 @@ class Finding:
     @property
     def blamed(self) -> StageGrowth | None:
         """The stage that stands out, if one does."""
-        return self.growth[0] if self.growth and self.growth[0].share >= MIN_SHARE else None
+        return culprit(self.growth)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON keeps it."""

@@ -14,6 +14,7 @@ Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1; nor
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -28,6 +29,8 @@ Kind = Literal["regression", "improvement", "same", "not_enough"]
 MIN_TAIL = 10
 # Where a comparison looks when nobody says where.
 QUANTILES = (0.999, 0.99, 0.95, 0.9)
+# A stage is named when it made at least so much of the excess; below it nothing stands out.
+MIN_SHARE = 0.4
 # What nobody would act on is the same.
 MIN_CHANGE = 0.03
 
@@ -138,6 +141,11 @@ def blame(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
         for stage, delta in zip(rows["stage"], rows["delta_seconds"], strict=True)
         if delta > 0
     )
+
+
+def culprit(growth: Sequence[StageGrowth]) -> StageGrowth | None:
+    """Return the stage that stands out of *growth*, worst first, if one does."""
+    return growth[0] if growth and growth[0].share >= MIN_SHARE else None
 
 
 def _judge(ratio: float, ratio_low: float, ratio_high: float, min_change: float) -> Kind:

@@ -15,6 +15,8 @@ from ..source import Source
 
 # Neighbours fewer steps away than this tell of a percentile too: an eighth of a nine on both sides.
 _NEIGHBOURS = 6
+# So many requests at a percentile speak for themselves; with more of them the neighbours count less and less.
+_PLENTY = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
     """Return *frame*, each percentile's stage shares the mean over its neighbours, near ones counting more.
 
     Where a few requests decide, single ones would make the stages jump from one percentile to the next. The latency of a
-    percentile stays as it is, and the stages still add up to it.
+    percentile stays as it is, and the stages still add up to it. Where there are many, the neighbours hardly count.
 
     Args:
         frame: A breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column a stage [seconds].
@@ -73,7 +75,9 @@ def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
     shares = frame[stages].to_numpy(dtype=float) / np.maximum(total, 1e-12)
     steps = np.arange(len(frame))
     near = np.maximum(1 - np.abs(np.subtract.outer(steps, steps)) / _NEIGHBOURS, 0)
-    weight = near * np.maximum(frame["n"].to_numpy(dtype=float), 1)
+    requests = np.maximum(frame["n"].to_numpy(dtype=float), 1)
+    borrowed = np.minimum(1, _PLENTY / requests)[:, None]
+    weight = near * requests * np.where(np.eye(len(frame)), 1, borrowed)
     made = frame.copy()
     made[stages] = weight @ shares / weight.sum(axis=1, keepdims=True) * total
     return made

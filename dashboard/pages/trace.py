@@ -227,7 +227,7 @@ def _causes(stages: Mapping[str, float], setting: Setting) -> list[Any]:
         usual = setting.usual(stage)
         said += ["; " if said else "", html.B(label(stage)), f" took {percent(share)}"]
         if usual and stages[stage] > 1.5 * usual:
-            said.append(f" and is {times(stages[stage] / usual)} its median")
+            said.append(f", {duration(stages[stage])} instead of the usual {duration(usual)}")
     return [*said, "."] if said else ["No stage stands out."]
 
 

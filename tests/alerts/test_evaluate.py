@@ -26,6 +26,7 @@ from stagelens.collector.store import Store
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
 SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
+WORSE = {"forward": 0.060, "preprocess": 0.050, "queue": 0.042, "overhead": 0.041}
 QUEUED = {"forward": 0.020, "preprocess": 0.010, "queue": 0.400, "overhead": 0.001}
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 DEFINITIONS = Definitions(
@@ -76,6 +77,19 @@ def test_a_slow_release_pages_and_names_its_stage(
         f"?from={int((now - 25 * MINUTE).timestamp() * 1000)}&to={int(now.timestamp() * 1000)}&p=99"
     )
     assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
+
+
+def test_a_young_release_is_blamed_by_its_bad_requests(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """A few hundred requests bear p95 only, where all stages grew alike: what the slow ones spend their time in is named all the same."""
+    traffic(now - HOUR, 50 * MINUTE, {3: FAST}, version="1")
+    traffic(now - 4 * MINUTE, 4 * MINUTE, {10: FAST, 29: WORSE, 1: SLOW}, version="2")
+    evaluator.tick(DEFINITIONS, now)
+    found = read(store)[0]
+
+    assert (found.stages[0].stage, found.version) == ("preprocess", "2")
+    assert found.headline.endswith("in preprocess since version 2")
 
 
 def test_without_a_release_bad_requests_are_compared_to_good_ones(

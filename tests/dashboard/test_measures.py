@@ -55,6 +55,14 @@ def test_what_few_requests_say_gives_way_to_what_many_say() -> None:
     assert smoothed(frame)["queue"].iloc[20] == pytest.approx(0.6, rel=0.01)
 
 
+def test_many_requests_speak_for_themselves() -> None:
+    """Where thousands of requests agree on an edge, it is one, and is shown."""
+    shares = np.tile([0.6, 0.3, 0.1], (41, 1))
+    shares[20] = [0.0, 0.9, 0.1]
+
+    assert smoothed(frame_of(shares, np.ones(41), 10_000))["queue"].iloc[20] < 0.02
+
+
 def test_no_requests_stay_none() -> None:
     """An empty breakdown has nothing to smooth."""
     frame = frame_of(np.zeros((0, 3)), np.zeros(0), 0)

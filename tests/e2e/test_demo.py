@@ -36,7 +36,8 @@ class Demo:
         )
         self.lines: list[str] = []
         self._more = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -64,7 +65,11 @@ class Demo:
     def stop(self) -> int:
         """Press Ctrl-C and return the exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(timeout=60)
+        code = self.process.wait(timeout=60)
+        self._reader.join(timeout=60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
 
 
 @pytest.fixture(scope="module")
