@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .instrumentor import instrument
     from .manual import request, stage
+    from .registry import instrument
 
 __all__ = ["instrument", "request", "stage"]
 
-_HOME = {"instrument": "instrumentor", "request": "manual", "stage": "manual"}
+_HOME = {"instrument": "registry", "request": "manual", "stage": "manual"}
 
 
 def __getattr__(name: str) -> Any:

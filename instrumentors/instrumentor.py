@@ -1,8 +1,9 @@
-"""The contract of one library module, and the list of ours.
+"""The contract of one library module.
 
 A module is a class with `library` and `hooks`: for each import name the function that patches what it holds. Adding one
-takes a file, a line in `MODULES` and an entry point. The classes fit the `opentelemetry_instrumentor` entry points by
-shape (`instrument`, `uninstrument`, `instrumentation_dependencies`), so that package is no dependency of ours.
+takes a file in `libraries/`, a line in `registry.LIBRARIES` and an entry point. The classes fit the
+`opentelemetry_instrumentor` entry points by shape (`instrument`, `uninstrument`, `instrumentation_dependencies`), so that
+package is no dependency of ours. What a class declares about itself is also its page in `docs/libraries/`.
 
 Nothing of ours may reach the host: what fails is logged once, and the library runs as it is.
 """
@@ -12,36 +13,15 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 from . import imports
 from .recorder import MAX_MARKS, clock, current
 
-# One line a module: where it lives, and its class.
-MODULES = (
-    ("asgi", "AsgiInstrumentor"),
-    ("onnxruntime", "OnnxRuntimeInstrumentor"),
-    ("torch", "TorchInstrumentor"),
-    ("functions", "FunctionInstrumentor"),
-)
-
 _logger = logging.getLogger("stagelens")
 _reported: set[str] = set()
-
-
-def instrument() -> None:
-    """Time every library we know, whether it is imported already or later; calling this again changes nothing.
-
-    `stagelens run` does it for a whole command; a program may do it by itself as its first line.
-    """
-    for module, name in MODULES:
-        try:
-            getattr(import_module(f".{module}", __package__), name)().instrument()
-        except Exception:
-            report(f"instrumenting {module}")
 
 
 def report(what: str) -> None:
@@ -75,9 +55,23 @@ class Patch(NamedTuple):
 
 
 class Instrumentor:
-    """One library. What is patched belongs to the class: however many instances there are, nothing is patched twice."""
+    """One library. What is patched belongs to the class: however many instances there are, nothing is patched twice.
+
+    Attributes:
+        library: Its import name.
+        title: Its name as people write it.
+        stages: What of it counts as which stage, by the stage's key; one line each.
+        facts: What requests learn about themselves from it, such as "model".
+        not_timed: What a reader might expect to be timed and is not, with the cure where there is one.
+        tested: The distributions it was tested with, and their versions.
+    """
 
     library: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    stages: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    facts: ClassVar[Sequence[str]] = ()
+    not_timed: ClassVar[Sequence[str]] = ()
+    tested: ClassVar[Mapping[str, str]] = MappingProxyType({})
     _patches: ClassVar[list[Patch]]
     _waiting: ClassVar[dict[str, imports.Hook]]
 

@@ -8,13 +8,14 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from stagelens.instrumentors.instrumentor import MODULES, Instrumentor
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.registry import LIBRARIES
 
 PROGRAM = """
 import starlette.applications, onnxruntime, torch
-from stagelens.instrumentors.asgi import AsgiInstrumentor
-from stagelens.instrumentors.onnxruntime import OnnxRuntimeInstrumentor
-from stagelens.instrumentors.torch import TorchInstrumentor
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 patched = starlette.applications.Starlette.__call__, onnxruntime.InferenceSession.run, torch.nn.Module.__call__
 print(*(hasattr(method, "__wrapped__") and not hasattr(method.__wrapped__, "__wrapped__") for method in patched))
 """
@@ -49,9 +50,8 @@ def test_beside_stagelens_run_each_library_is_patched_once(tmp_path: Path) -> No
 def test_every_library_module_is_an_entry_point() -> None:
     """A module that is registered with us and not with pip would be missing for half of the users."""
     found = {point.load() for point in entry_points(group="opentelemetry_instrumentor") if "stagelens" in point.value}
-    registered = {name for _, name in MODULES}
 
-    assert {cls.__name__ for cls in found} == registered - {"FunctionInstrumentor"}
+    assert found == {library.load() for library in LIBRARIES}
     for cls in found:
         assert issubclass(cls, Instrumentor)
         assert cls().instrumentation_dependencies() == (cls.library,)

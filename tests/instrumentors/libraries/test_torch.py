@@ -20,9 +20,9 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors import torch as module
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.torch import TorchInstrumentor
+from stagelens.instrumentors.libraries import torch as module
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished

@@ -32,10 +32,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, StreamingRespon
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from stagelens.instrumentors import exchange, recorder
-from stagelens.instrumentors.asgi import AsgiInstrumentor
-from stagelens.instrumentors.exchange import MAX_PROXY_WAIT_NS, proxy_wait_ns
+from stagelens.instrumentors import recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import exchange
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.exchange import MAX_PROXY_WAIT_NS, proxy_wait_ns
 
 if TYPE_CHECKING:
     from conftest import Finished

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
-from .imports import Hook
-from .instrumentor import Instrumentor, report, timed
-from .recorder import MAX_MARKS, Marks, clock, current
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report, timed
+from ..recorder import MAX_MARKS, Marks, clock, current
 
 # Classes of scripted and traced modules, which remember the name of the class they were made from.
 SCRIPTED = ("RecursiveScriptModule", "TopLevelTracedModule", "TracedModule")
@@ -24,6 +24,16 @@ class TorchInstrumentor(Instrumentor):
     """`torch.nn.Module` and the two loaders."""
 
     library = "torch"
+    title = "PyTorch"
+    stages = MappingProxyType(
+        {
+            "forward": "the outermost call of an `nn.Module`: eager, scripted, traced or compiled",
+            "load": "`torch.load` and `torch.jit.load`",
+        }
+    )
+    facts = ("model", "device")
+    not_timed = ("`scripted.forward(x)`, called past `__call__`",)
+    tested = MappingProxyType({"torch": "2.13.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return what to patch where."""

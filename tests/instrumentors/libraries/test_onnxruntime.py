@@ -16,10 +16,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from stagelens.instrumentors import onnxruntime as module
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.onnxruntime import OnnxRuntimeInstrumentor
+from stagelens.instrumentors.libraries import onnxruntime as module
+from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished

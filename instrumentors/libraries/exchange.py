@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import Token
 from typing import Any, TypeAlias
 
-from . import recorder
-from .instrumentor import report
-from .recorder import MAX_MARKS, Marks, begin, clock, end, finish
+from .. import recorder
+from ..instrumentor import report
+from ..recorder import MAX_MARKS, Marks, begin, clock, end, finish
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

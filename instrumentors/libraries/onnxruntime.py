@@ -10,12 +10,12 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
-from .imports import Hook
-from .instrumentor import Instrumentor, report, timed
-from .recorder import MAX_MARKS, Marks, clock, current
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report, timed
+from ..recorder import MAX_MARKS, Marks, clock, current
 
 # What exporters and model repositories call every model and version, in the cache of Hugging Face too
 # (models--org--name/snapshots/<revision>/onnx/model.onnx).
@@ -28,6 +28,15 @@ class OnnxRuntimeInstrumentor(Instrumentor):
     """`onnxruntime.InferenceSession` and whatever derives from it."""
 
     library = "onnxruntime"
+    title = "ONNX Runtime"
+    stages = MappingProxyType(
+        {
+            "forward": "`run`, `run_async`, `run_with_iobinding` and `run_with_ort_values` of a session",
+            "load": "creating an `InferenceSession`",
+        }
+    )
+    facts = ("model", "device")
+    tested = MappingProxyType({"onnxruntime": "1.31.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return what to patch where."""
