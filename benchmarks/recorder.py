@@ -72,7 +72,7 @@ def integration() -> None:
     for timed in DECORATED:
         timed()
     recorder.end(token)
-    recorder.finish(marks, marks[1], recorder.clock(), "/predict", "", 200, "")
+    recorder.finish(marks, marks[1], recorder.clock(), "/predict", "", 200)
 
 
 TRACER = TracerProvider().get_tracer("benchmark")

@@ -149,7 +149,7 @@ class Fold:
         return deltas
 
     def _read(self, record: Record) -> Request:
-        marks, start, end, route, error_type, http_status, traceparent, kind = record
+        marks, start, end, route, error_type, http_status, kind = record
         facts, intervals = _sorted_out(marks)
         if http_status >= SERVER_ERROR and not error_type:
             error_type = str(http_status)
@@ -178,7 +178,7 @@ class Fold:
             batch=_whole(facts.get("@batch")),
             error_type=_text(error_type),
             http_status=http_status,
-            traceparent=_text(traceparent),
+            traceparent=_text(facts.get("@traceparent")),
             kind=kind,
         )
 

@@ -67,7 +67,9 @@ def request(
         facts += ("@device", device, 0)
     if batch:
         facts += ("@batch", batch, 0)
-    return Request(name, facts, traceparent)
+    if traceparent:
+        facts += ("@traceparent", traceparent, 0)
+    return Request(name, facts)
 
 
 class Stage:
@@ -116,12 +118,11 @@ class Stage:
 class Request:
     """A request being timed. Each `with` takes one of its own; a decorator may serve any number of calls at once."""
 
-    __slots__ = ("_facts", "_marks", "_name", "_token", "_traceparent")
+    __slots__ = ("_facts", "_marks", "_name", "_token")
 
-    def __init__(self, name: str, facts: Marks, traceparent: str) -> None:
+    def __init__(self, name: str, facts: Marks) -> None:
         self._name = name
         self._facts = facts
-        self._traceparent = traceparent
         self._marks: Marks | None = None
         self._token: Token[Marks | None] | None = None
 
@@ -143,7 +144,7 @@ class Request:
         self.detach()
         # A consumer that stops listening to a generator is no error.
         error_type = "" if error_class is None or issubclass(error_class, GeneratorExit) else error_class.__qualname__
-        finish(marks, marks[1], t1, self._name, error_type, 0, self._traceparent, "internal")
+        finish(marks, marks[1], t1, self._name, error_type, 0, "internal")
 
     async def __aenter__(self) -> None:
         self.__enter__()
@@ -165,7 +166,7 @@ class Request:
 
     def again(self) -> Request:
         """Return a request like this one, to be timed on its own."""
-        return Request(self._name, self._facts, self._traceparent)
+        return Request(self._name, self._facts)
 
     def detach(self) -> Marks | None:
         """Take the request out of this context; it goes on. None inside another request."""

@@ -14,7 +14,8 @@ A request is one plain list, its *marks*, that travels in a context variable. Th
           if len(marks) < MAX_MARKS:
               marks.extend(("forward", t0, clock()))
 
-- a fact about the request: `"@model", "resnet50", 0` (see `FACTS`); of several with one key the last wins.
+- a stage that was not measured by this thread's clock says by what, after an "@": `"forward@gpu", t0, t1` (see `TIMINGS`).
+- a fact about the request: `"@model", "resnet50", 0` (see `FACTS`).
 - the first triple says whether the request still runs: `OPEN, start, 0`, later `CLOSED, start, 0`.
 
 A server integration wraps one request so; `begin` answers None inside a running request, which then stays the only one
@@ -29,7 +30,7 @@ that is counted (its stages and facts still land on the outer request):
           ...
       finally:
           end(token)
-          finish(marks, t0, clock(), route="/predict", http_status=200, traceparent="00-…-01")
+          finish(marks, t0, clock(), route="/predict", http_status=200)
 
 `finish` appends one tuple to a bounded queue and returns: partition, histograms, sampling and export happen on a
 background thread that the first finished request starts. Where the context variable does not reach (a thread pool, a
@@ -55,20 +56,51 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 # Monotonic nanoseconds; the fold anchors them to the wall clock.
 clock: Final = time.perf_counter_ns
 
 Marks: TypeAlias = list[Any]
 Kind: TypeAlias = Literal["server", "internal"]
-# marks, start, end, route, error type, HTTP status, traceparent, kind: a tuple, because it is the cheapest thing to build.
-Record: TypeAlias = tuple[Marks, int, int, str, str, int, str, Kind]
+# marks, start, end, route, error type, HTTP status, kind: a tuple, because it is the cheapest thing to build.
+Record: TypeAlias = tuple[Marks, int, int, str, str, int, Kind]
 
 OPEN: Final = "@open"
 CLOSED: Final = "@closed"
-# What a request may say about itself: strings, and `@batch`, an integer. `@method` is the HTTP method.
-FACTS: Final = ("@model", "@model_version", "@device", "@batch", "@method")
+# What a request may say about itself, each with the two values that follow it:
+#   @model, @model_version, @device, @provider, @method: text, 0; of several with one key the last wins.
+#   @batch: how many items, 0; the last wins.
+#   @traceparent: the W3C header that came with it, 0.
+#   @trace: trace id, id of the request's own span: made for the first call that hands them on (`traceparent`).
+#   @force: 1, 0: keep its trace.
+#   @child <name>: start, end of a request inside the request.
+#   @first_token: when, by `clock`, and the definition that was measured by; the first wins.
+#   @tokens_in, @tokens_out: how many, 0; they add up.
+#   @per_token: nanoseconds, over how many tokens after the first; they add up.
+#   @gap: nanoseconds between two parts of a stream, 0; the longest wins.
+#   @late: a `Late`, 0.
+FACTS: Final = (
+    "@model",
+    "@model_version",
+    "@device",
+    "@provider",
+    "@method",
+    "@batch",
+    "@traceparent",
+    "@trace",
+    "@force",
+    "@child",
+    "@first_token",
+    "@tokens_in",
+    "@tokens_out",
+    "@per_token",
+    "@gap",
+    "@late",
+)
+# How a stage was timed, if not by a clock around the call: from events on the device; only its launch, since the device
+# did not tell; as a server reports it for this very call; as a server's average over the calls of the moment.
+TIMINGS: Final = ("@gpu", "@launch", "@reported", "@averaged")
 
 # 4096 triples. A task that outlives its request, or a loop inside one, must not grow the list for ever.
 MAX_MARKS: Final = 3 * 4096
@@ -79,6 +111,18 @@ WAKE_AT: Final = 256
 
 current: ContextVar[Marks | None] = ContextVar("stagelens_request", default=None)
 pending: deque[Record] = deque()
+
+
+class Late(Protocol):
+    """Marks that are known only after the request: asked by the background thread until they are, or for a few seconds."""
+
+    def ready(self) -> bool:
+        """Say, without waiting, whether all is known."""
+        ...
+
+    def marks(self) -> Marks:
+        """Return the triples to add; called once, with what is known by then."""
+        ...
 
 
 class Tally:
@@ -126,7 +170,6 @@ def finish(  # noqa: PLR0917 - by position, because keywords cost the request pa
     route: str = "",
     error_type: str = "",
     http_status: int = 0,
-    traceparent: str = "",
     kind: Kind = "server",
 ) -> None:
     """Hand a finished request to the background thread; never blocks, never raises.
@@ -138,12 +181,11 @@ def finish(  # noqa: PLR0917 - by position, because keywords cost the request pa
         route: The route's template, never the raw path; for a manual request its name. "" when there is none.
         error_type: The class of the exception that ended it, "" when none did.
         http_status: The status sent, 0 when there is none. From 500 up the request counts as an error.
-        traceparent: The W3C header that came with the request, as it came, "" when none did.
         kind: "server" for a request off the network, "internal" for a manual one.
     """
     marks[0] = CLOSED
     if len(pending) < MAX_PENDING:
-        pending.append((marks, t0, t1, route, error_type, http_status, traceparent, kind))
+        pending.append((marks, t0, t1, route, error_type, http_status, kind))
     else:
         dropped.add()
     if len(pending) >= background.wake_at:

@@ -63,7 +63,6 @@ class Exchange:
         "_send",
         "_start",
         "_status",
-        "_traceparent",
         "mounts",
         "route",
     )
@@ -77,7 +76,6 @@ class Exchange:
         self._ended = 0
         self._status = 0
         self._body_read = self._disconnected = self._finished = False
-        self._traceparent = ""
         self.mounts = ""
         self.route = ""
         self._read_head()
@@ -145,7 +143,7 @@ class Exchange:
             route = self._template()
         except Exception:
             report("naming a route")
-        finish(self._marks, self._start, ended, route, error_type, self._status, self._traceparent)
+        finish(self._marks, self._start, ended, route, error_type, self._status)
 
     def _mark(self, begun: int) -> None:
         if len(self._marks) < MAX_MARKS:
@@ -164,7 +162,7 @@ class Exchange:
         waited = 0
         for name, value in self._scope["headers"]:
             if name == b"traceparent":
-                self._traceparent = value.decode("latin-1")
+                self._marks.extend(("@traceparent", value.decode("latin-1"), 0))
             elif name == b"x-request-start":
                 waited = waited or proxy_wait_ns(value, time.time_ns())
         if waited:

@@ -29,7 +29,7 @@ def record(*triples: Any, end: int = 10 * MS, route: str = "/predict", **changes
     marks: list[Any] = [recorder.CLOSED, 0, 0]
     for triple in triples:
         marks.extend(triple)
-    fields = {"error_type": "", "http_status": 200, "traceparent": "", "kind": "server", **changes}
+    fields = {"error_type": "", "http_status": 200, "kind": "server", **changes}
     return (marks, 0, end, route, *fields.values())  # pyright: ignore[reportReturnType] - the order of the dictionary
 
 
@@ -124,7 +124,7 @@ def test_texts_are_cut_and_made_printable() -> None:
 @pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
 def test_a_fact_of_the_wrong_type_costs_only_itself(batch: object) -> None:
     """The request is counted all the same."""
-    delta = only(folded(record(("@batch", batch, 0), ("@model", 7, 0), traceparent=b"00-")))  # not a str
+    delta = only(folded(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))))
     ((request, _),) = delta.sampler.kept()
 
     assert (delta.count, request.batch, request.dimensions.model) == (1, 0, "7")
@@ -226,11 +226,11 @@ def test_a_kept_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> Non
     item = record(
         ("@method", "POST", 0),
         ("@batch", 4, 0),
+        ("@traceparent", TRACEPARENT, 0),
         ("forward", 2 * MS, 7 * MS),
         ("serialize", 9 * MS, 99 * MS),
         ("queue", 20 * MS, 30 * MS),
         http_status=503,
-        traceparent=TRACEPARENT,
     )
     root, *children = spans_of(encoder, item)
     times = {key: value for key, value in attributes(root).items() if key.startswith(names.STAGE_SELF_PREFIX)}

@@ -122,7 +122,7 @@ def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished)
     opened = recorder.begin()
     assert opened is not None
     marks, token = opened
-    finished.append((marks, marks[1], 0, "", "", 0, "", "internal"))
+    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
     inside = library.Model().run(x=3), asyncio.run(library.fetch(x=4))
     with pytest.raises(TypeError):
         library.Model().run()

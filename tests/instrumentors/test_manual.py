@@ -89,7 +89,8 @@ def test_the_traceparent_and_the_kind_of_a_manual_request_are_handed_on(finished
     with stagelens.request("job", traceparent="00-a-b-01"):
         pass
 
-    assert finished[0][5:] == (0, "00-a-b-01", "internal")
+    assert finished.facts() == {"@traceparent": "00-a-b-01"}
+    assert finished[0][5:] == (0, "internal")
 
 
 @stagelens.stage("forward")

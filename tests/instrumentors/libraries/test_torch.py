@@ -71,7 +71,7 @@ def in_a_request(finished: Finished) -> Generator[Finished]:
     opened = recorder.begin()
     assert opened is not None
     marks, token = opened
-    finished.append((marks, marks[1], 0, "", "", 0, "", "internal"))
+    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
     yield finished
     recorder.end(token)
 
