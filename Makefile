@@ -10,7 +10,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SUDO    := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check types format build clean
+.PHONY: help demo test check gate types docs format build clean
 
 help: ## list these commands
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -18,7 +18,7 @@ help: ## list these commands
 demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model service with Stagelens on it; Ctrl-C stops everything
 	@exec $(BIN)/python examples/demo/run.py
 
-test: $(VENV)/dev-$(INSTALL) chromium ## install everything the tests need, and run them all
+test: $(VENV)/dev-$(INSTALL) chromium triton ## install everything the tests need, and run them all
 	$(BIN)/python -m pytest
 
 check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
@@ -26,9 +26,15 @@ check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
+gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (a minute)
+	$(BIN)/python benchmarks/overhead.py --gate
+
 types: $(VENV)/dev-$(INSTALL) ## pyright, strict
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/stagelens
 	$(BIN)/pyright
+
+docs: $(VENV)/dev-$(INSTALL) ## write docs/libraries/ from what the modules declare
+	$(BIN)/python docs/generate.py
 
 format: $(VENV)/dev-$(INSTALL) ## let ruff format and fix what it can
 	$(BIN)/ruff format .
@@ -48,6 +54,25 @@ chromium:
 	  echo "installing chromium (apt) for the browser tests"; \
 	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	|| { [ -z "$$CI" ] && echo "chromium could not be installed: the browser tests will be skipped (apt-get install chromium)"; }
+
+# The server of the Triton tests: the one inside the wheel of PyTriton, and a Python for its models, whose backend knows
+# numpy 1 only. There is a wheel for Linux on x86-64; elsewhere the tests say what is missing.
+TRITON   := $(VENV)/triton
+PYTRITON := 0.7.0
+.PHONY: triton
+triton: | $(VENV)/bin/python
+	@[ -e $(TRITON)/$(PYTRITON) ] || $(MAKE) --no-print-directory $(TRITON)/$(PYTRITON) \
+	|| { [ -z "$$CI" ] && echo "Triton could not be installed: its tests will be skipped"; }
+
+$(TRITON)/$(PYTRITON): | $(VENV)/bin/python
+	@echo "installing the Triton server of nvidia-pytriton $(PYTRITON) for its tests (250 MB)"
+	@rm -rf $(TRITON)
+	@$(PIP) install --no-deps --target $(TRITON)/server nvidia-pytriton==$(PYTRITON)
+	@$(BIN)/python -m venv $(TRITON)/python
+	@$(PIP) --python $(TRITON)/python/bin/python install 'numpy<2'
+	@cd $(TRITON)/server/pytriton/tritonserver && version=$$("$(CURDIR)/$(BIN)/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
+	&& cp python_backend_stubs/$$version/triton_python_backend_stub backends/python/
+	@touch $@
 
 # One stamp for each set of extras and way of installing: installing again happens only when pyproject.toml changes.
 $(VENV)/%-editable: pyproject.toml | $(VENV)/bin/python

@@ -1,6 +1,6 @@
 """One export request, from its bytes to a batch the store can take.
 
-Pure: bytes and a clock's reading in, a batch and a tally out. It runs in a worker thread, off the event loop.
+Bytes and a clock's reading in, a batch and a tally out. It runs in a worker thread, off the event loop.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .replies import JSON
 from .spans import TraceReader
 from .store import Batch, KeptTrace, Point
 from .tally import Tally
+from .triton import Pieces, TritonReader
 from .wire import ResourceMetrics, ResourceSpans
 
 Signal: TypeAlias = Literal["metrics", "traces"]
@@ -48,7 +49,9 @@ class Export:
         return not (self.named or self.batch.points or self.batch.traces or self.batch.dropped)
 
 
-def read_export(signal: Signal, media_type: str, body: bytes, name: str | None, window: Window) -> Export:
+def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
+    signal: Signal, media_type: str, body: bytes, name: str | None, window: Window, pieces: Pieces
+) -> Export:
     """Read an inflated OTLP body.
 
     Args:
@@ -57,6 +60,7 @@ def read_export(signal: Signal, media_type: str, body: bytes, name: str | None, 
         body: Inflated.
         name: The `X-Stagelens-Batch` header, None when there is none.
         window: Which times are plausible.
+        pieces: Spans of requests of Triton whose own span is still to come.
 
     Raises:
         TooLargeError: It has more elements than the collector holds.
@@ -76,7 +80,9 @@ def read_export(signal: Signal, media_type: str, body: bytes, name: str | None, 
         resources = wire.read_spans(body)
         reader = TraceReader(window)
         reader.read(resources)
-        traces = reader.traces
+        triton = TritonReader(window, pieces, tally=reader.tally)
+        triton.read(resources)
+        points, traces = triton.points, [*reader.traces, *triton.traces]
     batch = Batch(id=batch_id, points=list(points), traces=list(traces), dropped=dropped, instance=_instance(resources))
     return Export(batch, reader.tally, named=name is not None, size_bytes=len(body))
 

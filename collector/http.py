@@ -31,6 +31,7 @@ from .health import Health
 from .points import Window
 from .replies import JSON, PROTOBUF, Reply, failure, metrics_reply, traces_reply
 from .selfmetrics import SelfMetrics
+from .triton import Pieces
 from .wire import TooLargeError, UnsupportedError
 from .writer import FullError, UncommittedError, UnwritableError, Writer
 
@@ -89,6 +90,7 @@ class Intake:
         self._health, self._metrics, self._clock = health, metrics, clock
         # Bytes of bodies that are being received or wait to be read.
         self._held_bytes = 0
+        self._pieces = Pieces()
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
@@ -191,7 +193,7 @@ class Intake:
         oldest = now - int(self._config.retention.batches.total_seconds())
         inflated = inflate(body, request.headers.get("content-encoding", ""), self._config.max_inflated_bytes)
         name = request.headers.get(names.BATCH_HEADER)
-        return read_export(signal, media_type, inflated, name, Window(oldest, now + _AHEAD_SECONDS))
+        return read_export(signal, media_type, inflated, name, Window(oldest, now + _AHEAD_SECONDS), self._pieces)
 
     async def _commit(self, export: Export) -> bool:
         sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))

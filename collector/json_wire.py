@@ -12,15 +12,16 @@ import json
 import re
 from typing import Any, NoReturn, TypeAlias, cast
 
-from ..core import names
 from ..core.errors import WireError
 from .wire import (
     KINDS,
     MAX_ELEMENTS,
     MAX_OBJECTS,
+    SCOPES,
     SUM,
     WANTED,
     Attributes,
+    Event,
     HistogramPoint,
     Metric,
     NumberPoint,
@@ -86,12 +87,13 @@ def _load(body: bytes) -> _Object:
 
 
 def _resource_spans(item: _Object) -> ResourceSpans:
-    spans: list[Span] = []
+    spans: dict[str, list[Span]] = {}
     foreign = 0
     for scope in _objects(item, "scopeSpans"):
         found = _objects(scope, "spans")
-        if _string(_object(scope, "scope"), "name") == names.SCOPE:
-            spans.extend(_span(span) for span in found)
+        name = _string(_object(scope, "scope"), "name")
+        if name in SCOPES:
+            spans.setdefault(name, []).extend(_span(span) for span in found)
         else:
             foreign += len(found)
     return ResourceSpans(_attributes(_object(item, "resource")), spans, foreign)
@@ -149,6 +151,9 @@ def _span(span: _Object) -> Span:
         end_ns=_int(span, "endTimeUnixNano", _UINT64),
         error=_int(_object(span, "status"), "code", _INT32) == _STATUS_ERROR,
         attributes=_attributes(span),
+        events=[
+            Event(_string(event, "name"), _int(event, "timeUnixNano", _UINT64)) for event in _objects(span, "events")
+        ],
     )
 
 

@@ -145,14 +145,15 @@ def _dropped(value: float) -> int:
 
 
 def _stage(metric: str, point: HistogramPoint) -> str:
-    if metric == names.REQUEST_DURATION:
-        return stage_name(point.attributes.get(names.DOMINANT, stages.OVERHEAD), names.DOMINANT)
-    return stage_name(point.attributes.get(names.STAGE), names.STAGE)
+    """Return what tells the point apart within its series: a stage, or by what the metric says, such as a definition."""
+    key = names.METRICS[metric]
+    default = stages.OVERHEAD if key == names.DOMINANT else None
+    return stage_name(point.attributes.get(key, default), key)
 
 
 def _histogram(metric: str, point: HistogramPoint) -> Histogram:
     _check_counts(point)
-    timed = metric != names.STAGE_TIME
+    timed = metric not in names.TIME_METRICS
     if timed:
         _check_sum(point)
     try:

@@ -13,14 +13,15 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from ..core import names
 from ..core.errors import WireError
 from .protobuf_bulk import check_bulk
 from .wire import (
     EXPONENTIAL_HISTOGRAM,
+    SCOPES,
     SUM,
     WANTED,
     Attributes,
+    Event,
     HistogramPoint,
     Metric,
     NumberPoint,
@@ -59,14 +60,18 @@ def read_spans(body: bytes) -> list[ResourceSpans]:
         WireError: *body* is none.
     """
     request = _parse(ExportTraceServiceRequest(), body)
-    return [
-        ResourceSpans(
-            _attributes(item.resource.attributes),
-            [_span(span) for scope in item.scope_spans if scope.scope.name == names.SCOPE for span in scope.spans],
-            sum(len(scope.spans) for scope in item.scope_spans if scope.scope.name != names.SCOPE),
-        )
-        for item in request.resource_spans
-    ]
+    return [_resource_spans(item) for item in request.resource_spans]
+
+
+def _resource_spans(item: trace_pb2.ResourceSpans) -> ResourceSpans:
+    spans: dict[str, list[Span]] = {}
+    foreign = 0
+    for scope in item.scope_spans:
+        if scope.scope.name in SCOPES:
+            spans.setdefault(scope.scope.name, []).extend(_span(span) for span in scope.spans)
+        else:
+            foreign += len(scope.spans)
+    return ResourceSpans(_attributes(item.resource.attributes), spans, foreign)
 
 
 def _parse(request: _Request, body: bytes) -> _Request:
@@ -126,6 +131,7 @@ def _span(span: trace_pb2.Span) -> Span:
         end_ns=span.end_time_unix_nano,
         error=span.status.code == trace_pb2.Status.STATUS_CODE_ERROR,
         attributes=_attributes(span.attributes),
+        events=[Event(event.name, event.time_unix_nano) for event in span.events],
     )
 
 

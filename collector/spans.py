@@ -15,7 +15,7 @@ from .dimensions import SeriesReader, stage_name, text
 from .points import Window
 from .store import KeptTrace
 from .tally import Reason, RejectedError, Tally
-from .wire import Attributes, ResourceSpans, Scalar, Span
+from .wire import SCOPES, Attributes, ResourceSpans, Scalar, Span
 
 MAX_SPANS_A_TRACE = 5000
 MAX_TRACES_A_BATCH = 5000
@@ -53,13 +53,13 @@ class TraceReader:
         if foreign:
             self.tally.ignored += foreign
             self.tally.explain(
-                f"{foreign} spans are not of scope {names.SCOPE!r}; only its spans are kept so far, "
-                "spans of other instrumentations do not become stages yet"
+                f"{foreign} spans are of no scope among {', '.join(SCOPES)}; spans of other instrumentations do not "
+                "become stages yet"
             )
         for item in export:
             reader = SeriesReader(item.resource)
             by_trace: dict[str, list[Span]] = defaultdict(list)
-            for span in item.spans:
+            for span in item.spans.get(names.SCOPE, ()):
                 by_trace[span.trace_id].append(span)
             for trace_id, spans in by_trace.items():
                 self._read_trace(trace_id, spans, reader)
@@ -174,7 +174,8 @@ def _dominant(stages_ns: dict[str, int]) -> str:
 def _child(root: Span, span: Span) -> dict[str, object]:
     return {
         "name": text(span.name),
-        "stage": stage_name(span.attributes.get(names.STAGE), names.STAGE),
+        # A request inside the request is no stage.
+        "stage": stage_name(span.attributes[names.STAGE], names.STAGE) if names.STAGE in span.attributes else "",
         "start_ns": span.start_ns - root.start_ns,
         "duration_ns": span.end_ns - span.start_ns,
         "attributes": _kept(span.attributes, {names.STAGE}),

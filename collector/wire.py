@@ -1,7 +1,7 @@
 """What an OTLP export says, in the terms the collector works with, whichever encoding it came in.
 
 `protobuf_wire` and `json_wire` build these; `points` and `spans` judge them. Only what the collector uses is kept: attributes
-that are no scalars, exemplars, events and links are passed over. Times are nanoseconds since the Unix epoch, as on the wire.
+that are no scalars, exemplars and links are passed over. Times are nanoseconds since the Unix epoch, as on the wire.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ EXPONENTIAL_HISTOGRAM, SUM = "exponentialHistogram", "sum"
 KINDS = ("gauge", SUM, "histogram", EXPONENTIAL_HISTOGRAM, "summary")
 # Points are decoded for these names only; of other metrics it is enough to know how many points they have.
 WANTED = {**dict.fromkeys(names.METRICS, EXPONENTIAL_HISTOGRAM), names.REQUESTS_DROPPED: SUM}
+
+# Spans are decoded for these scopes only: our own kept traces, and Triton's.
+TRITON_SCOPE = "triton-server"
+SCOPES = (names.SCOPE, TRITON_SCOPE)
 
 # What one export may hold: objects (resources, metrics, points, attributes) cost a few hundred bytes and a few
 # microseconds each, elements (bucket counts above all) up to 60 bytes, and as little as two bytes on the wire: the size of
@@ -120,8 +124,21 @@ class ResourceMetrics:
 
 
 @dataclass(slots=True)
+class Event:
+    """Something that happened in a span.
+
+    Args:
+        name: What.
+        time_ns: When.
+    """
+
+    name: str
+    time_ns: int
+
+
+@dataclass(slots=True)
 class Span:
-    """One span of a kept trace.
+    """One span.
 
     Args:
         trace_id: 32 hexadecimal digits.
@@ -132,6 +149,7 @@ class Span:
         end_ns: When it ended.
         error: Whether its status is an error.
         attributes: Its scalar attributes.
+        events: In their order.
     """
 
     trace_id: str
@@ -142,6 +160,7 @@ class Span:
     end_ns: int
     error: bool
     attributes: Attributes
+    events: Sequence[Event] = ()
 
 
 @dataclass(slots=True)
@@ -150,10 +169,10 @@ class ResourceSpans:
 
     Args:
         resource: What the process says about itself.
-        spans: Those of scope `stagelens`.
+        spans: Those of `SCOPES`, by scope.
         foreign: How many spans of other scopes there were.
     """
 
     resource: Attributes
-    spans: list[Span]
+    spans: dict[str, list[Span]]
     foreign: int

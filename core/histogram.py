@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil, log2
 from typing import Any
 
 SCALE = 5
+_BUCKETS_A_DOUBLING = 2**SCALE
 # OpenTelemetry allows scales from -10 to 20.
 MIN_SCALE, MAX_SCALE = -10, 20
 # Below a nanosecond a duration is zero: no clock we read resolves less.
@@ -110,6 +112,17 @@ class Histogram:
             return
         index = bucket_index(value, self.scale)
         self.buckets[index] = self.buckets.get(index, 0) + count
+
+    def count_one(self, value: float) -> None:
+        """Count *value* once, like `record`, in a fraction of its time: it must be finite, from 0 up, and the scale ours."""
+        self.sum += value
+        if value < ZERO_THRESHOLD:
+            self.zero += 1
+            return
+        # `bucket_index` spelled out: to scale by a power of two is exact, whichever way.
+        index = ceil(log2(value) * _BUCKETS_A_DOUBLING) - 1
+        buckets = self.buckets
+        buckets[index] = buckets.get(index, 0) + 1
 
     def merge(self, other: Histogram) -> None:
         """Add *other* to this histogram; the result has the coarser of the two scales."""

@@ -6,12 +6,30 @@ OpenTelemetry semantic conventions where one exists (service.*, deployment.envir
 
 from __future__ import annotations
 
-# Metrics. All three are base-2 exponential histograms keyed by seconds, delta temporality.
+from types import MappingProxyType
+
+# Metrics. All are base-2 exponential histograms, delta temporality. These three are keyed by seconds.
 REQUEST_DURATION = "inference.request.duration"
 STAGE_DURATION = "inference.stage.duration"
 # Not counts: bucket i holds the microseconds that requests whose end-to-end latency falls into bucket i spent in the stage.
 STAGE_TIME = "inference.stage.time"
-METRICS = (REQUEST_DURATION, STAGE_DURATION, STAGE_TIME)
+
+# Requests that answer bit by bit. Times in seconds: from the start of the request to its first token, from one token to the
+# next, and the longest wait for the next part of the answer; each by the definition it was measured by, which never mix.
+FIRST_TOKEN = "inference.first_token.duration"
+OUTPUT_TOKEN = "inference.output_token.duration"
+STREAM_GAP = "inference.stream.gap"
+# The twin of STAGE_TIME, up to the first token: bucket i holds the microseconds that requests whose first token came after
+# a time in bucket i had spent in the stage by then.
+FIRST_TOKEN_TIME = "inference.first_token.time"
+# Tokens a request took in and put out, not seconds.
+TOKENS = "inference.tokens"
+
+# Calls out of requests that failed, whatever the request made of it, by what happened: how long each took, in seconds.
+FAILED_CALL = "inference.failed_call.duration"
+
+# Whose "counts" are microseconds, and which therefore have no sum.
+TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME)
 
 # Requests the agent could not count, by reason; a monotonic delta sum.
 REQUESTS_DROPPED = "stagelens.requests.dropped"
@@ -30,8 +48,31 @@ DEVICE = "inference.device"
 STATUS = "inference.status"
 STAGE = "inference.stage"
 DOMINANT = "inference.stage.dominant"
+DEFINITION = "inference.definition"
+TOKEN_TYPE = "inference.token.type"
+CALL_FAILURE = "inference.call.failure"
+TOKENS_IN, TOKENS_OUT = "input", "output"
+PROVIDER = "inference.provider"
+BATCH_SIZE = "inference.batch.size"
+METHOD = "http.request.method"
 ERROR_TYPE = "error.type"
 HTTP_STATUS = "http.response.status_code"
+
+# Metric to the attribute that tells its points apart within a series, and the units of those that are not in seconds.
+METRICS = MappingProxyType(
+    {
+        REQUEST_DURATION: DOMINANT,
+        STAGE_DURATION: STAGE,
+        STAGE_TIME: STAGE,
+        FIRST_TOKEN: DEFINITION,
+        OUTPUT_TOKEN: DEFINITION,
+        STREAM_GAP: DEFINITION,
+        FIRST_TOKEN_TIME: STAGE,
+        TOKENS: TOKEN_TYPE,
+        FAILED_CALL: CALL_FAILURE,
+    }
+)
+UNITS = MappingProxyType({STAGE_TIME: "us", FIRST_TOKEN_TIME: "us", TOKENS: "{token}"})
 
 STATUS_OK = "ok"
 STATUS_ERROR = "error"
@@ -40,6 +81,12 @@ STATUS_ERROR = "error"
 KEPT_BECAUSE = "stagelens.kept.because"
 # Nanoseconds of the request's wall time that belong to the stage, one attribute each: stagelens.stage.<key>.
 STAGE_SELF_PREFIX = "stagelens.stage."
+# How the stage was timed, where it was not by a clock around the call: gpu, launch, reported or averaged.
+TIMING = "stagelens.timing"
+# Which part of its stage a span is, where there are several: the body of a response, which came after its headers.
+PART = "stagelens.part"
+# Nanoseconds of a span in which the process stood still: stagelens.stall.<cause>.
+STALL_PREFIX = "stagelens.stall."
 
 SCOPE = "stagelens"
 

@@ -11,20 +11,24 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from ..core import names
-from . import recorder
+from . import recorder, user_spans
 from .config import AgentConfig
 from .exporter import Batch, Exporter
 from .fold import Delta, Dimensions, Fold
+from .late import Waiting
 from .otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
+from .spans import Kept, trace_of
+from .stalls import stalls
 
 logger = logging.getLogger("stagelens")
 
@@ -94,7 +98,8 @@ class Agent:
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
         self._losses = Losses()
         self._fold = Fold(config.keep, rng)
-        self._encoder = Encoder({**config.resource, names.SERVICE_INSTANCE: self.instance}, rng, self._pause)
+        self._waiting = Waiting()
+        self._encoder = Encoder({**config.resource, names.SERVICE_INSTANCE: self.instance}, self._pause)
         self._exporter = Exporter(
             headers=config.headers,
             certificate=config.certificate,
@@ -113,6 +118,7 @@ class Agent:
 
     def run(self) -> None:
         """Fold and export for ever."""
+        stalls.watch()
         while True:
             try:
                 recorder.background.wake_at = recorder.WAKE_AT
@@ -134,6 +140,7 @@ class Agent:
                 return False
             try:
                 self._fold_pending()
+                self._fold_waiting(math.inf)
                 self._export()
             finally:
                 self._working.release()
@@ -155,10 +162,20 @@ class Agent:
             for _ in range(min(FOLD_AT_ONCE, len(pending))):
                 self._add(pending.popleft())
             self._pause()
+        self._fold_waiting(time.monotonic())
+
+    def _fold_waiting(self, now: float) -> None:
+        for record in self._waiting.due(now):
+            self._count(record)
 
     def _add(self, record: recorder.Record) -> None:
+        if not self._waiting.holds(record, time.monotonic()):
+            self._count(record)
+
+    def _count(self, record: recorder.Record) -> None:
         try:
-            self._fold.add(record)
+            if record[0][1] >= recorder.forked_at:
+                self._fold.add(record)
         except Exception as error:
             self._losses.add("unreadable", 1)
             self._report("a request could not be read and is counted as dropped", error)
@@ -177,9 +194,8 @@ class Agent:
             dropped = {}
         if dropped:
             self._offer_metrics(interval, {}, dropped)
-        kept = [item for delta in deltas.values() for item in delta.sampler.kept()]
-        for some in chunks(kept, TRACES_A_BODY):
-            self._offer(self.config.traces_url, partial(self._encoder.traces, some, anchor_ns), 0)
+        for some in chunks(_kept(deltas), TRACES_A_BODY):
+            self._offer_traces(some, anchor_ns)
 
     def _dropped(self) -> dict[str, int]:
         dropped = self._losses.take()
@@ -191,8 +207,13 @@ class Agent:
 
     def _offer_metrics(self, interval: Interval, deltas: dict[Dimensions, Delta], dropped: dict[str, int]) -> None:
         # What a lost batch said about losses is lost with it.
-        requests = sum(delta.count for delta in deltas.values()) + sum(dropped.values())
+        requests = sum(delta.counts.requests for delta in deltas.values()) + sum(dropped.values())
         self._offer(self.config.metrics_url, partial(self._encoder.metrics, interval, deltas, dropped), requests)
+
+    def _offer_traces(self, kept: list[Kept], anchor_ns: int) -> None:
+        traces = [trace_of(item) for item in kept]
+        user_spans.emit(traces, anchor_ns)
+        self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
 
     def _offer(self, url: str, encode: Callable[[], bytes], requests: int) -> None:
         try:
@@ -208,6 +229,12 @@ class Agent:
         if message not in self._logged:
             self._logged.add(message)
             logger.error("stagelens: %s", message, exc_info=error)
+
+
+def _kept(deltas: Mapping[Dimensions, Delta]) -> Iterator[Kept]:
+    for dimensions, delta in deltas.items():
+        for record, because in delta.sampler.kept():
+            yield Kept(record, because, dimensions, delta.own_stages)
 
 
 class _Process:

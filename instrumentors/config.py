@@ -14,8 +14,11 @@
 | `STAGELENS_EXPORT_INTERVAL` | `10s` | how often to post |
 | `STAGELENS_BUFFER_SIZE` | `16MiB` | what may wait for a collector that does not answer; beyond it the oldest goes |
 | `STAGELENS_KEEP_SLOW` | `4` | traces to keep a series and interval: the slowest |
-| `STAGELENS_KEEP_ERRORS` | `4` | … of failed requests |
+| `STAGELENS_KEEP_ERRORS` | `10` | … of failed requests: all of them, up to so many |
+| `STAGELENS_KEEP_COLD` | `2` | … of requests that loaded or warmed up something |
 | `STAGELENS_KEEP_UNIFORM` | `2` | … drawn at random |
+| `STAGELENS_FORCE_TRACE` | | a request whose header `X-Force-Trace` holds this very text is kept; unset, the header does nothing |
+| `STAGELENS_PROPAGATE` | `true` | `false` sends no `traceparent` with the calls a request makes |
 
 A value that cannot be read stops nothing: it is logged once, with the cure, and the default is used.
 """
@@ -58,11 +61,15 @@ class Keep:
         slow: The slowest requests.
         errors: Failed requests.
         uniform: Requests drawn at random.
+        cold: Requests in which something was loaded.
+        forced: Requests somebody asked for.
     """
 
     slow: int = 4
-    errors: int = 4
+    errors: int = 10
     uniform: int = 2
+    cold: int = 2
+    forced: int = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,7 @@ class AgentConfig:
                 slow=read("STAGELENS_KEEP_SLOW", _count, keep.slow),
                 errors=read("STAGELENS_KEEP_ERRORS", _count, keep.errors),
                 uniform=read("STAGELENS_KEEP_UNIFORM", _count, keep.uniform),
+                cold=read("STAGELENS_KEEP_COLD", _count, keep.cold),
             ),
         )
 
@@ -169,7 +177,8 @@ def _url(text: str, key: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        msg = f"{key} is {text!r}; write an address such as {DEFAULT_ENDPOINT}"
+        shown = f"is {text!r}" if "@" not in text else "is no address (it is not shown: it may hold a password)"
+        msg = f"{key} {shown}; write an address such as {DEFAULT_ENDPOINT}"
         raise ConfigError(msg)
     return text
 

@@ -29,10 +29,14 @@ def report(what: str) -> None:
     if what in _reported:
         return
     _reported.add(what)
+    error = sys.exception()
+    if error is not None:
+        # We may fail while an exception of the host's own passes, whose message is the host's to show.
+        error.__suppress_context__ = True
     _logger.warning(
         "stagelens: %s failed; it is left out, and the service is not affected. Please report this:",
         what,
-        exc_info=sys.exception(),
+        exc_info=error,
     )
 
 
@@ -50,8 +54,8 @@ class Patch(NamedTuple):
 
     def is_reloaded(self) -> bool:
         """Say whether the library's own stands there again, as after a reload; a wrapper around ours is not that."""
-        present = vars(self.owner).get(self.name)
-        return not hasattr(present, "__wrapped__") and _identity(present) == _identity(self.original)
+        present = _function(vars(self.owner).get(self.name))
+        return not hasattr(present, "__wrapped__") and _identity(present) == _identity(_function(self.original))
 
 
 class Instrumentor:
@@ -108,13 +112,15 @@ class Instrumentor:
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Put `make(original)` in the place of attribute *name* of *owner*, a module or class.
 
+        Of a class method or a static method, *make* is given the function in it.
+
         An attribute that is missing or inherited is left alone: another version of the library, or the base class has it.
         """
         original = vars(owner).get(name)
         present = [patch for patch in self._patches if patch.owner is owner and patch.name == name]
         if original is None or not all(patch.is_reloaded() for patch in present):
             return
-        replacement = functools.update_wrapper(make(original), original)
+        replacement = _replacement(owner, original, make)
         setattr(owner, name, replacement)
         self._patches.append(Patch(owner, name, original, replacement))
 
@@ -161,6 +167,33 @@ def timed_async(stage: str) -> Callable[[Any], Any]:
 
 def _identity(function: Any) -> tuple[str | None, str | None]:
     return getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+
+
+def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
+    if isinstance(original, (classmethod, staticmethod)):
+        function = _function(original)
+        return type(original)(_like(make(function), function))
+    return _like(make(_callable(owner, original)), original)
+
+
+def _like(replacement: Any, original: Any) -> Any:
+    functools.update_wrapper(replacement, original)
+    # By these OpenTelemetry's modules know their own wrappers again; ours is not to be taken for one.
+    for name in [name for name in vars(replacement) if name.startswith("opentelemetry_")]:
+        delattr(replacement, name)
+    return replacement
+
+
+def _function(attribute: Any) -> Any:
+    return attribute.__func__ if isinstance(attribute, (classmethod, staticmethod)) else attribute
+
+
+def _callable(owner: Any, original: Any) -> Any:
+    """Return *original* so that it can be called with an instance first: what wrapt has wrapped takes one only so."""
+    get = getattr(type(original), "__get__", None)
+    if get is None or not isinstance(owner, type) or isinstance(original, property):
+        return original
+    return get(original, None, owner)
 
 
 def _failing_open(hook: imports.Hook) -> imports.Hook:

@@ -15,8 +15,10 @@ A request is one plain list, its *marks*, that travels in a context variable. Th
               marks.extend(("forward", t0, clock()))
 
 - a stage that was not measured by this thread's clock says by what, after an "@": `"forward@gpu", t0, t1` (see `TIMINGS`).
+  Any other word there names a part of the stage: `"dependency@body"` is what came after the headers.
 - a fact about the request: `"@model", "resnet50", 0` (see `FACTS`).
-- the first triple says whether the request still runs: `OPEN, start, 0`, later `CLOSED, start, 0`.
+- the first triple says whether the request still runs: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last place is for
+  `libraries/executors.py`: the jobs of the request that run in thread pools.
 
 A server integration wraps one request so; `begin` answers None inside a running request, which then stays the only one
 that is counted (its stages and facts still land on the outer request):
@@ -58,6 +60,10 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from . import trace_context
+from .trace_context import is_forced as is_forced  # noqa: PLC0414
+from .trace_context import traceparent as traceparent  # noqa: PLC0414
+
 # Monotonic nanoseconds; the fold anchors them to the wall clock.
 clock: Final = time.perf_counter_ns
 
@@ -66,19 +72,22 @@ Kind: TypeAlias = Literal["server", "internal"]
 # marks, start, end, route, error type, HTTP status, kind: a tuple, because it is the cheapest thing to build.
 Record: TypeAlias = tuple[Marks, int, int, str, str, int, Kind]
 
-OPEN: Final = "@open"
+OPEN: Final = trace_context.OPEN
 CLOSED: Final = "@closed"
+FULL: Final = "@full"
 # What a request may say about itself, each with the two values that follow it:
 #   @model, @model_version, @device, @provider, @method: text, 0; of several with one key the last wins.
 #   @batch: how many items, 0; the last wins.
 #   @traceparent: the W3C header that came with it, 0.
-#   @trace: trace id, id of the request's own span: made for the first call that hands them on (`traceparent`).
+#   @trace: trace id and id of the request's own span, 0: made for the first call that hands them on; the first wins.
+#   @parent: the span of the user's own that the request was made in (`trace_context.Parent`), 0; the first wins.
 #   @force: 1, 0: keep its trace.
 #   @child <name>: start, end of a request inside the request.
-#   @first_token: when, by `clock`, and the definition that was measured by; the first wins.
+#   @first_token: when, by `clock`, and the definition that was measured by; the earliest wins.
 #   @tokens_in, @tokens_out: how many, 0; they add up.
 #   @per_token: nanoseconds, over how many tokens after the first; they add up.
 #   @gap: nanoseconds between two parts of a stream, 0; the longest wins.
+#   @failed: what became of a call out of the request, such as "triton:timeout", and how many nanoseconds it took; all count.
 #   @late: a `Late`, 0.
 FACTS: Final = (
     "@model",
@@ -89,6 +98,7 @@ FACTS: Final = (
     "@batch",
     "@traceparent",
     "@trace",
+    "@parent",
     "@force",
     "@child",
     "@first_token",
@@ -96,6 +106,7 @@ FACTS: Final = (
     "@tokens_out",
     "@per_token",
     "@gap",
+    "@failed",
     "@late",
 )
 # How a stage was timed, if not by a clock around the call: from events on the device; only its launch, since the device
@@ -111,6 +122,46 @@ WAKE_AT: Final = 256
 
 current: ContextVar[Marks | None] = ContextVar("stagelens_request", default=None)
 pending: deque[Record] = deque()
+# When this process was forked, 0 for one that was not: a request from before is the parent's to report, also where the
+# child runs through the end of it. By `clock`. [nanoseconds]
+forked_at = 0
+
+
+def has_room(marks: Marks) -> bool:
+    """Say whether another stage may be written down: for those that a request may run thousands of times."""
+    return len(marks) < MAX_MARKS or _shortened(marks)
+
+
+def _shortened(marks: Marks) -> bool:
+    """Make one of each run of a stage that follows itself, and say whether that made room.
+
+    It begins where the first began and is as long as all of them together: how much time belongs to the stage, and how
+    much to nobody, does not change. A mark that another thread writes at the same moment may be lost.
+    """
+    if marks[-3] == FULL:
+        return False
+    shorter: Marks = marks[:3]
+    latest: dict[str, Any] = {}
+    ended = 0
+    triples = zip(marks[3::3], marks[4::3], marks[5::3], strict=False)
+    for key, first, second in triples:
+        if key[0] == "@":
+            if latest.get(key, marks) == first:
+                continue
+            latest[key] = first
+        elif shorter[-3] == key and first >= ended:
+            shorter[-1] += second - first
+            ended = second
+            continue
+        else:
+            ended = second
+        shorter += (key, first, second)
+    if len(shorter) > MAX_MARKS // 2:
+        # Not worth to be tried for every mark from here on.
+        marks.extend((FULL, 0, 0))
+        return False
+    marks[:] = shorter
+    return True
 
 
 class Late(Protocol):
@@ -151,7 +202,20 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
     if outer is not None and outer[0] == OPEN:
         return None
     marks: Marks = [OPEN, clock(), 0]
+    span_of_theirs = trace_context.span_of_theirs
+    if span_of_theirs is not None:
+        _join(marks, span_of_theirs)
     return marks, current.set(marks)
+
+
+def _join(marks: Marks, span_of_theirs: Callable[[], trace_context.Parent | None]) -> None:
+    try:
+        theirs = span_of_theirs()
+    except Exception:
+        logging.getLogger("stagelens").debug("the span around a request is not known", exc_info=True)
+        return
+    if theirs is not None:
+        marks.extend(("@parent", theirs, 0))
 
 
 def end(token: Token[Marks | None]) -> None:
@@ -288,8 +352,9 @@ def flush(timeout_seconds: float = 2.0) -> None:
 
 def _reset() -> None:
     """Start empty, without a thread: what a forked child does, whose parent reports the parent's requests."""
-    global dropped, background  # noqa: PLW0603 - a child replaces what it may have inherited half changed
+    global dropped, background, forked_at  # noqa: PLW0603 - a child replaces what it may have inherited half changed
     _importing.release()
+    forked_at = clock()
     current.set(None)
     pending.clear()
     dropped = Tally()

@@ -17,7 +17,8 @@ class Library(NamedTuple):
     """Where the instrumentor of a library is.
 
     Args:
-        trigger: The import name that calls for it; a package, so that it is there before its submodules are.
+        trigger: The import name that calls for it; a package, so that it is there before its submodules are, with an
+            `__init__`, for a namespace is never executed.
         module: Its module in `libraries`.
         name: Its class there.
     """
@@ -32,9 +33,25 @@ class Library(NamedTuple):
 
 
 LIBRARIES = (
+    Library("aiohttp", "aiohttp_client", "AiohttpClientInstrumentor"),
+    Library("aiohttp.web", "aiohttp_server", "AioHttpServerInstrumentor"),
+    Library("django", "django", "DjangoInstrumentor"),
+    Library("flask", "flask", "FlaskInstrumentor"),
+    Library("grpc", "grpc", "GrpcInstrumentor"),
+    Library("gunicorn", "gunicorn", "GunicornInstrumentor"),
+    Library("httpx", "httpx", "HttpxInstrumentor"),
+    Library("httpx2", "httpx", "HttpxInstrumentor"),
     Library("onnxruntime", "onnxruntime", "OnnxRuntimeInstrumentor"),
+    Library("opentelemetry.sdk.trace", "opentelemetry_sdk", "OpenTelemetrySdkInstrumentor"),
+    Library("requests", "requests", "RequestsInstrumentor"),
+    Library("sentence_transformers", "sentence_transformers", "SentenceTransformersInstrumentor"),
     Library("starlette", "asgi", "AsgiInstrumentor"),
+    Library("threading", "executors", "ExecutorInstrumentor"),
     Library("torch", "torch", "TorchInstrumentor"),
+    Library("transformers", "transformers", "TransformersInstrumentor"),
+    Library("tritonclient", "tritonclient", "TritonClientInstrumentor"),
+    Library("urllib3", "urllib3", "Urllib3Instrumentor"),
+    Library("uvicorn", "uvicorn", "UvicornInstrumentor"),
 )
 
 

@@ -1,7 +1,8 @@
 """Which requests are kept as traces: decided afterwards, when their latency and their end are known.
 
-For each series and export interval: the slowest, failed ones, and a uniform share to compare them with. The slowest are
-kept for certain, whatever the order they came in. Memory is bounded by the limits of `Keep`.
+For each series and export interval: those somebody asked for, failed ones, the slowest, cold ones (something was loaded
+in them), and a uniform share to compare them with. The slowest are kept for certain, whatever the order they came in, and
+all of the others where there are no more than the limit. Memory is bounded by the limits of `Keep`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .config import Keep
 
 T = TypeVar("T")
 
-Because = Literal["slow", "error", "uniform"]
+Because = Literal["forced", "error", "slow", "cold", "uniform"]
 
 
 class Slowest(Generic[T]):
@@ -70,28 +71,38 @@ class Sampler(Generic[T]):
     """The requests of one series and interval that become traces."""
 
     def __init__(self, keep: Keep, rng: random.Random) -> None:
-        self._slow: Slowest[T] = Slowest(keep.slow)
+        self._forced: Reservoir[T] = Reservoir(keep.forced, rng)
         self._errors: Reservoir[T] = Reservoir(keep.errors, rng)
+        self._slow: Slowest[T] = Slowest(keep.slow)
+        self._cold: Reservoir[T] = Reservoir(keep.cold, rng)
         self._uniform: Reservoir[T] = Reservoir(keep.uniform, rng)
 
-    def offer(self, item: T, duration: int, *, failed: bool) -> None:
+    def offer(self, item: T, duration: int, *, failed: bool = False, cold: bool = False, forced: bool = False) -> None:
         """Consider one request.
 
         Args:
             item: The request.
             duration: How long it took. [nanoseconds]
             failed: Whether it ended in an error.
+            cold: Whether something was loaded or warmed up in it.
+            forced: Whether somebody asked for its trace.
         """
         self._slow.offer(duration, item)
         if failed:
             self._errors.offer(item)
+        if cold:
+            self._cold.offer(item)
+        if forced:
+            self._forced.offer(item)
         self._uniform.offer(item)
 
     def kept(self) -> list[tuple[T, Because]]:
-        """Return each kept request once, with the first reason of error, slow, uniform that holds for it."""
+        """Return each kept request once, with the first reason of forced, error, slow, cold, uniform that holds for it."""
         chosen: list[tuple[Because, list[T]]] = [
+            ("forced", self._forced.items()),
             ("error", self._errors.items()),
             ("slow", self._slow.items()),
+            ("cold", self._cold.items()),
             ("uniform", self._uniform.items()),
         ]
         kept: dict[int, tuple[T, Because]] = {}

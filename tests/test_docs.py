@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
+
+from stagelens.core.stages import BY_KEY
+from stagelens.instrumentors.registry import LIBRARIES, Library
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("alerts", "collector", "core", "dashboard", "instrumentors")
@@ -34,9 +40,32 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
 
 
-def test_every_instrumentor_is_in_the_readme() -> None:
-    """A library that can be timed is one a reader can find."""
-    readme = (ROOT / "README.md").read_text().lower().replace(" ", "")
+def test_the_pages_of_the_libraries_are_what_their_modules_declare() -> None:
+    """`make docs` writes them; a page cannot drift from the code."""
+    spec = importlib.util.spec_from_file_location("stagelens_docs", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    there = {f"libraries/{path.name}": path.read_text() for path in (ROOT / "docs" / "libraries").glob("*.md")}
 
-    for library in ("fastapi", "starlette", "onnxruntime", "pytorch"):
-        assert library in readme
+    assert there == generate.pages()
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.module)
+def test_every_library_declares_what_it_times(library: Library) -> None:
+    """A reader finds each under its name, with stages that exist and the versions it was tested with, no newer than ours."""
+    cls = library.load()
+
+    assert cls.title
+    assert set(cls.stages) <= set(BY_KEY)
+    assert cls.tested
+    for distribution, tested in cls.tested.items():
+        assert Version(tested) <= Version(version(distribution))
+
+
+def test_every_library_is_in_the_readme() -> None:
+    """What can be timed is on the front page."""
+    readme = (ROOT / "README.md").read_text()
+
+    assert [library.module for library in LIBRARIES if library.load().title not in readme] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from ...core.histogram import Histogram
-from ...core.names import REQUEST_DURATION, STAGE_DURATION
+from ...core.names import REQUEST_DURATION
 from .columns import add_up
 from .fetch import Question, fetch
 from .frames import ordered
@@ -18,10 +18,10 @@ def latency(connection: Connection, selection: Selection) -> Histogram:
     return add_up(columns).histogram() if len(columns) else Histogram()
 
 
-def stage_latency(connection: Connection, selection: Selection) -> dict[str, Histogram]:
-    """See `Reader.stage_latency`."""
-    columns = fetch(connection, Question(selection, (STAGE_DURATION,)))
-    # Each stage by itself: one that was sent coarser must not make the others coarser.
+def distributions(connection: Connection, selection: Selection, metric: str) -> dict[str, Histogram]:
+    """Return the histogram of *metric* for each stage, or whatever else tells its points apart, in stage order."""
+    columns = fetch(connection, Question(selection, (metric,)))
+    # Each by itself: one that was sent coarser must not make the others coarser.
     return {
         stage: add_up(columns.where(columns.stage == columns.stages.index(stage))).histogram()
         for stage in ordered(columns.stages)

@@ -15,6 +15,7 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from ...core.histogram import Histogram
+from ...core.names import STAGE_DURATION
 from . import breakdown, database, latency, over_time, services, slo, traces
 from .records import KeptTrace
 from .selection import Selection
@@ -74,7 +75,21 @@ class Reader:
     def stage_latency(self, selection: Selection) -> dict[str, Histogram]:
         """Return the distribution of each stage's own time, in seconds, over the requests that had it; in stage order."""
         with self._snapshot() as connection:
-            return latency.stage_latency(connection, selection)
+            return latency.distributions(connection, selection, STAGE_DURATION)
+
+    def streams(self, selection: Selection, metric: str) -> dict[str, Histogram]:
+        """Return what requests of *selection* that answer bit by bit were like, or their calls out that failed.
+
+        Args:
+            selection: Whose requests.
+            metric: `names.FIRST_TOKEN`, `OUTPUT_TOKEN`, `STREAM_GAP` or `FAILED_CALL` (seconds), or `TOKENS` (tokens a request).
+
+        Returns:
+            The definition it was measured by, which must not be mixed with another, or the type of token, or what became
+            of the call, to its histogram.
+        """
+        with self._snapshot() as connection:
+            return latency.distributions(connection, selection, metric)
 
     def breakdown(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
         """Return where the time goes in the requests at each percentile.

@@ -28,7 +28,17 @@ TIERS = (10, 60, 3600)
 FINEST, COARSEST = TIERS[0], TIERS[-1]
 
 # A metric is one byte in every row; the numbers must never change.
-METRIC_CODES = {names.REQUEST_DURATION: 1, names.STAGE_DURATION: 2, names.STAGE_TIME: 3}
+METRIC_CODES = {
+    names.REQUEST_DURATION: 1,
+    names.STAGE_DURATION: 2,
+    names.STAGE_TIME: 3,
+    names.FIRST_TOKEN: 4,
+    names.OUTPUT_TOKEN: 5,
+    names.STREAM_GAP: 6,
+    names.FIRST_TOKEN_TIME: 7,
+    names.TOKENS: 8,
+    names.FAILED_CALL: 9,
+}
 
 # The columns of `series` that tell one series from another.
 DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status")

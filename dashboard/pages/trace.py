@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from ...collector.store import KeptTrace, Selection
 from ...core.histogram import Histogram
-from ...core.names import STATUS_OK
+from ...core.names import BATCH_SIZE, DEVICE, MODEL, STALL_PREFIX, STATUS_OK, TIMING
 from ...core.stages import OVERHEAD, label
 from ..components import Node, attributes, card, link, pill, stage_bar, swatch, table
 from ..figures.parts import ticks
@@ -280,7 +280,7 @@ def _lane(span: Mapping[str, Any], whole: float, step: float, found: KeptTrace, 
         parts.append(html.Span(note, className="lb", style=side))
     place = _rank_of(setting.stages.get(stage), found.stages_ns.get(stage, 0) / _NS)
     name = str(span["name"])
-    shown = label(stage) if name == stage else f"{label(stage)} · {name}"
+    shown = " · ".join(dict.fromkeys(part for part in (label(stage), name if name != stage else "") if part))
     return _row(stage, shown, parts, step / whole * 100, Measured(seconds, place, main=stage == found.dominant))
 
 
@@ -315,15 +315,22 @@ def _row(stage: str, shown: str, parts: Sequence[Component], tick: float, measur
 
 def _note(span: Mapping[str, Any]) -> str:
     attributes = dict(span.get("attributes") or {})
-    return " · ".join(
-        f"{key.rpartition('.')[2]} {value}"
-        for key, value in list(attributes.items())[:3]
-        if not str(key).startswith("stagelens.")
-    )
+    stalls = [
+        f"{key.removeprefix(STALL_PREFIX).upper()} pause {duration(int(value) / _NS)}"
+        for key, value in attributes.items()
+        if key.startswith(STALL_PREFIX)
+    ]
+    timed = [f"timed by {attributes[TIMING]}"] if TIMING in attributes else []
+    facts = [
+        str(value) if key == MODEL else f"{key.split('.')[1]} {value}"
+        for key, value in attributes.items()
+        if key in {MODEL, BATCH_SIZE, DEVICE}
+    ]
+    return " · ".join([*stalls, *facts, *timed])
 
 
 def _foot(found: KeptTrace) -> Node:
-    total = sum(int(each["duration_ns"]) for each in found.spans)
+    total = sum(int(each["duration_ns"]) for each in found.spans if each["stage"])
     if total <= found.duration_ns:
         return None
     return "Stages overlap: each bar is as long as it ran, the shares above count every moment once."

@@ -2,7 +2,7 @@
 
 - A request is one call of the outermost application (`exchange.py`); mounted applications belong to it.
 - `queue`: the wait between handing a plain `def` to the thread pool and its first line. AnyIO lends 40 threads, so the
-  41st request waits here.
+  41st request waits here. And, once it has returned, the wait until the event loop goes on.
 - `serialize`: `Request.json` and `form`, FastAPI's validation of body and answer, and building a `Response`.
 - The route is the template as it was written, with the prefixes of mounts and included routers.
 
@@ -18,7 +18,11 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
 from ..recorder import MAX_MARKS, clock, current
-from .exchange import KEY, Receive, Scope, Send, serve
+from .exchange import KEY, serve
+from .lifespan import Receive, Scope, Send
+
+# A stream from the thread pool comes back for each chunk: of a long one the room is left to its stages.
+MAX_WAYS_BACK = MAX_MARKS // 4
 
 
 class AsgiInstrumentor(Instrumentor):
@@ -29,11 +33,12 @@ class AsgiInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "network": "reading the body, and sending the answer",
-            "queue": "`X-Request-Start` of a proxy, and the wait for a thread of AnyIO's pool",
+            "queue": "`X-Request-Start` of a proxy, the wait for a thread of AnyIO's pool, and the wait for the event loop "
+            "once it is done",
             "serialize": "`Request.json` and `form`, FastAPI's validation of body and answer, building a `Response`",
         }
     )
-    facts = ("method",)
+    facts = ("method", "first_token", "gap")
     not_timed = ("websockets", "background tasks", "what a pure ASGI middleware outside the application does")
     tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})
 
@@ -93,7 +98,7 @@ def _route(original: Any) -> Any:
         exchange = scope.get(KEY)
         if exchange is not None:
             try:
-                exchange.route = exchange.mounts + _template(self, scope)
+                exchange.name(_template(self, scope))
             except Exception:
                 report("naming a route")
         await original(self, scope, receive, send)
@@ -129,13 +134,17 @@ def _run_sync(original: Any) -> Any:
             return await original(func, *args, **options)
         submitted = clock()
         waiting = True
+        done = 0
 
         def started(*args: Any) -> Any:
-            nonlocal waiting
+            nonlocal waiting, done
             waiting = False
             if len(marks) < MAX_MARKS:
                 marks.extend(("queue", submitted, clock()))
-            return func(*args)
+            try:
+                return func(*args)
+            finally:
+                done = clock()
 
         try:
             return await original(started, *args, **options)
@@ -143,5 +152,7 @@ def _run_sync(original: Any) -> Any:
             # Cancelled before a thread was free: it has waited all the same.
             if waiting and len(marks) < MAX_MARKS:
                 marks.extend(("queue", submitted, clock()))
+            elif done and len(marks) < MAX_WAYS_BACK:
+                marks.extend(("queue@loop", done, clock()))
 
     return run_sync

@@ -1,45 +1,28 @@
 """One HTTP request as an ASGI application sees it: from the first byte in to the last byte of the response out.
 
-Background tasks run after the last byte and belong to no request. Bodies and header values are passed on unread, but
-for two headers: `traceparent`, and `X-Request-Start`, which a proxy sets and which moves the start of the request back.
+Background tasks run after the last byte and belong to no request. Bodies are passed on unread, and so are header values
+but for the three of `head.py`.
 """
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Token
 from typing import Any, TypeAlias
 
-from .. import recorder
 from ..instrumentor import report
 from ..recorder import MAX_MARKS, Marks, begin, clock, end, finish
+from .head import FAILED, UNMATCHED, describe, proxy_wait_ns
+from .lifespan import Message, Receive, Scope, Send, reporting_before_exit
+from .stream import MIN_CHUNK_NS, Stream
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
 
 # Where the exchange lies in the scope, for those who learn the route.
 KEY = "stagelens"
 
-UNMATCHED = "__unmatched__"
-# The methods of RFC 9110 and RFC 5789; a client may send any other word.
-METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
-OTHER_METHOD = "_OTHER"
-
 # `pathsend` has the server send a file as the whole body.
 LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
-
-# Longer than any proxy waits: the header is wrong, or its clock is.
-MAX_PROXY_WAIT_NS = 600 * 10**9
-# Chunks of a stream that go straight to the socket's buffer take less; to mark each would fill the list for nothing.
-MIN_CHUNK_NS = 50_000
-# From which number on a time since 1970 is in that unit, and the unit. 10**11 s is the year 5138, 10**11 ms is 1973.
-_UNITS_NS = ((1e17, 1), (1e14, 10**3), (1e11, 10**6), (0, 10**9))
-_SENT_AT = re.compile(rb"(?:t=)?(\d{9,19}(?:\.\d{1,9})?)")
 
 
 class Exchange:
@@ -57,12 +40,15 @@ class Exchange:
         "_disconnected",
         "_ended",
         "_finished",
+        "_headers",
         "_marks",
         "_receive",
         "_scope",
         "_send",
         "_start",
         "_status",
+        "_stream",
+        "error_type",
         "mounts",
         "route",
     )
@@ -72,13 +58,20 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._marks = marks
-        self._start: int = marks[1]
         self._ended = 0
         self._status = 0
+        self._headers: Iterable[tuple[bytes, bytes]] = ()
+        self._stream: Stream | None = None
         self._body_read = self._disconnected = self._finished = False
+        # The class of an exception that the framework has answered itself.
+        self.error_type = ""
         self.mounts = ""
         self.route = ""
-        self._read_head()
+        self._start = self._read_head()
+
+    def name(self, template: str) -> None:
+        """Take the route's template, as it is below the mounts that led there."""
+        self.route = self.mounts + template
 
     async def receive(self) -> Message:
         """Receive for the application; waiting for the body is `network`, waiting for the client to leave is not."""
@@ -124,16 +117,29 @@ class Exchange:
             self._body_read = not message.get("more_body", False)
 
     def _sent(self, message: Message, begun: int) -> None:
-        more = message.get("more_body", False)
+        kind, more = message["type"], message.get("more_body", False)
         if not more or clock() - begun > MIN_CHUNK_NS:
             self._mark(begun)
-        if message["type"] == "http.response.start":
+        if kind == "http.response.start":
             self._status = message["status"]
-        elif not more and message["type"] in LAST_MESSAGES:
-            self._ended = clock()
-            # A 500 may be the answer to an exception, whose name `close` will know.
-            if self._status < 500:  # noqa: PLR2004 - the class of status
-                self._finish("")
+            self._headers = message.get("headers", ())
+        elif kind in LAST_MESSAGES:
+            if message.get("body"):
+                self._chunk(begun, more)
+            if not more:
+                self._last_byte()
+
+    def _chunk(self, at: int, more: bool) -> None:
+        if self._stream is not None:
+            self._stream.add(at)
+        elif more:
+            self._stream = Stream(at)
+
+    def _last_byte(self) -> None:
+        self._ended = clock()
+        # A 500 may be the answer to an exception, whose name `close` will know.
+        if self._status < FAILED:
+            self._finish("")
 
     def _finish(self, error_type: str) -> None:
         self._finished = True
@@ -141,9 +147,17 @@ class Exchange:
         route = UNMATCHED
         try:
             route = self._template()
+            self._marks.extend(self._stream_facts())
         except Exception:
-            report("naming a route")
+            report("describing a request")
+        if not error_type and self._status >= FAILED:
+            error_type = self.error_type
         finish(self._marks, self._start, ended, route, error_type, self._status)
+
+    def _stream_facts(self) -> Marks:
+        if self._stream is None or any(name.lower() == b"content-length" for name, _ in self._headers):
+            return []
+        return self._stream.facts()
 
     def _mark(self, begun: int) -> None:
         if len(self._marks) < MAX_MARKS:
@@ -156,18 +170,17 @@ class Exchange:
         template = getattr(self._scope.get("route"), "path", None)
         return self.mounts or (template if template and isinstance(template, str) else UNMATCHED)
 
-    def _read_head(self) -> None:
-        method = self._scope.get("method", "")
-        self._marks.extend(("@method", method if method in METHODS else OTHER_METHOD, 0))
+    def _read_head(self) -> int:
+        traceparent = forced = ""
         waited = 0
         for name, value in self._scope["headers"]:
             if name == b"traceparent":
-                self._marks.extend(("@traceparent", value.decode("latin-1"), 0))
+                traceparent = value.decode("latin-1")
             elif name == b"x-request-start":
-                waited = waited or proxy_wait_ns(value, time.time_ns())
-        if waited:
-            self._start -= waited
-            self._marks.extend(("queue", self._start, self._start + waited))
+                waited = waited or proxy_wait_ns(value.decode("latin-1"))
+            elif name == b"x-force-trace":
+                forced = value.decode("latin-1")
+        return describe(self._marks, self._scope.get("method", ""), traceparent, forced, waited)
 
 
 async def serve(application: Application, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
@@ -178,7 +191,7 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
     if scope["type"] == "lifespan" and KEY not in scope:
         # FastAPI hands it on to Starlette, and both come through here.
         scope[KEY] = None
-        await application(app, scope, receive, _reporting_before_exit(send))
+        await application(app, scope, receive, reporting_before_exit(send))
         return
     opened = _open(scope, receive, send)
     if opened is None:
@@ -198,27 +211,6 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
         scope.pop(KEY, None)
 
 
-def _reporting_before_exit(send: Send) -> Send:
-    """Return *send* with our last report in front of the end of the shutdown.
-
-    After it uvicorn raises the signal that stopped it once more, with the default handler: no exit handler runs.
-    """
-
-    async def report_and_send(message: Message) -> None:
-        if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
-            try:
-                # Starlette stands on it; who serves nothing shall not load it.
-                from anyio import CapacityLimiter, to_thread  # noqa: PLC0415
-
-                # A limiter of its own: while all threads of the pool are held by requests, the shutdown would hang.
-                await to_thread.run_sync(recorder.flush, limiter=CapacityLimiter(1))
-            except Exception:
-                report("the last requests before the shutdown")
-        await send(message)
-
-    return report_and_send
-
-
 def _open(scope: Scope, receive: Receive, send: Send) -> tuple[Exchange, Token[Marks | None]] | None:
     if scope["type"] != "http":
         return None
@@ -233,29 +225,3 @@ def _open(scope: Scope, receive: Receive, send: Send) -> tuple[Exchange, Token[M
         report("timing a request")
         return None
     return exchange, token
-
-
-def proxy_wait_ns(header: bytes, now_ns: int) -> int:
-    """Return how long a request had been under way when it arrived, by its `X-Request-Start`.
-
-    Proxies write seconds (nginx: `t=1700000000.123`), milliseconds (Heroku), microseconds (Apache: `t=%t`) or
-    nanoseconds since 1970; the size of the number tells which.
-
-    Args:
-        header: The header's value.
-        now_ns: The time of arrival. [nanoseconds since 1970]
-
-    Returns:
-        0 for a header that makes no sense: unreadable, from the future, or longer ago than `MAX_PROXY_WAIT_NS`. [ns]
-
-    >>> proxy_wait_ns(b"t=1700000000.250", 1_700_000_000_750_000_000)
-    500000000
-    """
-    match = _SENT_AT.fullmatch(header.strip())
-    if match is None:
-        return 0
-    number = float(match[1])
-    unit_ns = next(unit for floor, unit in _UNITS_NS if number >= floor)
-    # A float holds seconds since 1970 to a quarter of a microsecond.
-    waited = now_ns - round(number * unit_ns / 1000) * 1000
-    return waited if 0 <= waited <= MAX_PROXY_WAIT_NS else 0

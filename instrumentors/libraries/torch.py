@@ -1,111 +1,218 @@
-"""PyTorch: `forward` (the outermost module call) and `load` (`torch.load`, `torch.jit.load`).
+"""PyTorch: `forward` (the outermost module call), `load`, `h2d` and `d2h`.
 
-`nn.Module.__call__` is the one place that eager, scripted and compiled modules all come through. Asking `is_compiling`
-before anything else is what keeps torch.compile whole: Dynamo folds the question away, so that there is no graph break
-and no recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
+`nn.Module.__call__` is the one place that eager, scripted and compiled modules all come through. Asking whether Dynamo
+traces before anything else is what keeps torch.compile whole: Dynamo folds the question away, so that there is no graph
+break and no recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
+
+A call inside a module is handed on as `nn.Module` would: that halves what the patch costs a net of many small modules,
+to a tenth of a microsecond for each.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
-from ..instrumentor import Instrumentor, report, timed
-from ..recorder import MAX_MARKS, Marks, clock, current
+from ..instrumentor import Instrumentor
+from ..recorder import MAX_MARKS, Marks, clock, current, has_room
+from . import torch_copies as copies
+from .torch_device import Begun, Capture, Work, devices
+from .torch_dynamo import compiling, pass_over, with_originals
+from .torch_methods import methods
+from .torch_models import Model, meet, models, relocate, whereabouts
+from .torch_models import busy as _busy
 
-# Classes of scripted and traced modules, which remember the name of the class they were made from.
-SCRIPTED = ("RecursiveScriptModule", "TopLevelTracedModule", "TracedModule")
+# What `nn.Module.__call__` asks for and nothing else, in torch 2.1 to 2.13 at least.
+DISPATCH = ("_compiled_call_impl", "_call_impl")
+# Up to here every forward says what model it was; later only a change is told, for a loop of thousands.
+TELL_ALWAYS = MAX_MARKS // 4
+# Of `nn.Module`.
+MOVING = ("to", "cuda", "xpu", "cpu", "to_empty")
 
 
 class TorchInstrumentor(Instrumentor):
-    """`torch.nn.Module` and the two loaders."""
+    """`torch.nn.Module`, the copies of `torch.Tensor`, the loaders and the compiler."""
 
     library = "torch"
     title = "PyTorch"
     stages = MappingProxyType(
         {
-            "forward": "the outermost call of an `nn.Module`: eager, scripted, traced or compiled",
-            "load": "`torch.load` and `torch.jit.load`",
+            "forward": "the outermost call of an `nn.Module`: eager, scripted, traced or compiled; on CUDA and XPU by the "
+            "device's own time, from events on its stream",
+            "load": "`torch.load`, `torch.jit.load`, `Module.load_state_dict`, moving a module to another device, "
+            "the first call of a model on each kind of device (of a scripted one the first two), and every compilation "
+            "by `torch.compile`, also one in the middle of a forward",
+            "h2d": "`Tensor.to`, `cuda`, `xpu` and `copy_` from host to device, outside of a module",
+            "d2h": "`Tensor.to`, `cpu`, `item`, `tolist`, `numpy` and `copy_` from device to host, outside of a module",
+            "queue": "what a model or copy waited on its stream for the work of another request",
         }
     )
     facts = ("model", "device")
-    not_timed = ("`scripted.forward(x)`, called past `__call__`",)
-    tested = MappingProxyType({"torch": "2.13.0"})
+    not_timed = (
+        "`scripted.forward(x)`, called past `__call__`",
+        'a function compiled by `torch.compile` that is no module (compiling it is): `stagelens.stage("forward")` around it',
+        "`CUDAGraph.replay()`, called directly, and all that runs while a graph is captured",
+        "AOTInductor packages",
+        "`bool(t)`, `int(t)` and printing of a tensor on a device: the wait counts as the forward it is for",
+        "copies of other threads while `torch.compile` compiles",
+        "whether a model had warmed up before it was instrumented: its next call is `load`",
+        "by the device's own time: what a model does on other devices than that of its first parameter",
+        "by the device's own time: devices without timed events, such as MPS, where a forward is only its launch",
+    )
+    tested = MappingProxyType({"torch": "2.13.0", "silero-vad": "6.2.3"})
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return what to patch where."""
-        return {"torch": self._torch}
+        return {
+            "torch": self._torch,
+            "torch._dynamo.callback": self._dynamo,
+            "torch._dynamo.eval_frame": pass_over,
+            "torch._dynamo.trace_rules": self._dynamo_rules,
+            "torch._dynamo.variables.tensor": self._dynamo_tensor,
+        }
+
+    def uninstrument(self, **options: Any) -> None:
+        """Put everything back."""
+        super().uninstrument(**options)
+        methods.remove()
 
     def _torch(self, module: ModuleType) -> None:
-        self.replace(module.nn.Module, "__call__", lambda original: _call(original, module.compiler.is_compiling))
-        self.replace(module, "load", timed("load"))
-        self.replace(module.jit, "load", timed("load"))
+        devices.torch = module
+        is_compiling = module.compiler.is_compiling
+        is_traced = module.compiler.is_dynamo_compiling
+        self.replace(module.nn.Module, "__call__", lambda original: _call(original, is_traced, is_compiling))
+        self.replace(module, "load", _loading)
+        self.replace(module.jit, "load", _loading)
+        self.replace(module.nn.Module, "load_state_dict", _loading)
+        for name in MOVING:
+            self.replace(module.nn.Module, name, lambda original: _moving(original, is_traced))
+        methods.put(module.Tensor, copies.WRAPPERS, is_traced)
+
+    def _dynamo(self, module: ModuleType) -> None:
+        # Not its callbacks: they are one for all threads, and gone after `torch._dynamo.reset`.
+        self.replace(module.CompilationCallbackHandler, "install_callbacks", compiling)
+        if not hasattr(module.CompilationCallbackHandler, "install_callbacks"):
+            # We would not know when it compiles.
+            methods.remove()
+
+    def _dynamo_rules(self, module: ModuleType) -> None:
+        self.replace(module, "get_tensor_method", with_originals)
+
+    def _dynamo_tensor(self, module: ModuleType) -> None:
+        methods.hide(module.all_tensor_attrs)
 
 
-class _Busy(threading.local):
-    """Whether this thread is inside a module already."""
+def _call(original: Any, is_traced: Callable[[], bool], is_compiling: Callable[[], bool]) -> Any:
+    code = getattr(original, "__code__", None)
+    plain = code is not None and code.co_names == DISPATCH
 
-    inside = False
-
-
-_busy = _Busy()
-
-
-def _call(original: Any, is_compiling: Any) -> Any:
     def __call__(self: Any, *args: Any, **options: Any) -> Any:  # noqa: N807 - shown in tracebacks
-        if is_compiling():
+        if is_traced():
             return original(self, *args, **options)
-        marks = current.get()
-        if marks is None or _busy.inside:
-            return original(self, *args, **options)
-        _busy.inside = True
-        begun = clock()
-        try:
-            return original(self, *args, **options)
-        finally:
-            _busy.inside = False
-            _mark(marks, begun, self)
+        if not _busy.inside:
+            # The whole process says so while one thread compiles, and while one exports.
+            if is_compiling() and (_busy.compiling or not methods.compiling):
+                return original(self, *args, **options)
+            return _outermost(original, self, args, options)
+        if plain and self._compiled_call_impl is None:
+            return self._call_impl(*args, **options)
+        return original(self, *args, **options)
 
     return __call__
 
 
-def _mark(marks: Marks, begun: int, module: Any) -> None:
-    if len(marks) >= MAX_MARKS:
-        return
-    marks.extend(("forward", begun, clock()))
+def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
+    marks = current.get()
+    # Also outside of a request: who warms up at the start has no cold request.
+    model = models.get(id(module)) or meet(module)
+    work = None if marks is None else _begin(model, args, marks)
+    if work is Capture.RUNNING:
+        return original(module, *args, **options)
+    stage = "load" if model.cold > 0 else "forward"
+    _busy.inside = True
+    begun = clock()
     try:
-        model, device = describe(module)
-        if device:
-            marks.extend(("@model", model, 0, "@device", device, 0))
-        elif "@model" not in marks:
-            # An activation or a transform called by itself is no model: it does not take the name of one.
-            marks.extend(("@model", model, 0))
-    except Exception:
-        report("naming a model of torch")
+        result = original(module, *args, **options)
+        # Calls that began before the first has ended waited for it: they are cold too.
+        if model.cold > 0:
+            model.cold -= 1
+        return result
+    finally:
+        _busy.inside = False
+        if marks is not None:
+            _mark(marks, stage, begun, model, work)
 
 
-def describe(module: Any) -> tuple[str, str]:
-    """Return the class *module* was written as, and the device of its first parameter, "" when it has none."""
-    kind = type(module).__name__
-    if kind == "OptimizedModule":
-        # What torch.compile wrapped.
-        module = module._modules["_orig_mod"]  # noqa: SLF001 - there is no public name for it
-        kind = type(module).__name__
-    elif kind in SCRIPTED:
-        kind = module.original_name
-    return kind, _device(module)
+def _begin(model: Model, args: Any, marks: Marks) -> Begun:
+    if model.at is not None:
+        return devices.begin(model.at, marks)
+    if model.device or not devices.in_use or not args or copies.is_on_host(args[0]):
+        return None
+    # Frozen, it has no parameters: it runs where its input is.
+    return devices.begin(args[0].device, marks)
 
 
-def _device(module: Any) -> str:
-    # `parameters()` walks the same tree at eight times the price, for it must not name a shared one twice.
-    for parameter in module._parameters.values():  # noqa: SLF001
-        if parameter is not None:
-            return parameter.device.type
-    for child in module._modules.values():  # noqa: SLF001
-        device = "" if child is None else _device(child)
-        if device:
-            return device
-    return ""
+def _mark(marks: Marks, stage: str, begun: int, model: Model, work: Work | None) -> None:
+    ended = clock()
+    if not has_room(marks):
+        return
+    marks.extend((stage if model.at is None and work is None else f"{stage}@launch", begun, ended))
+    if len(marks) < TELL_ALWAYS or _busy.model is not model or _busy.marks is not marks:
+        _tell(marks, model)
+    if work is not None:
+        devices.finish(work, stage, marks)
+
+
+def _tell(marks: Marks, model: Model) -> None:
+    _busy.marks, _busy.model = marks, model
+    if model.device:
+        marks.extend(("@model", model.name, 0, "@device", model.device, 0))
+    elif model.name and "@model" not in marks:
+        # An activation or a transform called by itself is no model: it does not take the name of one.
+        marks.extend(("@model", model.name, 0))
+
+
+def _loading(original: Any) -> Any:
+    """Wrap what loads weights, with all the copies that it makes."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or _busy.inside:
+            return original(*args, **options)
+        _busy.inside = True
+        begun = clock()
+        try:
+            return original(*args, **options)
+        finally:
+            _busy.inside = False
+            if len(marks) < MAX_MARKS:
+                marks.extend(("load", begun, clock()))
+
+    return call
+
+
+def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
+    """Wrap what may move a module to another device, or only change its type, or nothing."""
+
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        if is_traced() or _busy.inside:
+            return original(self, *args, **options)
+        _busy.inside = True
+        before, begun = whereabouts(self), clock()
+        try:
+            return original(self, *args, **options)
+        finally:
+            _busy.inside = False
+            if whereabouts(self) != before:
+                _moved(begun)
+
+    return call
+
+
+def _moved(begun: int) -> None:
+    marks = current.get()
+    if marks is not None and len(marks) < MAX_MARKS:
+        marks.extend(("load", begun, clock()))
+    relocate()

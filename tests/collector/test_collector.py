@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from stagelens.collector.config import CollectorConfig
 from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.serve import Collector
-from stagelens.collector.store import Batch, Retention, Store
+from stagelens.collector.store import Batch, Retention, Selection, Store
 from stagelens.collector.writer import UncommittedError, Writer
 from stagelens.core import names
 from stagelens.core.errors import StagelensError, StoreError
@@ -106,6 +106,17 @@ for _ in range(20):
         with stagelens.stage("forward"):
             sum(range(1000))
 """
+STREAMING = """
+import stagelens
+from stagelens.instrumentors.recorder import clock, current
+with stagelens.request("chat"):
+    with stagelens.stage("prefill"):
+        sum(range(1000))
+    current.get().extend(("@first_token", clock(), "generate", "@tokens_in", 7, 0, "@tokens_out", 3, 0))
+    with stagelens.request("inner"), stagelens.stage("decode"):
+        sum(range(1000))
+    current.get().extend(("@per_token", 2000, 2, "@gap", 1500, 0))
+"""
 
 
 def test_the_agent_is_believed(served: Any, tmp_path: Path) -> None:
@@ -120,6 +131,33 @@ def test_the_agent_is_believed(served: Any, tmp_path: Path) -> None:
     assert served.counted() == 20
     assert served.metric("stagelens_collector_traces_total") > 0
     assert "stagelens_collector_rejected_total{" not in served.client.get("/metrics").text
+
+
+def test_a_request_that_answers_bit_by_bit_is_kept_whole(served: Any, tmp_path: Path) -> None:
+    """Its tokens are there by definition, its stages up to the first token, and the request inside it in its trace."""
+    environment = {"PATH": os.environ["PATH"], "OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_SERVICE_NAME": "chat"}
+    subprocess.run([sys.executable, "-c", STREAMING], env=environment, cwd=tmp_path, check=True, timeout=60)
+    now = datetime.now(UTC)
+    chat = Selection(now - timedelta(minutes=5), now + timedelta(minutes=5), "chat")
+    read = served.store.read
+    counts = {
+        metric: {key: histogram.count for key, histogram in read.streams(chat, metric).items()}
+        for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP, names.TOKENS)
+    }
+    kept = read.trace(read.exemplars(chat).iloc[0]["trace_id"])
+
+    assert "stagelens_collector_rejected_total{" not in served.client.get("/metrics").text
+    assert counts == {
+        names.FIRST_TOKEN: {"generate": 1},
+        names.OUTPUT_TOKEN: {"generate": 1},
+        names.STREAM_GAP: {"generate": 1},
+        names.TOKENS: {"input": 1, "output": 1},
+    }
+    assert [(span["name"], span["stage"]) for span in kept.spans] == [
+        ("prefill", "prefill"),
+        ("inner", ""),
+        ("decode", "decode"),
+    ]
 
 
 # --- duplicates ---

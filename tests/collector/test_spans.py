@@ -152,10 +152,19 @@ def test_a_span_that_leads_to_no_root_refuses_its_trace(bodies: Any, parent: str
     assert read(bodies.spans(*spans)).tally.rejected == {Reason.PARENT: 2}
 
 
-def test_a_child_needs_a_stage(bodies: Any) -> None:
-    """An interval without inference.stage cannot be drawn."""
+def test_a_child_without_a_stage_is_a_request_inside_the_request(bodies: Any) -> None:
+    """It is kept under its name."""
     spans = bodies.trace({"forward": 5})
-    spans[1]["attributes"] = []
+    spans[1] |= {"name": "rerank", "attributes": []}
+    (trace,) = read(bodies.spans(*spans)).traces
+
+    assert [(span["name"], span["stage"]) for span in trace.spans] == [("rerank", "")]
+
+
+def test_a_stage_of_a_child_must_be_a_name(bodies: Any) -> None:
+    """An interval of a stage that cannot be shown refuses its trace."""
+    spans = bodies.trace({"forward": 5})
+    spans[1]["attributes"] = [{"key": names.STAGE, "value": {"intValue": 7}}]
 
     assert read(bodies.spans(*spans)).tally.rejected == {Reason.STAGE: 2}
 
@@ -188,7 +197,7 @@ def test_a_chain_of_spans_is_followed_once() -> None:
             for number in range(1, length + 1)
         ]
         reader = TraceReader(Window(0, now))
-        reader.read([ResourceSpans({}, spans[::-1], 0)])
+        reader.read([ResourceSpans({}, {names.SCOPE: spans[::-1]}, 0)])
         return reader
 
     assert len(chain(MAX_SPANS_A_TRACE).traces[0].spans) == MAX_SPANS_A_TRACE - 1
@@ -212,7 +221,7 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
         for number in range(1, MAX_TRACES_A_BATCH + 3)
     ]
     reader = TraceReader(Window(0, now))
-    reader.read([ResourceSpans({}, spans, 0)])
+    reader.read([ResourceSpans({}, {names.SCOPE: spans}, 0)])
 
     assert (len(reader.traces), reader.tally.rejected) == (MAX_TRACES_A_BATCH, {Reason.SIZE: 2})
 
@@ -222,7 +231,7 @@ def test_spans_of_other_scopes_are_counted_and_explained(bodies: Any) -> None:
     reader = read(bodies.spans(*bodies.trace(STAGES), scope="opentelemetry.instrumentation.requests"))
 
     assert (reader.traces, reader.tally.ignored) == ([], 3)
-    assert "only its spans are kept so far" in reader.tally.error_message
+    assert "spans of other instrumentations do not become stages yet" in reader.tally.error_message
 
 
 def test_attributes_are_safe_to_store(bodies: Any) -> None:
@@ -258,6 +267,6 @@ def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
         attributes=attributes,
     )
     reader = TraceReader(Window(0, now))
-    reader.read([ResourceSpans({}, [root], 0)])
+    reader.read([ResourceSpans({}, {names.SCOPE: [root]}, 0)])
 
     assert [trace.stages_ns for trace in reader.traces] == [stages_ns]

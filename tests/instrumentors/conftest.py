@@ -48,6 +48,14 @@ class Finished(deque[recorder.Record]):
         return list(zip(marks, marks, marks, strict=True))
 
 
+@pytest.fixture(autouse=True)
+def no_agent(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Keep the background thread from starting in the process of the tests: it would take later tests' requests away."""
+    monkeypatch.setattr(recorder.background, "wake_at", sys.maxsize)
+    yield
+    recorder.pending.clear()
+
+
 @pytest.fixture
 def finished(monkeypatch: pytest.MonkeyPatch) -> Finished:
     """Collect finished requests instead of sending them."""

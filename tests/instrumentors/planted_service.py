@@ -59,6 +59,8 @@ def measured(into: dict[str, int], stage: str) -> Generator[None]:
 
 api = FastAPI()
 model = Sleepy()
+# A first call is a cold start.
+model(torch.ones(1))
 
 
 @api.post("/async/{name}")

@@ -13,12 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core import names
-from stagelens.core.histogram import bucket_index
+from stagelens.core.counts import microseconds
+from stagelens.core.histogram import Histogram, bucket_index
 from stagelens.core.stages import OTHER, OVERHEAD
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.config import Keep
-from stagelens.instrumentors.fold import MAX_INTERVALS, Delta, Dimensions, Fold
-from stagelens.instrumentors.otlp import Encoder, Interval, chunks, microseconds, parents
+from stagelens.instrumentors.fold import Delta, Dimensions, Fold
+from stagelens.instrumentors.otlp import Encoder, Interval, chunks
+from stagelens.instrumentors.spans import MAX_SPANS, Kept, Trace, trace_of
+from stagelens.instrumentors.trace_context import Parent, parse
 
 MS = 1_000_000
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -40,6 +43,18 @@ def folded(*records: recorder.Record, **options: Any) -> dict[Dimensions, Delta]
     return fold.take()
 
 
+def kept(item: recorder.Record) -> Trace:
+    """The trace of a request that is the only one."""
+    ((dimensions, delta),) = folded(item).items()
+    ((record, because),) = delta.sampler.kept()
+    return trace_of(Kept(record, because, dimensions, delta.own_stages))
+
+
+def of(delta: Delta, wanted: str) -> dict[str, Histogram]:
+    """The histograms of one metric, by what tells them apart."""
+    return {key: histogram for metric, key, histogram in delta.counts.histograms() if metric == wanted}
+
+
 def only(deltas: dict[Dimensions, Delta]) -> Delta:
     (delta,) = deltas.values()
     return delta
@@ -50,7 +65,7 @@ def test_facts_and_status_make_the_series() -> None:
     facts = (("@model", "a", 0), ("@model", "b", 0), ("@model_version", 3, 0), ("@device", "cpu", 0))
     deltas = folded(record(*facts), record(http_status=503), record(error_type="KeyError"), record(http_status=404))
 
-    assert {dimensions: delta.count for dimensions, delta in deltas.items()} == {
+    assert {dimensions: delta.counts.requests for dimensions, delta in deltas.items()} == {
         Dimensions("b", "3", "/predict", "cpu", "ok"): 1,
         Dimensions("", "", "/predict", "", "error"): 2,
         Dimensions("", "", "/predict", "", "ok"): 1,
@@ -61,7 +76,10 @@ def test_the_dominant_stage_is_never_overhead_unless_nothing_else_was_seen() -> 
     """Whoever took most of the request, but the residue blames nobody."""
     delta = only(folded(record(("forward", 0, 2 * MS), ("queue", 2 * MS, 3 * MS)), record()))
 
-    assert {stage: histogram.count for stage, histogram in delta.requests.items()} == {"forward": 1, OVERHEAD: 1}
+    assert {stage: histogram.count for stage, histogram in of(delta, names.REQUEST_DURATION).items()} == {
+        "forward": 1,
+        OVERHEAD: 1,
+    }
 
 
 durations = st.integers(0, 10 * MS)
@@ -73,10 +91,12 @@ def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any
     """Per latency bucket the stages, overhead included, hold exactly the nanoseconds of its requests; and no request is lost."""
     delta = only(folded(*(record(*triples, end=end) for triples in requests)))
 
-    assert delta.count == delta.stages[OVERHEAD].count == len(requests)
-    assert {bucket: sum(spent.values()) for bucket, spent in delta.spent.items()} == (
-        {bucket_index(end / 1e9): end * len(requests)} if end else {}
-    )
+    spent: Counter[int] = Counter()
+    for histogram in of(delta, names.STAGE_TIME).values():
+        spent.update(histogram.buckets)
+
+    assert delta.counts.requests == of(delta, names.STAGE_DURATION)[OVERHEAD].count == len(requests)
+    assert +spent == +Counter({bucket_index(max(end, 1) / 1e9): (end * len(requests) + 500) // 1000})
 
 
 def test_a_series_shows_three_stages_of_the_users_own() -> None:
@@ -86,8 +106,71 @@ def test_a_series_shows_three_stages_of_the_users_own() -> None:
     first = only(fold.take())
     fold.add(record(("own-4", 0, 1), ("own-2", 1, 2), ("forward", 2, 3)))
 
-    assert set(first.stages) == {"own-0", "own-1", "own-2", OTHER, OVERHEAD}
-    assert set(only(fold.take()).stages) == {OTHER, "own-2", "forward", OVERHEAD}
+    assert set(of(first, names.STAGE_DURATION)) == {"own-0", "own-1", "own-2", OTHER, OVERHEAD}
+    assert set(of(only(fold.take()), names.STAGE_DURATION)) == {OTHER, "own-2", "forward", OVERHEAD}
+
+
+def test_a_request_that_answers_bit_by_bit_is_counted_to_its_first_token_too() -> None:
+    """Its stages up to there add up to that time; its tokens, their pace and the longest gap are counted by definition."""
+    item = record(
+        ("prefill", MS, 4 * MS),
+        ("decode", 4 * MS, 10 * MS),
+        ("@first_token", 5 * MS, "generate"),
+        ("@first_token", 9 * MS, "first_chunk"),
+        ("@tokens_in", 7, 0),
+        ("@tokens_in", 5, 0),
+        ("@tokens_out", 3, 0),
+        ("@per_token", 4 * MS, 2),
+        ("@gap", MS, 0),
+        ("@gap", 3 * MS, 0),
+        ("@gap", 2 * MS, 0),
+    )
+    delta = only(folded(item))
+
+    assert {
+        (metric, key): (histogram.count, histogram.sum)
+        for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP, names.TOKENS)
+        for key, histogram in of(delta, metric).items()
+    } == {
+        (names.FIRST_TOKEN, "generate"): (1, 0.005),
+        (names.OUTPUT_TOKEN, "generate"): (1, 0.002),
+        (names.STREAM_GAP, "generate"): (1, 0.003),
+        (names.TOKENS, names.TOKENS_IN): (1, 12),
+        (names.TOKENS, names.TOKENS_OUT): (1, 3),
+    }
+    assert {stage: histogram.buckets for stage, histogram in of(delta, names.FIRST_TOKEN_TIME).items()} == {
+        "prefill": {bucket_index(0.005): 3000},
+        "decode": {bucket_index(0.005): 1000},
+        OVERHEAD: {bucket_index(0.005): 1000},
+    }
+
+
+def test_calls_that_failed_are_counted_whatever_became_of_the_request() -> None:
+    """Each by what happened, with the time it took."""
+    delta = only(folded(record(("@failed", "triton:timeout", MS), ("@failed", "triton:timeout", 3 * MS))))
+    failed = of(delta, names.FAILED_CALL)
+
+    assert {reason: (calls.count, calls.sum) for reason, calls in failed.items()} == {"triton:timeout": (2, 0.004)}
+
+
+@pytest.mark.parametrize("when", ["soon", None, -5, 99 * MS])
+def test_a_first_token_that_cannot_be_costs_only_itself(when: object) -> None:
+    """Outside the request, or no time at all: the request is counted without it."""
+    delta = only(folded(record(("@first_token", when, "generate"), ("@tokens_out", "many", 0))))
+
+    assert {metric for metric, _, _ in delta.counts.histograms()} == {
+        names.REQUEST_DURATION,
+        names.STAGE_DURATION,
+        names.STAGE_TIME,
+    }
+
+
+def test_how_a_stage_was_timed_is_not_part_of_its_name() -> None:
+    """Launch and device time of a stage are one stage, counted once where they overlap."""
+    delta = only(folded(record(("forward@launch", 0, 2 * MS), ("forward@gpu", MS, 7 * MS), ("queue@averaged", 8, 9))))
+
+    assert set(of(delta, names.STAGE_DURATION)) == {"forward", "queue", OVERHEAD}
+    assert of(delta, names.STAGE_DURATION)["forward"].sum == pytest.approx(0.007 - 1e-9)
 
 
 def test_past_the_limit_series_are_counted_together() -> None:
@@ -95,8 +178,8 @@ def test_past_the_limit_series_are_counted_together() -> None:
     deltas = folded(*(record(route=f"/{number}") for number in range(9)), record(http_status=500), max_series=3)
 
     assert len(deltas) == 5
-    assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "ok")].count == 6
-    assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "error")].count == 1
+    assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "ok")].counts.requests == 6
+    assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "error")].counts.requests == 1
 
 
 def test_a_record_that_cannot_be_read_changes_nothing() -> None:
@@ -114,7 +197,7 @@ def test_a_record_that_cannot_be_read_changes_nothing() -> None:
 def test_texts_are_cut_and_made_printable() -> None:
     """What the user's code names is not trusted to be short or clean."""
     (dimensions,) = folded(record(("@model", "m" * 999 + "\n", 0), route="/a\x00b"))
-    stages = only(folded(record(("own\nstage" + "x" * 99, 0, 1)))).stages
+    stages = of(only(folded(record(("own\nstage" + "x" * 99, 0, 1)))), names.STAGE_DURATION)
 
     assert dimensions.model == "m" * 200
     assert dimensions.route == "/a\ufffdb"
@@ -124,21 +207,23 @@ def test_texts_are_cut_and_made_printable() -> None:
 @pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
 def test_a_fact_of_the_wrong_type_costs_only_itself(batch: object) -> None:
     """The request is counted all the same."""
-    delta = only(folded(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))))
-    ((request, _),) = delta.sampler.kept()
+    (root,) = kept(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))).spans
 
-    assert (delta.count, request.batch, request.dimensions.model) == (1, 0, "7")
+    assert root.attributes[names.MODEL] == "7"
+    assert names.BATCH_SIZE not in root.attributes
 
 
 def test_a_kept_trace_holds_its_longest_intervals() -> None:
     """A request of thousands of stages is kept in bounded memory; its times still add up."""
-    delta = only(folded(record(*(("decode", 10 * number, 10 * number + 1 + number % 9) for number in range(5000)))))
-    ((request, because),) = delta.sampler.kept()
+    root, *below = kept(
+        record(*(("decode", 10 * number, 10 * number + 1 + number % 9) for number in range(5000)))
+    ).spans
+    own = [value for key, value in root.attributes.items() if key.startswith(names.STAGE_SELF_PREFIX)]
 
-    assert because == "slow"
-    assert len(request.intervals) == MAX_INTERVALS
-    assert {end - start for _, start, end in request.intervals} == {9}
-    assert sum(request.own.values()) == 10 * MS
+    assert root.attributes[names.KEPT_BECAUSE] == "slow"
+    assert len(below) == MAX_SPANS
+    assert {span.end - span.start for span in below} == {9}
+    assert sum(value for value in own if isinstance(value, int)) == 10 * MS
 
 
 @given(st.dictionaries(stages, st.integers(0, 10**9), min_size=1))
@@ -164,7 +249,7 @@ def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -
 )
 def test_an_invalid_traceparent_is_ignored(header: str) -> None:
     """The trace then gets an id of its own, as the specification says."""
-    assert parents(header) is None
+    assert parse(header) is None
 
 
 def inflated(body: bytes) -> Any:
@@ -180,7 +265,7 @@ def attributes(item: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def encoder() -> Encoder:
-    return Encoder({"service.name": "shop"}, random.Random(1), lambda: None)
+    return Encoder({"service.name": "shop"}, lambda: None)
 
 
 def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
@@ -194,7 +279,7 @@ def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
 
     assert attributes(resource["resource"]) == {"service.name": "shop"}
     assert scope["scope"]["name"] == "stagelens"
-    assert set(metrics) == {*names.METRICS, names.REQUESTS_DROPPED}
+    assert set(metrics) == {names.REQUEST_DURATION, names.STAGE_DURATION, names.STAGE_TIME, names.REQUESTS_DROPPED}
 
     (point,) = metrics[names.REQUEST_DURATION]["exponentialHistogram"]["dataPoints"]
 
@@ -217,7 +302,7 @@ def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
 
 
 def spans_of(encoder: Encoder, item: recorder.Record) -> list[dict[str, Any]]:
-    body = inflated(encoder.traces(only(folded(item)).sampler.kept(), 1000))
+    body = inflated(encoder.traces([kept(item)], 1000))
     return body["resourceSpans"][0]["scopeSpans"][0]["spans"]
 
 
@@ -236,7 +321,7 @@ def test_a_kept_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> Non
     times = {key: value for key, value in attributes(root).items() if key.startswith(names.STAGE_SELF_PREFIX)}
 
     assert (root["name"], root["kind"], root["status"]) == ("POST /predict", 2, {"code": 2})
-    assert (root["traceId"], root["parentSpanId"]) == parents(TRACEPARENT)
+    assert Parent(root["traceId"], root["parentSpanId"], 1) == parse(TRACEPARENT)
     assert (root["startTimeUnixNano"], root["endTimeUnixNano"]) == ("1000", str(1000 + 10 * MS))
     assert (
         attributes(root).items()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stagelens
+from stagelens.core.partition import partition
 from stagelens.core.stages import OVERHEAD
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.partition import partition
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -52,7 +52,10 @@ def test_facts_of_an_inner_request_land_on_the_running_one(finished: Finished) -
         pass
 
     assert [record[3] for record in finished] == ["outer"]
-    assert finished.facts() == {"@device": "cpu", "@model": "resnet50", "@model_version": "2", "@batch": 8}
+    facts = finished.facts()
+
+    assert facts.pop("@child inner")
+    assert facts == {"@device": "cpu", "@model": "resnet50", "@model_version": "2", "@batch": 8}
     assert finished.stages() == ["forward"]
 
 
@@ -248,3 +251,21 @@ def test_an_async_generator_that_is_stopped_runs_its_cleanup_and_is_recorded_onc
     assert [record[4] for record in finished] == [
         {"closed": "", "thrown": "LookupError", "cancelled": "CancelledError"}[ending]
     ]
+
+
+def test_an_inner_request_belongs_to_the_outer_one_it_began_in(finished: Finished) -> None:
+    """A decorated generator that ends in another request is not a child of that one."""
+
+    @stagelens.request("inner")
+    def inner() -> Generator[int]:
+        yield 1
+        yield 2
+
+    with stagelens.request("first"):
+        steps = inner()
+        next(steps)
+    with stagelens.request("second"):
+        assert list(steps) == [2]
+    children = {record[3]: [key for key in record[0][::3] if key.startswith("@child")] for record in finished}
+
+    assert children == {"first": ["@child inner"], "second": []}

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.manual import request, stage
+from stagelens.instrumentors.reading import read
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -62,8 +64,10 @@ def test_a_request_records_a_bounded_number_of_stages(finished: Finished) -> Non
         for _ in range(recorder.MAX_MARKS):
             with stage("forward"):
                 pass
+            with stage("postprocess"):
+                pass
 
-    assert len(finished[0][0]) == recorder.MAX_MARKS
+    assert len(finished[0][0]) == recorder.MAX_MARKS + 3
 
 
 def test_a_tally_counts_every_addition_of_every_thread() -> None:
@@ -203,3 +207,38 @@ def test_importing_stagelens_starts_no_thread_and_loads_nothing_heavy() -> None:
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
     assert printed.split("\n")[0] == "1 []"
+
+
+def test_a_stage_that_follows_itself_for_ever_keeps_its_time() -> None:
+    """A model that runs ten thousand times in a request takes bounded memory, and its time is not lost to overhead."""
+    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    for number in range(30_000):
+        assert recorder.has_room(marks)
+        marks.extend(("forward", 10 * number, 10 * number + 7, "@model", "vad", 0))
+    facts, intervals = read(marks)
+    own = partition(intervals, 0, 300_000)
+
+    assert len(marks) <= recorder.MAX_MARKS + 6
+    assert own == {"overhead": 90_000, "forward": 210_000}
+    assert facts["@model"] == "vad"
+
+
+def test_a_list_that_cannot_be_shortened_stays_as_it_is() -> None:
+    """Stages that take turns would lose their places; trying costs once."""
+    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    while recorder.has_room(marks):
+        marks.extend(("forward", 0, 1, "postprocess", 1, 2))
+    before = list(marks)
+
+    assert not recorder.has_room(marks)
+    assert marks == before
+    assert len(marks) < recorder.MAX_MARKS + 9
+
+
+def test_overlapping_calls_of_a_stage_are_not_joined() -> None:
+    """Two threads that run the model side by side would count twice."""
+    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    while len(marks) < recorder.MAX_MARKS:
+        marks.extend(("forward", 0, 10, "forward", 5, 15))
+
+    assert not recorder.has_room(marks)

@@ -1,13 +1,16 @@
-"""ONNX Runtime, with the real model inside the magika wheel."""
+"""ONNX Runtime: the stages and facts of runs, with the real model inside the magika wheel."""
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
+import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +18,12 @@ import magika
 import numpy as np
 import onnxruntime
 import pytest
+from onnxruntime.capi.onnxruntime_inference_collection import OrtDevice
+from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import onnxruntime as module
+from stagelens.instrumentors.libraries import onnx_session
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 
 if TYPE_CHECKING:
@@ -28,26 +33,68 @@ INSTRUMENTOR = OnnxRuntimeInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
+FACTS = {"@model": MODEL.parent.name, "@device": "cpu", "@provider": "CPUExecutionProvider", "@batch": 1}
 SESSION: Any = onnxruntime.InferenceSession.__mro__[1]
-PATCHED = [
+RUNS = ("run", "run_with_ort_values", "run_with_iobinding", "run_with_ortvaluevector", "run_async")
+VALUE = ("ortvalue_from_numpy", "update_inplace", "numpy")
+BINDING = (
+    "bind_cpu_input",
+    "bind_input",
+    "bind_ortvalue_input",
+    "synchronize_inputs",
+    "synchronize_outputs",
+    "copy_outputs_to_cpu",
+)
+PATCHED: list[tuple[Any, str]] = [
     (onnxruntime.InferenceSession, "__init__"),
-    (SESSION, "run"),
-    (SESSION, "run_with_ort_values"),
-    (SESSION, "run_with_iobinding"),
-    (SESSION, "run_async"),
+    *((SESSION, name) for name in RUNS),
+    *((onnxruntime.OrtValue, name) for name in VALUE),
+    *((onnxruntime.IOBinding, name) for name in BINDING),
 ]
 
 
+class Owned(onnxruntime.InferenceSession):
+    """A session as people make it: run through a method of its own, and pickled by its path."""
+
+    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+        """Call the one that is patched."""
+        return super().run(output_names, input_feed, run_options)
+
+    def __getstate__(self) -> Any:
+        return {"path": self._model_path}
+
+    def __setstate__(self, state: Any) -> None:
+        self.__init__(state["path"])
+
+
+def load() -> Any:
+    """Load the model, outside any request."""
+    token = recorder.current.set(None)
+    try:
+        return onnxruntime.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"])
+    finally:
+        recorder.current.reset(token)
+
+
+def feed_of(session: Any, batch: int = 1) -> dict[str, Any]:
+    """Return inputs of the shape the model wants."""
+    return {node.name: np.zeros([batch, *node.shape[1:]], dtype=np.int32) for node in session.get_inputs()}
+
+
 @pytest.fixture(scope="module")
-def session() -> Any:
-    """Load the model once, outside any request."""
-    return onnxruntime.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"])
+def warm() -> Any:
+    """Load the model once, and run it once, before it is instrumented."""
+    session = load()
+    OnnxRuntimeInstrumentor().instrument()
+    session.run(None, feed_of(session))
+    OnnxRuntimeInstrumentor().uninstrument()
+    return session
 
 
 @pytest.fixture
-def feed(session: Any) -> dict[str, Any]:
-    """One input of the shape the model wants."""
-    return {node.name: np.zeros([1, *node.shape[1:]], dtype=np.int32) for node in session.get_inputs()}
+def feed(warm: Any) -> dict[str, Any]:
+    """One input."""
+    return feed_of(warm)
 
 
 @pytest.fixture
@@ -61,73 +108,265 @@ def in_a_request(finished: Finished) -> Generator[Finished]:
     recorder.end(token)
 
 
-def test_magika_is_one_forward(in_a_request: Finished) -> None:
-    """A real application on ONNX Runtime: creating its session is load, classifying one file is one forward."""
-    classifier = magika.Magika()
-    answer = classifier.identify_bytes(b"import os\nprint(os.name)\n" * 20)
-
-    assert answer.output.label == "python"
-    assert in_a_request.stages() == ["load", "forward"]
-    assert in_a_request.facts() == {"@model": MODEL.parent.name, "@device": "cpu"}
-
-
-def test_every_way_to_run_a_session_is_forward(in_a_request: Finished, session: Any, feed: dict[str, Any]) -> None:
-    """Plain, by keyword, by OrtValue and by IOBinding: four calls, four forwards, the same result."""
-    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feed.items()}
-    binding = session.io_binding()
+def test_every_way_to_run_a_session_is_forward(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
+    """Plain, by keyword, by OrtValue, by vector and by IOBinding: five calls, five forwards, the same result."""
+    values: dict[str, Any] = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feed.items()}
+    output = warm.get_outputs()[0].name
+    binding = warm.io_binding()
     for name, array in feed.items():
         binding.bind_cpu_input(name, array)
-    binding.bind_output(session.get_outputs()[0].name)
+    binding.bind_output(output)
+    feeds, fetches = OrtValueVector(), OrtValueVector()
+    device: Any = OrtDevice.make("cpu", 0)
+    for value in values.values():
+        feeds.push_back(value._get_c_value())
 
-    plain = session.run(None, feed)[0]
-    keyword = session.run(output_names=None, input_feed=feed, run_options=None)[0]
-    by_value = session.run_with_ort_values(None, values)[0].numpy()
-    session.run_with_iobinding(binding)
+    plain = warm.run(None, feed)[0]
+    keyword = warm.run(output_names=None, input_feed=feed, run_options=None)[0]
+    by_value = warm.run_with_ort_values(None, values)[0].numpy()
+    cpu = device._get_c_device()
+    warm.run_with_ortvaluevector(onnxruntime.RunOptions(), list(values), feeds, [output], fetches, [cpu])
+    warm.run_with_iobinding(binding)
 
-    assert in_a_request.stages() == ["forward"] * 4
-    for other in (keyword, by_value, binding.copy_outputs_to_cpu()[0]):
+    assert in_a_request.stages() == ["forward"] * 5
+    for other in (keyword, by_value, fetches[0].numpy(), binding.copy_outputs_to_cpu()[0]):
         np.testing.assert_array_equal(plain, other)
 
 
-def test_an_asynchronous_run_lasts_until_its_callback(
-    in_a_request: Finished, session: Any, feed: dict[str, Any]
+def test_the_first_run_of_a_session_is_load(in_a_request: Finished) -> None:
+    """A first run plans its memory; on a CPU a new shape costs no more than a known one and is forward."""
+    session = load()
+    for batch in (1, 1, 2, 3):
+        session.run(None, feed_of(session, batch))
+
+    assert in_a_request.stages() == ["load", "forward", "forward", "forward"]
+
+
+def test_runs_before_the_first_request_warm_a_session_up(finished: Finished) -> None:
+    """A service that has warmed up shows no cold start."""
+    session = load()
+    session.run(None, feed_of(session))
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    session.run(None, feed_of(session))
+    recorder.end(token)
+
+    assert finished == recorder.deque()
+    assert [key for key in marks[3::3] if not key.startswith("@")] == ["forward"]
+
+
+def test_a_session_with_other_providers_is_a_new_one(in_a_request: Finished) -> None:
+    """ONNX Runtime makes another session, which has run nothing yet."""
+    session = load()
+    session.run(None, feed_of(session))
+    session.set_providers(["CPUExecutionProvider"])
+    session.run(None, feed_of(session))
+    session.run(None, feed_of(session))
+
+    assert in_a_request.stages() == ["load", "load", "forward"]
+
+
+def test_a_failed_run_has_warmed_nothing_up(in_a_request: Finished) -> None:
+    """What failed is recorded as well, raises what it always raised, and leaves the session cold."""
+    session = load()
+    with pytest.raises(ValueError, match=r"Required inputs"):
+        session.run(None, {})
+    session.run(None, feed_of(session))
+    session.run(None, feed_of(session))
+
+    assert in_a_request.stages() == ["load", "load", "forward"]
+
+
+def test_every_run_that_began_cold_is_load(in_a_request: Finished) -> None:
+    """Of two first runs at once both wait, so that both are cold starts."""
+    session = load()
+    known = onnx_session.known_of(session)
+    first, second = known.unseen({}), known.unseen({})
+    assert first is not None
+    known.learn(first)
+
+    assert second == first
+    assert known.unseen({}) is None
+    assert in_a_request.stages() == []
+
+
+def test_on_an_accelerator_the_first_run_of_every_shape_is_load(
+    in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The callback comes on a thread of ONNX Runtime, where only what was captured at the call is known."""
+    """Its kernels are chosen by shape. There is none here: the session on a CPU only says that it is on one."""
+    monkeypatch.setitem(onnx_session.DEVICES, "CPU", "cuda")
+    session = load()
+    for batch in (1, 1, 2, 1, 2):
+        session.run(None, feed_of(session, batch))
+
+    assert in_a_request.stages() == ["load", "forward", "load", "forward", "forward"]
+    assert in_a_request.facts() == {**FACTS, "@device": "cuda", "@batch": 2}
+
+
+def test_a_session_of_ever_new_shapes_is_not_always_cold(
+    in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many shapes a new one is no cold start, and no more shapes are remembered."""
+    monkeypatch.setitem(onnx_session.DEVICES, "CPU", "cuda")
+    monkeypatch.setattr(onnx_session, "MAX_SHAPES", 3)
+    session = load()
+    for batch in (1, 2, 3, 4, 5, 1):
+        session.run(None, feed_of(session, batch))
+
+    assert in_a_request.stages() == ["load"] * 3 + ["forward"] * 3
+    assert len(onnx_session.known_of(session).seen) == 3
+
+
+def test_a_run_that_is_not_waited_for_is_its_launch(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device may still work when such a run returns; the clock around it says nothing about the device."""
+    monkeypatch.setitem(onnx_session.DEVICES, "CPU", "cuda")
+    session = load()
+    options = onnxruntime.RunOptions()
+    session.run(None, feed_of(session), options)
+    session.run(None, feed_of(session), options)
+    options.add_run_config_entry(onnx_session.ASYNCHRONOUS, "1")
+    session.run(None, feed_of(session), options)
+
+    assert in_a_request.stages() == ["load", "forward", "forward@launch"]
+
+
+def test_the_facts_are_told_once_for_each_change(in_a_request: Finished, warm: Any) -> None:
+    """A request that runs a model a thousand times is not filled with its name."""
+    other = load()
+    for session, batch in ((warm, 1), (warm, 1), (warm, 2), (other, 2), (warm, 2), (warm, 2)):
+        session.run(None, feed_of(session, batch))
+
+    assert [value for key, value, _ in in_a_request.marks() if key == "@batch"] == [1, 2, 2, 2]
+    assert in_a_request.facts() == {**FACTS, "@batch": 2}
+
+
+@pytest.mark.parametrize("kind", ["lists", "values"])
+def test_inputs_need_not_be_arrays(in_a_request: Finished, warm: Any, kind: str) -> None:
+    """ONNX Runtime takes nested lists, as magika feeds it, and values; their batch is told as well."""
+    feed = feed_of(warm, 2)
+    expected = warm.run(None, feed)[0]
+    other = {
+        name: array.tolist() if kind == "lists" else onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        for name, array in feed.items()
+    }
+    answer = warm.run(None, other)[0]
+
+    np.testing.assert_array_equal(answer, expected)
+    assert [onnx_session.shape_of(value) for value in other.values()] == [(2, 2048)]
+    assert [value for key, value, _ in in_a_request.marks() if key == "@batch"] == [2]
+
+
+class Node:
+    """The first input of a model."""
+
+    def __init__(self, *shape: Any) -> None:
+        self.name = "x"
+        self.shape = list(shape)
+
+    def get_inputs(self) -> list[Node]:
+        """Be the session as well."""
+        return [self]
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        (("batch_size", 3, 224, 224), True),
+        (("unk__214", 2048), True),
+        ((None, "?"), True),
+        (("batch",), True),
+        (("N",), True),
+        ((None,), False),
+        (("samples",), False),
+        (("sequence_length", "batch"), False),
+        ((1, 3, 640, 640), False),
+        ((), False),
+    ],
+)
+def test_the_batch_is_the_free_first_dimension_that_counts_items(shape: tuple[Any, ...], told: bool) -> None:
+    """A fixed one says nothing, and a sequence or a wave form is no batch."""
+    assert bool(onnx_session.batched_input(Node(*shape))) is told
+
+
+def test_an_asynchronous_run_lasts_until_its_callback(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
+    """The callback comes on a thread of ONNX Runtime, and is part of the request there as well."""
     done = threading.Event()
     received: list[Any] = []
 
     def callback(results: Any, data: Any, error: Any) -> None:
-        received.extend((results, data, error, recorder.current.get()))
+        received.extend((results, data, error, recorder.current.get(), threading.get_ident()))
         done.set()
 
-    session.run_async(None, feed, callback, "mine")
+    warm.run_async(None, feed, callback, "mine")
 
     assert done.wait(30)
-    np.testing.assert_array_equal(received[0][0], session.run(None, feed)[0])
-    assert received[1:] == ["mine", "", None]
+    np.testing.assert_array_equal(received[0][0], warm.run(None, feed)[0])
+    assert received[1:3] == ["mine", ""]
+    assert received[3] is recorder.current.get()
+    assert received[4] != threading.get_ident()
     assert in_a_request.stages() == ["forward", "forward"]
+    assert in_a_request.facts() == FACTS
 
 
-def test_outside_a_request_nothing_is_recorded(finished: Finished, session: Any, feed: dict[str, Any]) -> None:
+def test_a_callback_outside_a_request_is_in_none(finished: Finished, feed: dict[str, Any]) -> None:
+    """Nothing is left behind on the thread of ONNX Runtime, and an asynchronous run warms up too."""
+    session = load()
+    done = threading.Event()
+    received: list[Any] = []
+
+    def callback(*_: Any) -> None:
+        received.append(recorder.current.get())
+        done.set()
+
+    session.run_async(None, feed, callback, None)
+
+    assert done.wait(30)
+    assert received == [None]
+    assert list(finished) == []
+    assert onnx_session.known_of(session).warm
+
+
+def test_the_exception_of_a_callback_is_its_own(
+    in_a_request: Finished, warm: Any, feed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime hands it to `sys.unraisablehook`, with or without us."""
+    seen: list[Any] = []
+    done = threading.Event()
+
+    def hook(unraisable: Any) -> None:
+        seen.append(unraisable.exc_value)
+        done.set()
+
+    def callback(*_: Any) -> None:
+        raise LookupError("mine")  # noqa: EM101 - a test
+
+    monkeypatch.setattr(sys, "unraisablehook", hook)
+    warm.run_async(None, feed, callback, None)
+
+    assert done.wait(30)
+    assert [str(error) for error in seen] == ["mine"]
+    assert in_a_request.stages() == ["forward"]
+
+
+def test_what_is_no_callback_is_refused_as_ever(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
+    """ONNX Runtime says so at the call, not on a thread of its own."""
+    with pytest.raises(TypeError):
+        warm.run_async(None, feed, "no function", None)
+
+    assert in_a_request.stages() == []
+
+
+def test_outside_a_request_nothing_is_recorded(finished: Finished, warm: Any, feed: dict[str, Any]) -> None:
     """A service that warms up or works through a batch serves no request."""
-    session.run(None, feed)
+    warm.run(None, feed)
 
     assert recorder.current.get() is None
     assert list(finished) == []
 
 
-def test_an_exception_is_the_librarys_own(in_a_request: Finished, session: Any) -> None:
-    """What failed is recorded as well, and raises what it always raised."""
-    with pytest.raises(ValueError, match=r"Required inputs"):
-        session.run(None, {})
-
-    assert in_a_request.stages() == ["forward"]
-
-
-def test_our_failure_is_logged_once_and_the_result_comes_through(  # noqa: PLR0917 - fixtures
+def test_our_failure_is_logged_once_and_the_result_comes_through(
     in_a_request: Finished,
-    session: Any,
-    feed: dict[str, Any],
     reported: set[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -138,13 +377,56 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(  # noqa: PLR09
         message = "ours"
         raise ZeroDivisionError(message)
 
-    monkeypatch.setattr(module, "describe", broken)
+    monkeypatch.setattr(onnx_session, "describe", broken)
+    session = load()
     with caplog.at_level(logging.WARNING, "stagelens"):
-        results = [session.run(None, feed) for _ in range(3)]
+        results = [session.run(None, feed_of(session)) for _ in range(3)]
 
     assert len(results) == 3
-    assert in_a_request.stages() == ["forward"] * 3
+    assert in_a_request.stages() == ["load", "forward", "forward"]
+    assert in_a_request.facts() == {}
     assert len(caplog.records) == len(reported) == 1
+
+
+def test_an_input_we_cannot_read_is_run(
+    in_a_request: Finished, warm: Any, feed: dict[str, Any], reported: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither our failure nor the library's exception gets lost."""
+
+    def broken(_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(onnx_session, "shape_of", broken)
+    warm.run(None, feed)
+    with pytest.raises(AttributeError, match="keys"):
+        warm.run(None, [feed])
+
+    assert in_a_request.stages() == ["forward", "forward"]
+    assert len(reported) == 1
+
+
+def test_a_session_that_was_never_created_says_so_itself(in_a_request: Finished, reported: set[str]) -> None:
+    """Nothing of ours is in the exception."""
+    session = onnxruntime.InferenceSession.__new__(onnxruntime.InferenceSession)
+    with pytest.raises(AttributeError, match="_sess"):
+        session.run(None, {})
+
+    assert in_a_request.stages() == ["load"]
+    assert reported == set()
+
+
+def test_what_is_known_of_a_session_goes_with_it(warm: Any) -> None:
+    """A service that loads models for ever keeps nothing of those that are gone."""
+    warm.run(None, feed_of(warm))
+    before = len(onnx_session.sessions)
+    for _ in range(3):
+        short = load()
+        short.run(None, feed_of(short))
+        del short
+    gc.collect()
+
+    assert len(onnx_session.sessions) == before
 
 
 def test_a_model_from_bytes_goes_by_the_name_of_its_graph(in_a_request: Finished, feed: dict[str, Any]) -> None:
@@ -152,35 +434,71 @@ def test_a_model_from_bytes_goes_by_the_name_of_its_graph(in_a_request: Finished
     session = onnxruntime.InferenceSession(MODEL.read_bytes(), providers=["CPUExecutionProvider"])
     session.run(None, feed)
 
+    assert in_a_request.stages() == ["load", "load"]
     assert in_a_request.facts()["@model"] == session.get_modelmeta().graph_name
 
 
-def test_no_folder_of_the_host_is_recorded(in_a_request: Finished, session: Any, feed: dict[str, Any]) -> None:
+def test_no_folder_of_the_host_is_recorded(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
     """The path of a model may name a user or a customer."""
-    session.run(None, feed)
+    warm.run(None, feed)
 
     assert [mark for mark in in_a_request.marks() if "/" in str(mark)] == []
 
 
+def test_requests_at_once_on_one_session_never_mix(finished: Finished, warm: Any) -> None:
+    """Eight threads share a session; each request holds its own runs and its own batch size, and nothing else."""
+    together = threading.Barrier(8)
+
+    def serve(number: int) -> list[Any]:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        together.wait(30)
+        for _ in range(number):
+            warm.run(None, feed_of(warm, number))
+        recorder.end(token)
+        return marks
+
+    with ThreadPoolExecutor(8) as pool:
+        requests = list(pool.map(serve, range(1, 9)))
+
+    assert finished == recorder.deque()
+    for number, marks in enumerate(requests, 1):
+        assert marks[3::3].count("forward") == number
+        assert {value for key, value in zip(marks[::3], marks[1::3], strict=True) if key == "@batch"} == {number}
+
+
+def test_sessions_are_subclassed_and_pickled_as_before(in_a_request: Finished, feed: dict[str, Any]) -> None:
+    """A method that calls ours is one run, and nothing of ours is in the session."""
+    session = Owned(str(MODEL), providers=["CPUExecutionProvider"])
+    expected = session.run(None, feed)[0]
+    again = pickle.loads(pickle.dumps(session))  # noqa: S301 - our own
+
+    np.testing.assert_array_equal(again.run(None, feed)[0], expected)
+    assert in_a_request.stages() == ["load", "load", "load", "load"]
+    assert [name for name in vars(session) if "stagelens" in name] == []
+
+
 def test_instrumenting_twice_doubles_nothing(
-    in_a_request: Finished, instrumented: Instrumentor, session: Any, feed: dict[str, Any]
+    in_a_request: Finished, instrumented: Instrumentor, warm: Any, feed: dict[str, Any]
 ) -> None:
     """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     OnnxRuntimeInstrumentor().instrument(skip_dep_check=True)
-    session.run(None, feed)
+    warm.run(None, feed)
 
     assert in_a_request.stages() == ["forward"]
 
 
 def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
     """Every attribute is again the object it was."""
-    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
-    signatures = [inspect.signature(vars(owner)[name]) for owner, name in PATCHED]
+    patched = {(patch.owner, patch.name): patch.original for patch in instrumented._patches}  # pyright: ignore[reportPrivateUsage]
+    originals = [patched[owner, name] for owner, name in PATCHED]
+    signatures = [inspect.signature(getattr(owner, name)) for owner, name in PATCHED]
     instrumented.uninstrument()
 
     assert [vars(owner)[name] for owner, name in PATCHED] == originals
-    assert [inspect.signature(original) for original in originals] == signatures
+    assert [inspect.signature(getattr(owner, name)) for owner, name in PATCHED] == signatures
 
 
 @pytest.mark.parametrize(
@@ -220,4 +538,4 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
 )
 def test_a_model_is_called_what_people_call_it(path: str, name: str) -> None:
     """The file's name, or the folder's where every file is called model; never a person's home."""
-    assert module.model_name(path) == name
+    assert onnx_session.model_name(path) == name

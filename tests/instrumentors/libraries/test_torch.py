@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
+import gc
 import inspect
 import io
 import logging
@@ -16,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import torch._dynamo
+import torch._dynamo.trace_rules
+import torch._dynamo.utils
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch.utils.checkpoint import checkpoint
 
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries import torch as module
+from stagelens.instrumentors.libraries import torch_models
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 
 if TYPE_CHECKING:
@@ -30,7 +35,15 @@ if TYPE_CHECKING:
 INSTRUMENTOR = TorchInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 
-PATCHED = [(nn.Module, "__call__"), (torch, "load"), (torch.jit, "load")]
+MODULE = ("__call__", "to", "cuda", "cpu", "xpu", "to_empty", "load_state_dict")
+TENSOR = ("to", "cuda", "xpu", "cpu", "item", "tolist", "numpy", "copy_")
+PATCHED: list[tuple[Any, str]] = [
+    *((nn.Module, name) for name in MODULE),
+    (torch, "load"),
+    (torch.jit, "load"),
+    (torch._dynamo.callback.CompilationCallbackHandler, "install_callbacks"),
+    (torch._dynamo.trace_rules, "get_tensor_method"),
+]
 
 
 class Block(nn.Module):
@@ -76,16 +89,24 @@ def in_a_request(finished: Finished) -> Generator[Finished]:
     recorder.end(token)
 
 
+def warm(model: Any, calls: int = 1) -> Any:
+    """Call a model outside of any request, as who warms up at the start does."""
+    for _ in range(calls):
+        contextvars.Context().run(model, X)
+    return model
+
+
 @pytest.fixture
-def net() -> Net:
-    """A small net, ready for inference."""
-    return Net().eval()
+def net(instrumented: Instrumentor) -> Net:
+    """A small net, ready for inference and warm."""
+    assert instrumented
+    return warm(Net().eval())
 
 
 @pytest.fixture
 def expected(net: Net) -> torch.Tensor:
     """What the net answers; to be asked for before the request opens."""
-    return net(X)
+    return contextvars.Context().run(net, X)
 
 
 X = torch.ones(2, 4)
@@ -153,8 +174,8 @@ def test_scripted_and_loaded_models_are_forwards(expected: torch.Tensor, net: Ne
     file.seek(0)
     loaded: Any = torch.jit.load(file)
 
-    torch.testing.assert_close(scripted(X), expected)
-    torch.testing.assert_close(loaded(X), expected)
+    torch.testing.assert_close(warm(scripted, 2)(X), expected)
+    torch.testing.assert_close(warm(loaded, 2)(X), expected)
     assert in_a_request.stages() == ["load", "forward", "forward"]
     assert in_a_request.facts()["@model"] == "Net"
 
@@ -180,17 +201,16 @@ def test_torch_compile_does_not_notice(
     if when == "after":
         instrumented.uninstrument()
     compiled: Any = torch.compile(net, backend=counter, fullgraph=True)
-    if when == "after":
-        compiled(X)
-        instrumented.instrument()
+    compiled(X)
+    instrumented.instrument()
+    graphs = counter.frame_count
 
-    with torch.no_grad():
-        compiled(X)
-        graphs = counter.frame_count
-        results = [compiled(X) for _ in range(3)]
+    results = [compiled(X) for _ in range(3)]
 
-    assert graphs == counter.frame_count
-    assert in_a_request.stages() == ["forward"] * 4
+    assert graphs == counter.frame_count == 1
+    # Dynamo's work and the whole first call; a model that was called before we were there seems cold.
+    forwards = {"before": ["load", "load", *["forward"] * 3], "after": ["load", *["forward"] * 2]}
+    assert in_a_request.stages() == forwards[when]
     assert in_a_request.facts()["@model"] == "Net"
     torch.testing.assert_close(results, [expected] * 3)
 
@@ -230,7 +250,119 @@ def test_a_compiled_function_stays_whole(expected: torch.Tensor, net: Net, in_a_
 
     torch.testing.assert_close(pipeline(X), expected * 2)
     assert counter.frame_count == 1
-    assert in_a_request.stages() == []
+    assert in_a_request.stages() == ["load"]
+
+
+def test_a_recompilation_is_load_inside_a_forward(in_a_request: Finished, net: Net) -> None:
+    """A new shape that Dynamo compiles for is a cold start in the middle of a warm model's call."""
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(net, backend="eager", dynamic=False)
+    warm(compiled)
+    compiled(X)
+    compiled(torch.ones(3, 4))
+
+    assert in_a_request.stages() == ["forward", "load", "forward"]
+
+
+def test_graph_breaks_and_recompilations_are_as_many_as_without_us(instrumented: Instrumentor) -> None:
+    """What makes Dynamo break, copy and compile again does so exactly as often when we are there."""
+
+    class Breaking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = torch.Tensor.to(self.net(x), torch.float64).to(torch.float32)
+            torch._dynamo.graph_break()
+            return x.to("cpu").cpu() * x.sum().item()
+
+    def counts() -> tuple[int, dict[str, dict[str, int]]]:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        counter = CompileCounter()
+        compiled: Any = torch.compile(Breaking().eval(), backend=counter, dynamic=False)
+        with torch.inference_mode():
+            for rows in (2, 3, 2):
+                compiled(torch.ones(rows, 4))
+        return counter.frame_count, {key: dict(value) for key, value in torch._dynamo.utils.counters.items()}
+
+    with_us = counts()
+    instrumented.uninstrument()
+    without_us = counts()
+    instrumented.instrument()
+
+    assert with_us == without_us == counts()
+    assert with_us[0] > 1
+
+
+def test_another_thread_is_timed_while_one_compiles(in_a_request: Finished, net: Net) -> None:
+    """`is_compiling` is one flag for the whole process; only the compiling thread has nothing to tell."""
+    torch._dynamo.reset()
+    marks = recorder.current.get()
+
+    def backend(graph: Any, _: Any) -> Any:
+        def serve() -> None:
+            recorder.current.set(marks)
+            net(X)
+
+        assert torch.compiler.is_compiling()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+        return graph.forward
+
+    contextvars.Context().run(torch.compile(nn.ReLU(), backend=backend), X)
+
+    assert in_a_request.stages() == ["forward"]
+
+
+def test_what_a_backend_compiles_is_what_it_always_was(
+    expected: torch.Tensor, net: Net, in_a_request: Finished
+) -> None:
+    """Through AOTAutograd, whole graph, in inference mode."""
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with torch.inference_mode():
+        warm(compiled)
+        result = compiled(X)
+
+    torch.testing.assert_close(result, expected)
+    assert in_a_request.stages() == ["forward"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_methods_of_tensors_compile_as_without_us(when: str) -> None:
+    """However they are spelled, in a process that loads Dynamo before us or after: one graph, compiled once."""
+    ours = "import stagelens; stagelens.instrument()"
+    dynamo = (
+        "import torch._dynamo.testing, torch._dynamo.variables.tensor; torch.compile(torch.neg, backend='eager')(X)"
+    )
+    code = f"""
+import torch
+X = torch.ones(3)
+{ours if when == "before" else dynamo}
+{dynamo if when == "before" else ours}
+method = torch.Tensor.cpu
+class Sub(torch.Tensor): pass
+for function, x in [
+    (lambda x: torch.Tensor.to(x, torch.float64) + 1, X),
+    (lambda x: x.to(torch.float64).to("cpu") + 1, X),
+    (lambda x: method(x) + 1, X),
+    (lambda x: list(map(torch.Tensor.cpu, [x]))[0] + 1, X),
+    (lambda x: torch.zeros(3).copy_(x) + getattr(x, "to")("cpu"), X),
+    (lambda x: x.to(torch.float64) + 1, X.as_subclass(Sub)),
+]:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(function, backend=counter, fullgraph=True)
+    for _ in range(3):
+        compiled(x)
+    print(counter.frame_count, "to" in vars(torch.Tensor))
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert answer.stdout.split() == ["1", "True"] * 6, answer.stderr
 
 
 def test_export_and_symbolic_tracing_work(expected: torch.Tensor, net: Net) -> None:
@@ -248,12 +380,12 @@ def test_models_copy_pickle_and_subclass_as_before(net: Net) -> None:
 
     net(X)
 
-    assert vars(net).keys() == vars(copied).keys()
+    assert vars(net).keys() == vars(copied).keys() == vars(Net()).keys()
+    assert net.state_dict().keys() == copied.state_dict().keys() == Net().state_dict().keys()
     torch.testing.assert_close(copied(X), net(X))
 
 
 def test_our_failure_is_logged_once_and_the_result_comes_through(
-    net: Net,
     in_a_request: Finished,
     reported: set[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -265,9 +397,10 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(
         message = "ours"
         raise ZeroDivisionError(message)
 
-    monkeypatch.setattr(module, "describe", broken)
+    monkeypatch.setattr(torch_models, "describe", broken)
     with caplog.at_level(logging.WARNING, "stagelens"):
-        results = [net(X) for _ in range(3)]
+        new = Net()
+        results = [new(X) for _ in range(3)]
 
     torch.testing.assert_close(results, [results[0]] * 3)
     assert in_a_request.stages() == ["forward"] * 3
@@ -287,10 +420,13 @@ def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrument
     """Every attribute is again the object it was, and looks the same meanwhile."""
     originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
     signatures = [inspect.signature(vars(owner)[name]) for owner, name in PATCHED]
+    methods = [vars(torch.Tensor)[name].__wrapped__ for name in TENSOR]
     instrumented.uninstrument()
 
-    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+    assert all(vars(owner)[name] is original for (owner, name), original in zip(PATCHED, originals, strict=True))
     assert [inspect.signature(original) for original in originals] == signatures
+    assert not vars(torch.Tensor).keys() & set(TENSOR)
+    assert all(getattr(torch.Tensor, name) is method for name, method in zip(TENSOR, methods, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -313,4 +449,98 @@ print(*[mark for mark in marks[::3]])
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout.split() == ["@open", "forward", "@model", "@device"]
+    assert answer.stdout.split() == ["@open", "load", "@model", "@device"]
+
+
+def test_the_first_call_of_a_model_is_load(in_a_request: Finished) -> None:
+    """It warms up what the next ones use. One that failed has warmed up nothing."""
+    net = Net()
+    with pytest.raises(RuntimeError, match="shapes"):
+        net(torch.ones(2, 3))
+    net(X)
+    net(X)
+
+    assert in_a_request.stages() == ["load", "load", "forward"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_scripted_model_warms_up_twice(in_a_request: Finished) -> None:
+    """TorchScript watches one call and compiles in the next; frozen it is the same."""
+    for scripted in (torch.jit.script(Net().eval()), torch.jit.freeze(torch.jit.script(Net().eval()))):
+        for _ in range(3):
+            scripted(X)
+
+    assert in_a_request.stages() == ["load", "load", "forward"] * 2
+
+
+def test_what_has_nothing_to_warm_up_is_never_load(in_a_request: Finished) -> None:
+    """Activations and transforms are made anew for each request by many."""
+    for _ in range(2):
+        nn.Softmax(-1)(X)
+
+    assert in_a_request.stages() == ["forward", "forward"]
+
+
+def test_copies_that_data_parallel_makes_are_warm(in_a_request: Finished, net: Net) -> None:
+    """A replica of a warm model is made for every call."""
+    net._replicate_for_data_parallel()(X)  # pyright: ignore[reportPrivateUsage] - DataParallel's own way
+
+    assert in_a_request.stages() == ["forward"]
+
+
+def test_models_that_are_gone_are_forgotten() -> None:
+    """Only living models are known."""
+    torch._dynamo.reset()
+    nets = [warm(Net()) for _ in range(10)]
+    known = {id(net) for net in nets} & torch_models.models.keys()
+    del nets
+    gc.collect()
+
+    assert len(known) == 10
+    assert not [model for model in torch_models.models.values() if model.module() is None]
+    assert len(torch_models.models) < 10
+
+
+def test_moving_a_model_is_load(in_a_request: Finished, net: Net) -> None:
+    """Only if it moves, and not by what it copies; a change of type is none."""
+    net.to(torch.float64).to("cpu").cpu()
+    nothing = in_a_request.stages()
+    net.to("meta")
+
+    assert nothing == []
+    assert in_a_request.stages() == ["load"]
+
+
+def test_loading_a_state_is_load(in_a_request: Finished, net: Net) -> None:
+    """New weights for a model that is there."""
+    net.load_state_dict(Net().state_dict())
+
+    assert in_a_request.stages() == ["load"]
+
+
+def test_a_loop_of_thousands_is_told_in_full(in_a_request: Finished) -> None:
+    """A model that runs once a token leaves room for all of its calls."""
+    layer = warm(nn.Linear(4, 4))
+    for _ in range(3000):
+        layer(X)
+
+    assert in_a_request.stages() == ["forward"] * 3000
+    assert in_a_request.facts()["@model"] == "Linear"
+
+
+def test_the_functional_ways_of_calling_still_work(expected: torch.Tensor, net: Net) -> None:
+    """vmap, functional_call and checkpointing call modules in ways of their own."""
+    state: dict[str, torch.Tensor] = dict(net.named_parameters())
+
+    torch.testing.assert_close(torch.func.functional_call(net, state, (X,)), expected)
+    torch.testing.assert_close(torch.vmap(net)(X), expected)
+    torch.testing.assert_close(checkpoint(net, X, use_reentrant=False), expected)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu")])
+def test_modes_of_inference_change_nothing(in_a_request: Finished, net: Net, mode: Any) -> None:
+    """Each call is one forward."""
+    with mode():
+        net(X)
+
+    assert in_a_request.stages() == ["forward"]

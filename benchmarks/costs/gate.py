@@ -1,0 +1,42 @@
+"""What CI holds: ratios within one process, generous ones, because a runner's times say nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import micro
+from .paced import TAIL_SECONDS, Process
+from .peers import BARE, OURS, SPANS, set_up
+
+# Measured: 50 to 60, and 13 to 22.
+MIN_HOT_RATIO, MIN_COLD_RATIO = 25, 8
+ROUNDS = 25
+REQUESTS, RATE = 10_000, 1000
+
+
+def failures(sink: str) -> Iterator[str]:
+    """Measure, print each number, and yield a sentence for everything that does not hold."""
+    peers = {name: peer for name in (BARE, OURS, SPANS) if (peer := set_up(name, sink)) is not None}
+    if SPANS not in peers:
+        yield "opentelemetry-sdk or its OTLP exporter is not installed: pip install -e '.[dev]'"
+        return
+    for name, measure, least in (("hot", micro.hot, MIN_HOT_RATIO), ("cold", micro.cold, MIN_COLD_RATIO)):
+        micro.compare(measure, peers, 2)
+        ratio = micro.compare(measure, peers, ROUNDS).ratio(SPANS)
+        print(f"{name}: a request of six stages costs OpenTelemetry's spans {ratio:.1f} times ours (at least {least})")
+        if ratio < least:
+            yield f"{name}, OpenTelemetry's spans cost only {ratio:.1f} times ours; at least {least} is held"
+    bare, ours = (_older_collections(name, sink) for name in (BARE, OURS))
+    print(f"garbage collections of generation 1 and 2 in {REQUESTS:,} requests: {ours}, bare {bare}")
+    if ours > bare:
+        yield f"{REQUESTS:,} requests caused {ours - bare} garbage collections of generation 1 or 2; none is held"
+
+
+def _older_collections(name: str, sink: str) -> int:
+    process = Process(name, sink, "none", {})
+    process.serve(RATE, 1 + TAIL_SECONDS)
+    before = process.state().older_collections
+    process.serve(RATE, REQUESTS / RATE + TAIL_SECONDS)
+    after = process.state().older_collections
+    process.stop()
+    return after - before

@@ -1,0 +1,135 @@
+"""A service in a process of its own: how it is started with each recorder, how it is asked, and the CPU time it takes."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.metadata
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+NONE = "none"
+AGAIN = "none, again (A/A)"
+OURS = "stagelens run"
+OPENTELEMETRY = "opentelemetry-instrument, 6 spans"
+DDTRACE = "ddtrace-run, 6 spans"
+PROMETHEUS = "prometheus-client, 6 observations"
+SERVERS = (NONE, AGAIN, OURS, OPENTELEMETRY, DDTRACE, PROMETHEUS)
+
+BENCHMARKS = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+BODY = b'{"name": "benchmark", "values": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]}'
+HEADERS = {"Content-Type": "application/json"}
+OUR_STAGES = ("preprocess=costs.app:preprocess", "tokenize=costs.app:tokenize", "postprocess=costs.app:postprocess")
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """How a command is started so that it is recorded.
+
+    Args:
+        launcher: What stands before the command.
+        env: Environment variables.
+    """
+
+    launcher: tuple[str, ...]
+    env: Mapping[str, str]
+
+    @property
+    def installed(self) -> bool:
+        """Whether the launcher is there."""
+        return not self.launcher or Path(self.launcher[0]).exists()
+
+
+def recorder(name: str, sink: str) -> Recorder:
+    """Return how *name* of `SERVERS` is started, to report to *sink*."""
+    # opentelemetry-instrument loads all that is installed: only one shall record.
+    entry_points = importlib.metadata.entry_points(group="opentelemetry_instrumentor")
+    others = ",".join(entry.name for entry in entry_points if entry.name.startswith("stagelens_"))
+    otlp = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink, "OTEL_SERVICE_NAME": "benchmark"}
+    stages = [argument for stage in OUR_STAGES for argument in ("--stage", stage)]
+    return {
+        OURS: Recorder((sys.executable, "-m", "stagelens", "run", *stages, "--"), otlp),
+        OPENTELEMETRY: Recorder(
+            (str(BIN / "opentelemetry-instrument"),),
+            {**otlp, "BENCHMARK_STAGES": "opentelemetry", "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": others},
+        ),
+        DDTRACE: Recorder(
+            (str(BIN / "ddtrace-run"),),
+            {"DD_TRACE_AGENT_URL": sink, "DD_SERVICE": "benchmark", "BENCHMARK_STAGES": "ddtrace"},
+        ),
+        PROMETHEUS: Recorder((), {"BENCHMARK_STAGES": "prometheus"}),
+    }.get(name, Recorder((), {}))
+
+
+class Server:
+    """The service of `app.py` around *model*, recorded by *name*, with a connection that is kept.
+
+    Args:
+        name: One of `SERVERS`.
+        model: A key of `models.MODELS`.
+        sink: The address of the sink.
+        core: The core it runs on, None for any.
+    """
+
+    def __init__(self, name: str, model: str, sink: str, core: int | None) -> None:
+        self.name = name
+        how = recorder(name, sink)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port: int = free.getsockname()[1]
+        uvicorn = (
+            (sys.executable, "-m", "uvicorn") if how.launcher[:1] == (sys.executable,) else (str(BIN / "uvicorn"),)
+        )
+        # A server that waits for its next turn shall not hang up.
+        options = ("--port", str(self._port), "--app-dir", ".", "--timeout-keep-alive", "3600", "--no-access-log")
+        self._process = subprocess.Popen(
+            [*pinned(core), *how.launcher, *uvicorn, "costs.app:api", *options, "--log-level", "warning"],
+            cwd=BENCHMARKS,
+            env={**os.environ, **how.env, "BENCHMARK_MODEL": model},
+        )
+        self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        self._connect()
+
+    def _connect(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self._connection.connect()
+            except ConnectionError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def ask(self) -> None:
+        """Send one request and wait for the answer."""
+        self._connection.request("POST", "/predict", BODY, HEADERS)
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != http.client.OK:
+            msg = f"{self.name} answered {response.status}: {body[:200]!r}"
+            raise RuntimeError(msg)
+
+    def cpu_ns(self) -> int:
+        """Return the nanoseconds of CPU time of all its threads, of those that have ended too."""
+        # Linux: the clock of another process's CPU time, as clock_getcpuclockid(3) names it.
+        return time.clock_gettime_ns(~self._process.pid << 3 | 2)
+
+    def stop(self) -> None:
+        """End it at once."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def pinned(core: int | None) -> tuple[str, ...]:
+    """Return what stands before a command that is to run on *core*."""
+    return () if core is None else ("taskset", "--cpu-list", str(core))

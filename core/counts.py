@@ -1,0 +1,124 @@
+"""What a series counts: the histograms of a stretch of time, filled request by request.
+
+Three say where the time of all requests went: requests by latency, split by the stage that dominated them; requests by
+the own time of each stage; and, in the buckets of the latency, the nanoseconds those requests spent in each stage. The
+last makes "where did the time go at p99" a sum instead of a guess. Requests that answer bit by bit have the same up to
+their first token, and what their stream was like.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from . import names
+from .histogram import Histogram, bucket_index
+from .stages import OVERHEAD, position
+
+
+class Counts:
+    """The histograms of one series."""
+
+    __slots__ = ("_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
+
+    def __init__(self) -> None:
+        # By dominant stage, and by stage. [seconds]
+        self._requests: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._stages: defaultdict[str, Histogram] = defaultdict(Histogram)
+        # By bucket of the latency, or of the time to the first token, and stage. [nanoseconds]
+        self._spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        self._spent_to_first_token: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        # By metric, and definition or type of token.
+        self._streams: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
+
+    @property
+    def requests(self) -> int:
+        """How many requests were counted."""
+        return sum(histogram.count for histogram in self._requests.values())
+
+    def add(self, own: Mapping[str, int], duration: int) -> None:
+        """Count a request.
+
+        Args:
+            own: The part of it that belongs to each stage, `overhead` included; they add up to it. [nanoseconds]
+            duration: How long it took. [nanoseconds]
+        """
+        seconds = duration / 1e9
+        self._requests[dominant(own)].count_one(seconds)
+        stages = self._stages
+        for stage, part in own.items():
+            stages[stage].count_one(part / 1e9)
+        if duration:
+            _add_up(self._spent[bucket_index(seconds)], own)
+
+    def add_first_token(self, own: Mapping[str, int], duration: int, definition: str) -> None:
+        """Count the way of a request to its first token.
+
+        Args:
+            own: As in `add`, up to the first token. [nanoseconds]
+            duration: How long that took; above zero. [nanoseconds]
+            definition: How the first token was found.
+        """
+        self.add_stream(names.FIRST_TOKEN, definition, duration / 1e9)
+        _add_up(self._spent_to_first_token[bucket_index(duration / 1e9)], own)
+
+    def add_stream(self, metric: str, key: str, value: float) -> None:
+        """Count a *value* from 0 up of the stream of a request: `OUTPUT_TOKEN`, `STREAM_GAP` (seconds) or `TOKENS`."""
+        self._streams[metric, key].count_one(value)
+
+    def histograms(self) -> Iterator[tuple[str, str, Histogram]]:
+        """Yield metric, what tells its points apart (`names.METRICS`), and the histogram; of times the microseconds."""
+        for stage, histogram in self._requests.items():
+            yield names.REQUEST_DURATION, stage, histogram
+        for stage, histogram in self._stages.items():
+            yield names.STAGE_DURATION, stage, histogram
+        for (metric, key), histogram in self._streams.items():
+            yield metric, key, histogram
+        for metric, spent in ((names.STAGE_TIME, self._spent), (names.FIRST_TOKEN_TIME, self._spent_to_first_token)):
+            for stage, buckets in _by_stage(spent).items():
+                yield metric, stage, Histogram(buckets=buckets)
+
+
+def dominant(own: Mapping[str, int]) -> str:
+    """Return the stage that took most of a request: `overhead` only where no stage was seen.
+
+    >>> dominant({"overhead": 9, "forward": 2, "queue": 2}), dominant({"overhead": 9})
+    ('forward', 'overhead')
+    """
+    most, longest = -1, OVERHEAD
+    for stage, spent in own.items():
+        # Of equal ones the one charted first, so that the order of recording never decides.
+        if stage != OVERHEAD and (spent > most or (spent == most and position(stage) < position(longest))):
+            most, longest = spent, stage
+    return longest
+
+
+def microseconds(spent: Mapping[str, int]) -> dict[str, int]:
+    """Return nanoseconds per stage as whole microseconds that add up to the rounded total.
+
+    Rounding each on its own would lose every stage below half a microsecond, and the sum with them.
+
+    >>> microseconds({"forward": 400, "queue": 400, "overhead": 1200})
+    {'forward': 0, 'queue': 1, 'overhead': 1}
+    """
+    rounded: dict[str, int] = {}
+    total = before = 0
+    for stage in sorted(spent, key=position):
+        total += spent[stage]
+        until = (total + 500) // 1000
+        rounded[stage], before = until - before, until
+    return rounded
+
+
+def _add_up(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for key, amount in more.items():
+        total[key] = total.get(key, 0) + amount
+
+
+def _by_stage(spent: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    by_stage: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for bucket, stages in spent.items():
+        for stage, count in microseconds(stages).items():
+            if count:
+                by_stage[stage][bucket] = count
+    return by_stage

@@ -1,0 +1,72 @@
+"""Requests that are over while something about them is not yet known: what a device or another server says of them.
+
+Each waits until all of it is known, for a few seconds at most; then what is known by then is added to its marks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from .instrumentor import report
+from .recorder import Late, Marks, Record
+
+MAX_WAIT_SECONDS = 3.0
+# About 2 MB; past it the oldest goes with what is known.
+MAX_WAITING = 2048
+
+
+class Waiting:
+    """The requests that wait, oldest first."""
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[float, Record]] = deque()
+
+    def holds(self, record: Record, now: float) -> bool:
+        """Say whether *record* has to wait, and keep it then; otherwise it is complete.
+
+        Args:
+            record: A finished request.
+            now: By the monotonic clock. [seconds]
+        """
+        if "@late" not in record[0][::3]:
+            return False
+        if _is_ready(record[0]):
+            _complete(record[0])
+            return False
+        self._held.append((now + MAX_WAIT_SECONDS, record))
+        return True
+
+    def due(self, now: float) -> Iterator[Record]:
+        """Yield the requests that are complete, or have waited long enough, and forget them.
+
+        Args:
+            now: By the monotonic clock; infinity for all of them. [seconds]
+        """
+        for _ in range(len(self._held)):
+            until, record = self._held.popleft()
+            if now < until and len(self._held) < MAX_WAITING and not _is_ready(record[0]):
+                self._held.append((until, record))
+                continue
+            _complete(record[0])
+            yield record
+
+
+def _is_ready(marks: Marks) -> bool:
+    try:
+        return all(late.ready() for late in _lates(marks))
+    except Exception:
+        report("asking what a device or server says of a request")
+        return True
+
+
+def _complete(marks: Marks) -> None:
+    for late in _lates(marks):
+        try:
+            marks.extend(late.marks())
+        except Exception:
+            report("reading what a device or server says of a request")
+
+
+def _lates(marks: Marks) -> list[Late]:
+    return [late for key, late in zip(marks[::3], marks[1::3], strict=False) if key == "@late"]

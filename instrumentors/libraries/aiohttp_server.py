@@ -1,0 +1,264 @@
+"""aiohttp's server: the request itself, `network` and `serialize`.
+
+- A request is one turn of a connection: its handler with all middlewares, and sending the response.
+- `network`: waiting for the body, and writing the response.
+- `serialize`: `Request.json` and `post`, building a `Response`, `json_response`.
+- The route is the resource as it was written, with the prefixes of the applications it is in.
+
+A connection that asks to become a websocket is no request, and neither is what could not be parsed as HTTP.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar, Token
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report, timed, timed_async
+from ..recorder import MAX_MARKS, Marks, begin, clock, end, finish
+from .head import FAILED, UNMATCHED, describe, proxy_wait_ns
+from .stream import MIN_CHUNK_NS, Stream
+
+Handler = Callable[[Any], Awaitable[Any]]
+
+
+class AioHttpServerInstrumentor(Instrumentor):
+    """`aiohttp.web`, run by itself or inside gunicorn."""
+
+    library = "aiohttp"
+    title = "aiohttp (server)"
+    stages = MappingProxyType(
+        {
+            "network": "waiting for the body, and writing the response",
+            "queue": "`X-Request-Start` of a proxy",
+            "serialize": "`Request.json` and `post`, building a `Response`, `json_response`",
+        }
+    )
+    facts = ("method", "first_token", "gap")
+    not_timed = ("websockets", "requests that are no valid HTTP", "the callbacks of `on_response_prepare`")
+    tested = MappingProxyType({"aiohttp": "3.14.5"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where; `web` comes last, for it has its names from the others."""
+        return {
+            "aiohttp.web_protocol": self._protocol,
+            "aiohttp.web_request": self._request,
+            "aiohttp.web_response": self._response,
+            "aiohttp.web_fileresponse": self._file_response,
+            "aiohttp.streams": self._streams,
+            "aiohttp.web": self._web,
+        }
+
+    def _protocol(self, module: ModuleType) -> None:
+        self.replace(module.RequestHandler, "_handle_request", _handle_request)
+
+    def _request(self, module: ModuleType) -> None:
+        self.replace(module.BaseRequest, "json", timed_async("serialize"))
+        self.replace(module.BaseRequest, "post", timed_async("serialize"))
+
+    def _response(self, module: ModuleType) -> None:
+        self.replace(module.StreamResponse, "write", _write)
+        for response in (module.Response, module.StreamResponse):
+            self.replace(response, "write_eof", _write_eof)
+        self.replace(module.Response, "__init__", timed("serialize"))
+        self.replace(module, "json_response", timed("serialize"))
+
+    def _file_response(self, module: ModuleType) -> None:
+        self.replace(module.FileResponse, "_sendfile", timed_async("network"))
+
+    def _streams(self, module: ModuleType) -> None:
+        self.replace(module.StreamReader, "_wait", _wait)
+
+    def _web(self, module: ModuleType) -> None:
+        # Ours already where it was imported after us.
+        present = sys.modules["aiohttp.web_response"].json_response
+        if module.json_response is not present:
+            self.replace(module, "json_response", lambda _: present)
+
+
+class Exchange:
+    """What happens to one request; finishes the record exactly once.
+
+    Args:
+        request: It.
+        handler: What aiohttp calls with it.
+        marks: Its record.
+    """
+
+    __slots__ = ("_ended", "_error_type", "_handler", "_request", "_start", "_stream", "_streamed", "marks")
+
+    def __init__(self, request: Any, handler: Handler, marks: Marks) -> None:
+        self.marks = marks
+        self._request = request
+        self._handler = handler
+        self._ended = 0
+        self._error_type = ""
+        self._stream: Stream | None = None
+        self._streamed: Any = None
+        headers = request.headers
+        self._start = describe(
+            marks,
+            request.method,
+            headers.get("traceparent", ""),
+            headers.get("X-Force-Trace", ""),
+            proxy_wait_ns(headers.get("X-Request-Start", "")),
+        )
+
+    async def handle(self, request: Any) -> Any:
+        """Call the handler; aiohttp answers for one that raises."""
+        try:
+            return await self._handler(request)
+        except BaseException as error:
+            self._error_type = type(error).__qualname__
+            raise
+
+    def reads(self, stream: Any) -> bool:
+        """Say whether *stream* is the body of this request, and not of one that the handler sends."""
+        return stream is self._request.content
+
+    def hand_over(self, response: Any, size: int) -> None:
+        """Note that *response* gets a part of *size* bytes to send."""
+        self._streamed = response
+        if not size:
+            return
+        if self._stream is None:
+            self._stream = Stream(clock())
+        else:
+            self._stream.add(clock())
+
+    def mark_network(self, begun: int, ended: int) -> None:
+        """Note that the connection was waited for."""
+        if len(self.marks) < MAX_MARKS:
+            self.marks.extend(("network", begun, ended))
+
+    def last_byte(self, begun: int) -> None:
+        """Note that all is written, the last part since *begun*."""
+        self._ended = clock()
+        self.mark_network(begun, self._ended)
+
+    def finish(self, response: Any) -> None:
+        """Finish the record: *response* was sent, or, if None, none to its end."""
+        ended = self._ended or clock()
+        route, error_type, status = UNMATCHED, self._error_type, FAILED
+        try:
+            route = self._template()
+            error_type, status = self._outcome(response)
+            if self._stream is not None and "Content-Length" not in self._streamed.headers:
+                self.marks.extend(self._stream.facts())
+        except Exception:
+            report("describing a request")
+        finish(self.marks, self._start, ended, route, error_type, status)
+
+    def _outcome(self, response: Any) -> tuple[str, int]:
+        if response is not None:
+            # A handler may raise its answer, such as "not found".
+            return self._error_type if response.status >= FAILED else "", response.status
+        cancelled = self._error_type == "CancelledError"
+        status = 0 if self._streamed is None else self._streamed.status
+        if self._request.transport is None:
+            # The client has gone: nothing failed here.
+            return self._error_type if cancelled else "", status
+        return self._error_type, status or FAILED
+
+    def _template(self) -> str:
+        match = getattr(self._request, "_match_info", None)
+        resource = None if match is None else match.route.resource
+        return UNMATCHED if resource is None else resource.canonical
+
+
+# The exchange that the running task belongs to: responses do not know their request before they are sent.
+_exchange: ContextVar[Exchange | None] = ContextVar("stagelens_aiohttp_exchange", default=None)
+
+
+def _handle_request(original: Any) -> Any:
+    async def _handle_request(self: Any, request: Any, start_time: Any, request_handler: Handler) -> Any:
+        opened = _open(self, request, request_handler)
+        if opened is None:
+            return await original(self, request, start_time, request_handler)
+        exchange, token = opened
+        serving = _exchange.set(exchange)
+        response = None
+        try:
+            answer = await original(self, request, start_time, exchange.handle)
+            response = answer[0]
+            return answer
+        finally:
+            exchange.finish(response)
+            _exchange.reset(serving)
+            end(token)
+
+    return _handle_request
+
+
+def _open(connection: Any, request: Any, handler: Handler) -> tuple[Exchange, Token[Marks | None]] | None:
+    token = None
+    try:
+        # What is no valid HTTP is answered by another handler than the application's.
+        if handler is not connection._request_handler or request.headers.get("Upgrade", "").lower() == "websocket":  # noqa: SLF001 - there is no public name for it
+            return None
+        opened = begin()
+        if opened is None:
+            return None
+        marks, token = opened
+        return Exchange(request, handler, marks), token
+    except Exception:
+        if token is not None:
+            end(token)
+        report("timing a request")
+        return None
+
+
+def _write(original: Any) -> Any:
+    async def write(self: Any, data: Any) -> None:
+        exchange = _exchange.get()
+        if exchange is None:
+            await original(self, data)
+            return
+        begun = clock()
+        try:
+            exchange.hand_over(self, len(data))
+        except Exception:
+            report("timing a response")
+        try:
+            await original(self, data)
+        finally:
+            ended = clock()
+            if ended - begun > MIN_CHUNK_NS:
+                exchange.mark_network(begun, ended)
+
+    return write
+
+
+def _write_eof(original: Any) -> Any:
+    # A `Response` writes its whole body here.
+    async def write_eof(self: Any, data: bytes = b"") -> None:
+        exchange = _exchange.get()
+        if exchange is None:
+            await original(self, data)
+            return
+        begun = clock()
+        try:
+            await original(self, data)
+        finally:
+            exchange.last_byte(begun)
+
+    return write_eof
+
+
+def _wait(original: Any) -> Any:
+    # Called only where data has yet to come; clients read through the same class.
+    async def _wait(self: Any, func_name: str) -> None:
+        exchange = _exchange.get()
+        if exchange is None or not exchange.reads(self):
+            await original(self, func_name)
+            return
+        begun = clock()
+        try:
+            await original(self, func_name)
+        finally:
+            exchange.mark_network(begun, clock())
+
+    return _wait

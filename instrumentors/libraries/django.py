@@ -1,0 +1,115 @@
+"""Django, under WSGI (`wsgi.py`) and ASGI (`exchange.py`): the request itself, `network` and `serialize`.
+
+- A request is one call of the handler that `get_wsgi_application` or `get_asgi_application` returns.
+- `serialize`: parsing `POST` and `FILES`, and building a `JsonResponse`.
+- The route is the pattern as it was written, with those of the `include`s that led there, and a slash in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report, timed
+from . import exchange as asgi
+from . import wsgi
+from .lifespan import Receive, Scope, Send
+from .wsgi_exchange import Environ, StartResponse
+
+
+class DjangoInstrumentor(Instrumentor):
+    """Django's two handlers, and whatever derives from them."""
+
+    library = "django"
+    title = "Django"
+    stages = MappingProxyType(
+        {
+            "network": "reading the body, and the server sending the answer",
+            "queue": "`X-Request-Start` of a proxy, and gunicorn's pool of threads",
+            "serialize": "parsing `POST` and `FILES`, building a `JsonResponse`",
+        }
+    )
+    facts = ("method", "first_token", "gap")
+    not_timed = (
+        "websockets",
+        "templates and the database: time them as stages of your own",
+        "`json.loads(request.body)` in a view, and the parsers and renderers of the REST framework: the same",
+    )
+    tested = MappingProxyType({"django": "5.2.19", "gunicorn": "27.0.1", "uvicorn": "0.54.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {
+            "django.core.handlers.wsgi": self._wsgi,
+            "django.core.handlers.asgi": self._asgi,
+            "django.core.handlers.base": self._base,
+            "django.core.handlers.exception": self._exception,
+            "django.http.request": self._request,
+            "django.http.response": self._response,
+        }
+
+    def _wsgi(self, module: ModuleType) -> None:
+        self.replace(module.WSGIHandler, "__call__", _wsgi_handler)
+
+    def _asgi(self, module: ModuleType) -> None:
+        self.replace(module.ASGIHandler, "__call__", _asgi_handler)
+
+    def _base(self, module: ModuleType) -> None:
+        self.replace(module.BaseHandler, "resolve_request", _resolve_request)
+
+    def _exception(self, module: ModuleType) -> None:
+        self.replace(module, "response_for_exception", _response_for_exception)
+
+    def _request(self, module: ModuleType) -> None:
+        self.replace(module.HttpRequest, "_load_post_and_files", timed("serialize"))
+
+    def _response(self, module: ModuleType) -> None:
+        self.replace(module.JsonResponse, "__init__", timed("serialize"))
+
+
+def _wsgi_handler(original: Any) -> Any:
+    def __call__(self: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:  # noqa: N807 - shown in tracebacks
+        return wsgi.serve(original, self, environ, start_response)
+
+    return __call__
+
+
+def _asgi_handler(original: Any) -> Any:
+    async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
+        await asgi.serve(original, self, scope, receive, send)
+
+    return __call__
+
+
+def _resolve_request(original: Any) -> Any:
+    def resolve_request(self: Any, request: Any) -> Any:
+        match = original(self, request)
+        try:
+            exchange = _exchange_of(request)
+            if exchange is not None:
+                exchange.name("/" + match.route)
+        except Exception:
+            report("naming a route")
+        return match
+
+    return resolve_request
+
+
+def _response_for_exception(original: Any) -> Any:
+    def response_for_exception(request: Any, exc: BaseException) -> Any:
+        try:
+            exchange = _exchange_of(request)
+            if exchange is not None:
+                exchange.error_type = type(exc).__qualname__
+        except Exception:
+            report("naming an error")
+        return original(request, exc)
+
+    return response_for_exception
+
+
+def _exchange_of(request: Any) -> wsgi.Exchange | asgi.Exchange | None:
+    environ = getattr(request, "environ", None)
+    return environ.get(wsgi.KEY) if environ is not None else request.scope.get(asgi.KEY)

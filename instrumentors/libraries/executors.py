@@ -1,0 +1,234 @@
+"""Threads and thread pools: carries the request to where a context variable does not reach, and times the `queue` before.
+
+A thread starts with an empty context, and a pool's with that of whoever made it grow. Here a thread that is started
+inside a request belongs to it, and so does a job that a request hands to a pool and a callback it leaves with a future:
+each as long as the request runs. Only our own context variable is handed over; the rest of the context stays as it was.
+
+- `queue`: from handing a job over to its first line, or until it is cancelled. While another job of the same request
+  runs in a pool the request does not wait for a thread, it waits for itself: that is not `queue`.
+- The threads of a pool serve whoever comes. They are started outside any request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Thread
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import MAX_MARKS, OPEN, Marks, clock, current
+
+# Whose threads work for all requests, and know by themselves for which.
+SERVING_ALL = frozenset(
+    {
+        "anyio._backends._asyncio",
+        "concurrent.futures.process",
+        "concurrent.futures.thread",
+        "grpc._channel",
+        "grpc._cython.cygrpc",
+        "multiprocessing.pool",
+        "multiprocessing.queues",
+    }
+)
+
+
+class ExecutorInstrumentor(Instrumentor):
+    """`concurrent.futures`, `threading` and the thread pool of `multiprocessing`."""
+
+    library = "concurrent.futures"
+    title = "Threads and executors"
+    stages = MappingProxyType(
+        {
+            "queue": "the wait for a thread of a `ThreadPoolExecutor` (also by `loop.run_in_executor` and"
+            " `asyncio.to_thread`) or a `multiprocessing.pool.ThreadPool`",
+        }
+    )
+    not_timed = (
+        "what a thread or a job does after its request is over",
+        "process pools: what their processes do; wrap it in `stagelens.request()` there",
+        "threads of `_thread.start_new_thread`, and of extensions written in C",
+        "a thread of your own that takes jobs of several requests from a queue: run each by `contextvars.copy_context().run`",
+    )
+    tested = MappingProxyType({"gevent": "26.9.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {
+            "threading": self._threading,
+            "concurrent.futures._base": self._futures,
+            "concurrent.futures.thread": self._executor,
+            "multiprocessing.pool": self._pool,
+            # Has a `submit` of its own.
+            "gevent.threadpool": self._executor,
+        }
+
+    def _threading(self, module: ModuleType) -> None:
+        self.replace(module.Thread, "start", _start)
+        # Has one of its own where somebody else has wrapped it.
+        self.replace(module.Timer, "start", _start)
+
+    def _futures(self, module: ModuleType) -> None:
+        self.replace(module.Future, "add_done_callback", _add_done_callback)
+        self.replace(module.Future, "cancel", _cancel)
+
+    def _executor(self, module: ModuleType) -> None:
+        self.replace(module.ThreadPoolExecutor, "submit", _submit)
+
+    def _pool(self, module: ModuleType) -> None:
+        # What `apply`, `map`, `starmap` and their asynchronous kin come through. A process pool has the same methods.
+        for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
+            self.replace(module.Pool, name, _pooled(module.ThreadPool))
+
+
+def _start(original: Any) -> Any:
+    def start(self: Any) -> None:
+        marks = current.get()
+        if marks is None or marks[0] != OPEN:
+            original(self)
+            return
+        attributes = before = None
+        try:
+            if not serves_all(self):
+                attributes = vars(self)
+                before = attributes.get("run")
+                # On the instance, so that a `run` of any subclass is inside.
+                attributes["run"] = _carried_run(self.run, attributes, before, marks)
+        except Exception:
+            report("carrying a request to a thread")
+        try:
+            original(self)
+        except BaseException:
+            if attributes is not None:
+                _put_back(attributes, before)
+            raise
+
+    return start
+
+
+def _carried_run(run: Callable[[], None], attributes: dict[str, Any], before: Any, marks: Marks) -> Callable[[], None]:
+    carried = _carried(run, marks)
+
+    def once() -> None:
+        # First of all: the thread and its `run` would hold each other.
+        _put_back(attributes, before)
+        carried()
+
+    return once
+
+
+def _put_back(attributes: dict[str, Any], before: Any) -> None:
+    if before is None:
+        attributes.pop("run", None)
+    else:
+        attributes["run"] = before
+
+
+def serves_all(thread: Thread) -> bool:
+    """Say whether *thread* belongs to a pool or a connection, which other requests use as well."""
+    runs = getattr(thread, "_target", None) or type(thread)
+    return getattr(runs, "__module__", None) in SERVING_ALL
+
+
+def _add_done_callback(original: Any) -> Any:
+    def add_done_callback(self: Any, fn: Any) -> Any:
+        marks = current.get()
+        return original(self, fn if marks is None or marks[0] != OPEN else _carried(fn, marks))
+
+    return add_done_callback
+
+
+def _submit(original: Any) -> Any:
+    # gevent's takes the function by name as well, and then it is left alone.
+    def submit(self: Any, /, *job_and_args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or marks[0] != OPEN or not job_and_args:
+            return original(self, *job_and_args, **options)
+        fn, *args = job_and_args
+        job = _job(fn, marks, submitted := clock())
+        # The pool may start a thread for it, which is not the request's.
+        token = current.set(None)
+        try:
+            future = original(self, job, *args, **options)
+        finally:
+            current.reset(token)
+        try:
+            future._stagelens = marks, submitted  # noqa: SLF001 - cheaper than a callback
+        except Exception:
+            report("watching a job")
+        return future
+
+    return submit
+
+
+def _cancel(original: Any) -> Any:
+    def cancel(self: Any) -> Any:
+        cancelled = original(self)
+        # It has waited all the same.
+        job = vars(self).pop("_stagelens", None) if cancelled else None
+        if job is not None:
+            _waited(*job)
+        return cancelled
+
+    return cancel
+
+
+def _pooled(thread_pool: type) -> Callable[[Any], Any]:
+    def make(original: Any) -> Any:
+        def call(self: Any, func: Any, *args: Any, **options: Any) -> Any:
+            marks = current.get()
+            if marks is None or marks[0] != OPEN or not isinstance(self, thread_pool):
+                return original(self, func, *args, **options)
+            return original(self, _job(func, marks, clock()), *args, **options)
+
+        return call
+
+    return make
+
+
+def _carried(function: Any, marks: Marks) -> Any:
+    """Return *function* to be called in the request, if that still runs by then."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        if marks[0] != OPEN:
+            return function(*args, **options)
+        token = current.set(marks)
+        try:
+            return function(*args, **options)
+        finally:
+            current.reset(token)
+
+    return call
+
+
+def _job(function: Any, marks: Marks, submitted: int) -> Any:
+    """Return *function* to be called by a pool's thread, in the request if that still runs by then."""
+    # When the last of the request's jobs ended, and a 0 for each that runs: in the first triple, where it is found at
+    # once and goes with the request. Appending and taking off are atomic.
+    jobs: list[int] = marks[2] or [0]
+    marks[2] = jobs
+
+    def call(*args: Any, **options: Any) -> Any:
+        if marks[0] != OPEN:
+            return function(*args, **options)
+        _waited(marks, submitted)
+        jobs.append(0)
+        token = current.set(marks)
+        try:
+            return function(*args, **options)
+        finally:
+            current.reset(token)
+            jobs[0] = clock()
+            jobs.pop()
+
+    return call
+
+
+def _waited(marks: Marks, submitted: int) -> None:
+    try:
+        jobs: list[int] = marks[2]
+        if len(jobs) == 1 and marks[0] == OPEN and len(marks) < MAX_MARKS:
+            marks.extend(("queue", max(submitted, jobs[0]), clock()))
+    except Exception:
+        report("timing the wait for a thread")

@@ -1,0 +1,131 @@
+"""Flask: the request itself (`wsgi.py`), `network` and `serialize`.
+
+- A request is one call of the outermost application, to the last part of its body.
+- `serialize`: reading JSON and forms into objects, and making a response of what a view returned.
+- The route is the rule as it was written, with the prefix of its blueprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report, timed
+from ..recorder import MAX_MARKS, clock, current
+from .wsgi import KEY, serve
+from .wsgi_exchange import Environ, StartResponse
+
+
+class FlaskInstrumentor(Instrumentor):
+    """`flask.Flask` and whatever derives from it, under any WSGI server."""
+
+    library = "flask"
+    title = "Flask"
+    stages = MappingProxyType(
+        {
+            "network": "reading the body, and the server sending the answer",
+            "queue": "`X-Request-Start` of a proxy, and gunicorn's pool of threads",
+            "serialize": "`Request.get_json` and `form`, `jsonify`, `app.json`, and making a response of a view's answer",
+        }
+    )
+    facts = ("method", "first_token", "gap")
+    not_timed = (
+        "websockets",
+        "templates: time `render_template` as a stage of your own",
+        "`json.loads(request.data)` in a view: use `request.get_json()`",
+        "a route in the prefix a dispatcher has put in front of the application",
+    )
+    tested = MappingProxyType({"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {
+            "flask.app": self._app,
+            "flask.json.provider": self._provider,
+            "werkzeug.wrappers.request": self._request,
+        }
+
+    def _app(self, module: ModuleType) -> None:
+        # Whoever serves `app.wsgi_app` has left `__call__` out.
+        self.replace(module.Flask, "__call__", _application)
+        self.replace(module.Flask, "wsgi_app", _application)
+        self.replace(module.Flask, "full_dispatch_request", _dispatch)
+        self.replace(module.Flask, "handle_exception", _handle_exception)
+        self.replace(module.Flask, "make_response", timed("serialize"))
+
+    def _provider(self, module: ModuleType) -> None:
+        # A provider of the user's own may override either; `response` and `Request.get_json` lead to both.
+        self.replace(module.DefaultJSONProvider, "loads", timed("serialize"))
+        self.replace(module.DefaultJSONProvider, "dumps", timed("serialize"))
+        for provider in (module.JSONProvider, module.DefaultJSONProvider):
+            self.replace(provider, "response", timed("serialize"))
+
+    def _request(self, module: ModuleType) -> None:
+        self.replace(module.Request, "get_json", _get_json)
+        self.replace(module.Request, "_load_form_data", timed("serialize"))
+
+
+def _application(original: Any) -> Any:
+    def application(self: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        return serve(original, self, environ, start_response)
+
+    return application
+
+
+def _dispatch(original: Any) -> Any:
+    # Later versions of Flask hand the request's context over as an argument.
+    def full_dispatch_request(self: Any, *context: Any, **named: Any) -> Any:
+        try:
+            _name_route()
+        except Exception:
+            report("naming a route")
+        return original(self, *context, **named)
+
+    return full_dispatch_request
+
+
+def _handle_exception(original: Any) -> Any:
+    # The exception comes last in every version, and is named "e".
+    def handle_exception(self: Any, *context_and_error: Any, **named: Any) -> Any:
+        try:
+            _name_error(named["e"] if "e" in named else context_and_error[-1])
+        except Exception:
+            report("naming an error")
+        return original(self, *context_and_error, **named)
+
+    return handle_exception
+
+
+def _get_json(original: Any) -> Any:
+    def get_json(self: Any, force: bool = False, silent: bool = False, cache: bool = True) -> Any:
+        marks = current.get()
+        # A view asks again and again, and is given what it was given before.
+        if marks is None or "_cached_json" in vars(self):
+            return original(self, force, silent, cache)
+        begun = clock()
+        try:
+            return original(self, force, silent, cache)
+        finally:
+            if len(marks) < MAX_MARKS:
+                marks.extend(("serialize", begun, clock()))
+
+    return get_json
+
+
+def _name_route() -> None:
+    # There by the time an application is called.
+    from flask import request  # noqa: PLC0415
+
+    exchange = request.environ.get(KEY)
+    if exchange is not None and request.url_rule is not None:
+        exchange.name(request.url_rule.rule)
+
+
+def _name_error(error: BaseException) -> None:
+    from flask import request  # noqa: PLC0415 - see _name_route
+
+    exchange = request.environ.get(KEY)
+    if exchange is not None:
+        exchange.error_type = type(error).__qualname__

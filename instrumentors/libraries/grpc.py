@@ -1,0 +1,172 @@
+"""gRPC clients, sync and aio: `dependency`, and `traceparent` among the metadata.
+
+Patched are the objects at the bottom of a channel, below all interceptors: no type changes, and what an interceptor has
+put into the metadata is seen. A unary answer is waited for until it is there, or, of a future and in asyncio, until the
+call is done. Of a stream each wait for a message counts, the first one as the wait for the headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import Marks, clock, current
+from .outgoing import TRACEPARENT, read, traceparent, waited
+
+# Behind the request and the timeout, in the signatures of all sync calls.
+METADATA_POSITION = 2
+
+
+class GrpcInstrumentor(Instrumentor):
+    """The calls of `grpc.Channel` and `grpc.aio.Channel`."""
+
+    library = "grpc"
+    title = "gRPC (client)"
+    stages = MappingProxyType(
+        {
+            "dependency": "a unary answer from the call until it is there, a future and a call of asyncio until it is "
+            "done; of a stream each wait for a message"
+        }
+    )
+    not_timed = ("the wait to send another message of a stream", "interceptors")
+    tested = MappingProxyType({"grpcio": "1.85.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"grpc._channel": self._sync, "grpc.aio._call": self._aio}
+
+    def _sync(self, module: ModuleType) -> None:
+        for owner in (module._UnaryUnaryMultiCallable, module._StreamUnaryMultiCallable):  # noqa: SLF001
+            self.replace(owner, "__call__", _blocking)
+            self.replace(owner, "with_call", _blocking)
+            self.replace(owner, "future", _future)
+        for name in ("_UnaryStream", "_SingleThreadedUnaryStream", "_StreamStream"):
+            # Returns at once; the answer is waited for message by message.
+            self.replace(getattr(module, f"{name}MultiCallable"), "__call__", _blocking)
+        for name in ("_MultiThreadedRendezvous", "_SingleThreadedRendezvous"):
+            self.replace(getattr(module, name), "_next", _next)
+
+    def _aio(self, module: ModuleType) -> None:
+        # One base class for all four kinds of calls; made where the call is, or in a task of the interceptors.
+        unary = module._UnaryResponseMixin  # noqa: SLF001
+        self.replace(module.Call, "__init__", lambda original: _init(original, unary))
+        self.replace(module._StreamResponseMixin, "_read", _read)  # noqa: SLF001
+
+
+def _blocking(original: Any) -> Any:
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None:
+            return original(self, *args, **options)
+        args = _with_trace(args, options, marks)
+        begun = clock()
+        try:
+            return original(self, *args, **options)
+        finally:
+            waited(marks, begun)
+
+    return call
+
+
+def _future(original: Any) -> Any:
+    def future(self: Any, *args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None:
+            return original(self, *args, **options)
+        args = _with_trace(args, options, marks)
+        begun = clock()
+        try:
+            call = original(self, *args, **options)
+        except BaseException:
+            waited(marks, begun)
+            raise
+        try:
+            _when_done(call, lambda: waited(marks, begun))
+        except Exception:
+            report("timing a future of gRPC")
+        return call
+
+    return future
+
+
+def _when_done(call: Any, done: Callable[[], None]) -> None:
+    # Not by `add_done_callback`, which keeps the future alive: one that nobody keeps is cancelled.
+    state = call._state  # noqa: SLF001
+    with state.condition:
+        if state.code is None:
+            state.callbacks.append(done)
+            return
+    done()
+
+
+def _next(original: Any) -> Any:
+    def _next(self: Any) -> Any:
+        marks = current.get()
+        if marks is None:
+            return original(self)
+        write = waited if getattr(self._state, "initial_metadata", None) is None else read
+        begun = clock()
+        try:
+            return original(self)
+        finally:
+            write(marks, begun)
+
+    return _next
+
+
+def _init(original: Any, unary: type) -> Any:
+    def __init__(self: Any, cython_call: Any, metadata: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
+        marks = current.get()
+        if marks is None:
+            original(self, cython_call, metadata, *args, **options)
+            return
+        begun = clock()
+        original(self, cython_call, _carrying(metadata, marks), *args, **options)
+        if isinstance(self, unary):
+            try:
+                cython_call.add_done_callback(lambda: waited(marks, begun))
+            except Exception:
+                report("timing a call of gRPC")
+
+    return __init__
+
+
+def _read(original: Any) -> Any:
+    async def _read(self: Any) -> Any:
+        marks = current.get()
+        if marks is None:
+            return await original(self)
+        write = waited if getattr(self._cython_call, "_initial_metadata", None) is None else read
+        begun = clock()
+        try:
+            return await original(self)
+        finally:
+            write(marks, begun)
+
+    return _read
+
+
+def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks) -> tuple[Any, ...]:
+    """Add the trace to the metadata, among *options* or, in what is returned, among *args*."""
+    if len(args) <= METADATA_POSITION:
+        options["metadata"] = _carrying(options.get("metadata"), marks)
+        return args
+    before, metadata, after = args[:METADATA_POSITION], args[METADATA_POSITION], args[METADATA_POSITION + 1 :]
+    return *before, _carrying(metadata, marks), *after
+
+
+def _carrying(metadata: Any, marks: Marks) -> Any:
+    """Return *metadata* with the request's `traceparent`; what is handed in is not changed."""
+    try:
+        # A copy, also of an iterator that can be read but once.
+        pairs = tuple(metadata or ())
+        if any(pair[0] == TRACEPARENT for pair in pairs):
+            return pairs
+        value = traceparent(marks)
+    except Exception:
+        report("handing a trace on")
+        return metadata
+    return (*pairs, (TRACEPARENT, value)) if value else pairs or metadata

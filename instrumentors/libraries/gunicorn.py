@@ -1,0 +1,63 @@
+"""gunicorn: how long a connection waits for one of the threads of a gthread worker, as the `queue` of its request.
+
+Its other workers have no queue of their own: connections wait in the kernel, where only a proxy's `X-Request-Start`
+tells how long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import clock
+from .wsgi_exchange import waited_ns
+
+# When a connection was put into the queue: on the connection itself, which gunicorn makes and drops.
+ENQUEUED = "stagelens_enqueued"
+
+
+class GunicornInstrumentor(Instrumentor):
+    """`gunicorn.workers.gthread.ThreadWorker`."""
+
+    library = "gunicorn"
+    title = "gunicorn"
+    stages = MappingProxyType({"queue": "the wait of a connection for a thread of a gthread worker"})
+    not_timed = (
+        "the wait in the kernel's backlog: have the proxy set `X-Request-Start`",
+        "reading and parsing the head of a request",
+    )
+    tested = MappingProxyType({"gunicorn": "27.0.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"gunicorn.workers.gthread": self._gthread}
+
+    def _gthread(self, module: ModuleType) -> None:
+        self.replace(module.ThreadWorker, "enqueue_req", _enqueue_req)
+        self.replace(module.ThreadWorker, "handle", _handle)
+
+
+def _enqueue_req(original: Any) -> Any:
+    def enqueue_req(self: Any, conn: Any) -> Any:
+        try:
+            setattr(conn, ENQUEUED, clock())
+        except Exception:
+            report("timing the wait for a thread of gunicorn")
+        return original(self, conn)
+
+    return enqueue_req
+
+
+def _handle(original: Any) -> Any:
+    def handle(self: Any, conn: Any) -> Any:
+        now = clock()
+        token = waited_ns.set(now - getattr(conn, ENQUEUED, now))
+        try:
+            return original(self, conn)
+        finally:
+            waited_ns.reset(token)
+
+    return handle

@@ -1,0 +1,169 @@
+"""httpx, sync and async: `dependency`, and `traceparent` on the way out.
+
+Patched is the client, not the transport: so every transport counts, also one of the user's own. A redirect or a step of
+an authentication is a request of its own, with a `traceparent` of its own, inside the one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report, timed, timed_async
+from ..recorder import Marks, clock, current
+from .outgoing import DEPENDENCY, carrying, read
+
+
+class HttpxInstrumentor(Instrumentor):
+    """`httpx.Client` and `httpx.AsyncClient`, and the same of httpx2."""
+
+    library = "httpx"
+    title = "httpx"
+    stages = MappingProxyType(
+        {
+            "dependency": "a call until its headers, redirects and authentication included; and each read of the body, "
+            "inside the call unless it streams"
+        }
+    )
+    not_timed = (
+        "creating a client, which loads certificates for 20 ms; `httpx.get` makes one for every call: keep one",
+    )
+    tested = MappingProxyType({"httpx": "0.28.1", "httpx2": "2.16.2"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"httpx._client": self._client, "httpx2._client": self._client}
+
+    def _client(self, module: ModuleType) -> None:
+        self.replace(module.Client, "send", timed(DEPENDENCY))
+        self.replace(module.Client, "_send_single_request", _send_single_request)
+        self.replace(module.BoundSyncStream, "__iter__", _iter)
+        self.replace(module.AsyncClient, "send", timed_async(DEPENDENCY))
+        self.replace(module.AsyncClient, "_send_single_request", _send_single_request_async)
+        self.replace(module.BoundAsyncStream, "__aiter__", _aiter)
+
+
+def _send_single_request(original: Any) -> Any:
+    def _send_single_request(self: Any, request: Any) -> Any:
+        marks = current.get()
+        if marks is None:
+            return original(self, request)
+        sent = _with_trace(request, marks)
+        try:
+            response = original(self, sent)
+        except Exception as error:
+            _name_the_users(error, sent, request)
+            raise
+        _name_the_users(response, sent, request)
+        return response
+
+    return _send_single_request
+
+
+def _send_single_request_async(original: Any) -> Any:
+    async def _send_single_request(self: Any, request: Any) -> Any:
+        marks = current.get()
+        if marks is None:
+            return await original(self, request)
+        sent = _with_trace(request, marks)
+        try:
+            response = await original(self, sent)
+        except Exception as error:
+            _name_the_users(error, sent, request)
+            raise
+        _name_the_users(response, sent, request)
+        return response
+
+    return _send_single_request
+
+
+def _with_trace(request: Any, marks: Marks) -> Any:
+    """Return a twin of *request* with our header: the user may send the same one again, or in two tasks at once."""
+    headers = carrying(request.headers, marks)
+    if headers is request.headers:
+        return request
+    try:
+        # Not copied: copying leaves out the body and what the transport is told.
+        twin: Any = object.__new__(type(request))
+        vars(twin).update(vars(request))
+        twin.headers = headers
+    except Exception:
+        report("handing a trace on")
+        return request
+    return twin
+
+
+def _name_the_users(outcome: Any, sent: Any, request: Any) -> None:
+    """Have the response or the exception name the request that the user knows."""
+    if getattr(outcome, "_request", None) is sent:
+        outcome.request = request
+
+
+def _iter(original: Any) -> Any:
+    def __iter__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
+        marks = current.get()
+        return original(self) if marks is None else _Reads(original(self), marks)
+
+    return __iter__
+
+
+def _aiter(original: Any) -> Any:
+    def __aiter__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
+        marks = current.get()
+        return original(self) if marks is None else _AsyncReads(original(self), marks)
+
+    return __aiter__
+
+
+class _Reads(Generator[bytes, None, None]):
+    """A body, each of whose parts is waited for in the request of *marks*."""
+
+    __slots__ = ("_marks", "_parts")
+
+    def __init__(self, parts: Generator[bytes, None, None], marks: Marks) -> None:
+        self._parts = parts
+        self._marks = marks
+
+    def send(self, value: Any) -> bytes:
+        """Return the next part."""
+        begun = clock()
+        try:
+            return self._parts.send(value)
+        finally:
+            read(self._marks, begun)
+
+    def throw(self, *error: Any) -> bytes:
+        """Pass on what is thrown in."""
+        return self._parts.throw(*error)
+
+    def close(self) -> None:
+        """Close the body itself: the close that is inherited stumbles over one that has ended."""
+        self._parts.close()
+
+
+class _AsyncReads(AsyncGenerator[bytes, None]):
+    """The same of an async client."""
+
+    __slots__ = ("_marks", "_parts")
+
+    def __init__(self, parts: AsyncGenerator[bytes, None], marks: Marks) -> None:
+        self._parts = parts
+        self._marks = marks
+
+    async def asend(self, value: Any) -> bytes:
+        """Return the next part."""
+        begun = clock()
+        try:
+            return await self._parts.asend(value)
+        finally:
+            read(self._marks, begun)
+
+    async def athrow(self, *error: Any) -> bytes:
+        """Pass on what is thrown in."""
+        return await self._parts.athrow(*error)
+
+    async def aclose(self) -> None:
+        """Close the body itself: the close that is inherited stumbles over one that has ended."""
+        await self._parts.aclose()

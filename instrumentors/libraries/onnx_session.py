@@ -1,0 +1,184 @@
+"""What is known of a session of ONNX Runtime: its model, its device, its batch dimension, and the shapes it has run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from ..instrumentor import report
+
+# What exporters and model repositories call every model and version, in the cache of Hugging Face too
+# (models--org--name/snapshots/<revision>/onnx/model.onnx).
+GENERIC_NAME: Final = re.compile(r"model(_(quantized|optimized|fp16|int8|q4|uint8))?|onnx|snapshots|\d+|[0-9a-f]{40}")
+# A folder in one of these is a person's.
+HOMES: Final = ("home", "Users")
+# The device behind a provider (without ExecutionProvider), where it is not the provider's name in small letters.
+DEVICES: Final = {
+    "ACL": "cpu",
+    "ArmNN": "cpu",
+    "Dnnl": "cpu",
+    "MIGraphX": "rocm",
+    "NvTensorRTRTX": "cuda",
+    "Tensorrt": "cuda",
+    "Xnnpack": "cpu",
+}
+# A session that has seen as many has inputs of any shape: what a new one costs is its everyday, no cold start.
+MAX_SHAPES: Final = 32
+# What exporters call a first dimension that counts no items, and one that does even where there is no other.
+NO_BATCH: Final = re.compile(r"seq|len|time|frame|token|height|width|chan", re.IGNORECASE)
+BATCH: Final = re.compile(r"batch|^n$", re.IGNORECASE)
+# ONNX Runtime's name for not waiting until the device is done.
+ASYNCHRONOUS: Final = "disable_synchronize_execution_providers"
+# What is fed to a run that does not tell.
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class Known:
+    """What does not change about one session, and which shapes it has run.
+
+    Kept apart from the session, which its owner may compare or pickle, and by the session in C++, which is another one
+    after `set_providers`.
+    """
+
+    __slots__ = ("alive", "batched", "device", "facts", "seen", "warm")
+
+    def __init__(self) -> None:
+        self.alive: weakref.ref[Any] | None = None
+        self.facts: tuple[Any, ...] = ()
+        self.device = "cpu"
+        self.batched = ""
+        self.seen: set[tuple[Any, ...]] = set()
+        self.warm = False
+
+    def unseen(self, feed: Mapping[str, Any]) -> tuple[Any, ...] | None:
+        """Return what to `learn` once *feed* was run, None when that is nothing new."""
+        if self.warm:
+            return None
+        try:
+            # Of a list: a generator takes twice as long.
+            shapes = () if self.device == "cpu" else tuple([shape_of(value) for value in feed.values()])
+        except Exception:
+            # Nothing that ONNX Runtime would run.
+            return None
+        return None if shapes in self.seen else shapes
+
+    def learn(self, shapes: tuple[Any, ...]) -> None:
+        """Remember that *shapes* were run."""
+        self.seen.add(shapes)
+        self.warm = self.device == "cpu" or len(self.seen) >= MAX_SHAPES
+
+    def stage(self, unseen: tuple[Any, ...] | None, run_options: Any) -> str:
+        """Return the stage of a run: where it is not to wait for the device, only the launch is timed."""
+        if unseen is not None:
+            return "load"
+        if run_options is None or self.device == "cpu":
+            return "forward"
+        try:
+            return "forward@launch" if run_options.get_run_config_entry(ASYNCHRONOUS) == "1" else "forward"
+        except Exception:
+            # It raises for what was not set.
+            return "forward"
+
+    def batch(self, feed: Mapping[str, Any]) -> int:
+        """Return how many items *feed* holds, 0 when that is not known."""
+        shape = shape_of(feed.get(self.batched)) if self.batched else ()
+        return shape[0] if shape else 0
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of an array, an OrtValue or nested lists, () of what has none."""
+    shape: Any = getattr(value, "shape", None)
+    if shape is None:
+        return _nesting(value)
+    if type(shape) is tuple or not callable(shape):
+        return shape
+    # An OrtValue's.
+    lengths: Any = shape()
+    return tuple(lengths)
+
+
+def _nesting(value: Any) -> tuple[int, ...]:
+    lengths: list[int] = []
+    while isinstance(value, list) and value:
+        lengths.append(len(value))
+        value = value[0]
+    return tuple(lengths)
+
+
+# By the id of the session in C++.
+sessions: dict[int, Known] = {}
+
+
+def known_of(session: Any) -> Known:
+    """Return what is known of *session*, an `onnxruntime.InferenceSession`; never raises."""
+    inner = getattr(session, "_sess", None)
+    return sessions.get(id(inner)) or _meet(session, inner)
+
+
+def _meet(session: Any, inner: Any) -> Known:
+    known = Known()
+    if inner is None:
+        # Not created, or closed: ONNX Runtime will say so.
+        return known
+    try:
+        # Takes the entry out before the id can be another's; `pop` takes the dead reference for its default.
+        known.alive = weakref.ref(inner, functools.partial(sessions.pop, id(inner)))
+        known.facts, known.device, known.batched = describe(session)
+    except Exception:
+        report("describing a session of onnxruntime")
+    return known if known.alive is None else sessions.setdefault(id(inner), known)
+
+
+def describe(session: Any) -> tuple[tuple[Any, ...], str, str]:
+    """Return the facts about *session*, its device, and the name of the input that tells the batch size, "" if none does."""
+    path = session._model_path  # noqa: SLF001 - there is no public name for it
+    model = model_name(path) if path else session.get_modelmeta().graph_name
+    provider = session.get_providers()[0]
+    device = device_of(provider)
+    return ("@model", model, 0, "@device", device, 0, "@provider", provider, 0), device, batched_input(session)
+
+
+@lru_cache(maxsize=256)
+def model_name(path: str) -> str:
+    """Return the file's name without its ending, or where that says nothing (resnet/1/model.onnx) its folder's name."""
+    folder, file = os.path.split(path)
+    stem = name = os.path.splitext(file)[0]  # noqa: PTH122 - pathlib is not loaded by every host
+    while GENERIC_NAME.fullmatch(name):
+        here = folder
+        folder, name = os.path.split(here)
+        if not name or os.path.basename(folder) in HOMES or here == os.path.expanduser("~"):  # noqa: PTH111, PTH119
+            return stem
+    return name
+
+
+def device_of(provider: str) -> str:
+    """Return the device behind *provider*.
+
+    >>> device_of("TensorrtExecutionProvider"), device_of("CPUExecutionProvider")
+    ('cuda', 'cpu')
+    """
+    short = provider.removesuffix("ExecutionProvider")
+    return DEVICES.get(short, short.lower())
+
+
+def device_of_inner(inner: Any) -> str:
+    """Return the device of *inner*, the session in C++, which is all that an `IOBinding` has of it."""
+    known = sessions.get(id(inner))
+    return known.device if known is not None else device_of(inner.get_providers()[0])
+
+
+def batched_input(session: Any) -> str:
+    """Return the name of the first input when its first dimension is free and counts items, otherwise ""."""
+    inputs = session.get_inputs()
+    shape: Sequence[Any] = inputs[0].shape if inputs else ()
+    if not shape or isinstance(shape[0], int):
+        return ""
+    dimension = shape[0] or ""
+    counts = BATCH.search(dimension) if len(shape) == 1 else not NO_BATCH.search(dimension)
+    return inputs[0].name if counts else ""

@@ -1,0 +1,64 @@
+"""OpenTelemetry's SDK: which of the user's own spans a request is in, so that its trace is part of theirs.
+
+A span around the request is found when the request begins; a server span that an instrumentation opens inside the
+application, when it starts. Nothing is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from .. import trace_context
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import MAX_MARKS, current
+from ..trace_context import Parent
+
+
+class OpenTelemetrySdkInstrumentor(Instrumentor):
+    """`opentelemetry.sdk.trace.Span`."""
+
+    library = "opentelemetry.sdk"
+    title = "OpenTelemetry SDK"
+    not_timed = ("spans: they stay the SDK's own; kept requests are added to the traces they belong to",)
+    tested = MappingProxyType({"opentelemetry-sdk": "1.45.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"opentelemetry.sdk.trace": self._trace}
+
+    def uninstrument(self, **options: Any) -> None:
+        """Put everything back."""
+        trace_context.span_of_theirs = None
+        super().uninstrument(**options)
+
+    def _trace(self, module: ModuleType) -> None:
+        self.replace(module.Span, "start", _start)
+        trace_context.span_of_theirs = _current
+
+
+def _start(original: Any) -> Any:
+    def start(self: Any, start_time: Any = None, parent_context: Any = None) -> None:
+        original(self, start_time, parent_context)
+        marks = current.get()
+        if marks is not None and len(marks) < MAX_MARKS:
+            try:
+                if "@parent" not in marks[::3]:
+                    marks.extend(("@parent", _parent(self.get_span_context()), 0))
+            except Exception:
+                report("finding the span of a request")
+
+    return start
+
+
+def _current() -> Parent | None:
+    from opentelemetry.trace import get_current_span  # noqa: PLC0415 - the SDK that we wait for has loaded it
+
+    context = get_current_span().get_span_context()
+    return _parent(context) if context.is_valid else None
+
+
+def _parent(context: Any) -> Parent:
+    return Parent(f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags))

@@ -1,0 +1,137 @@
+"""sentence-transformers: `encode` and `predict` as `preprocess`, `postprocess`, and the `forward` between them.
+
+The model itself is timed where it runs (`torch`, `onnxruntime`) and its tokenizer in transformers, both inside of what is
+timed here. Until the first batch is prepared all is `preprocess`; from there on, what is neither the preparation of
+another batch nor a model is `postprocess`: normalizing, truncating, stacking. Sentences are passed on unread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import MAX_MARKS, Marks, clock, current
+from . import pretrained
+
+# Where the classes are: since version 5.4, and before it.
+MODULES = (
+    "sentence_transformers.base.model",
+    "sentence_transformers.sentence_transformer.model",
+    "sentence_transformers.sparse_encoder.model",
+    "sentence_transformers.cross_encoder.model",
+    "sentence_transformers.multi_vector_encoder.model",
+    "sentence_transformers.SentenceTransformer",
+    "sentence_transformers.sparse_encoder.SparseEncoder",
+    "sentence_transformers.cross_encoder.CrossEncoder",
+)
+CLASSES = ("BaseModel", "SentenceTransformer", "SparseEncoder", "CrossEncoder", "MultiVectorEncoder")
+
+
+class SentenceTransformersInstrumentor(Instrumentor):
+    """`SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` and `CrossEncoder`."""
+
+    library = "sentence_transformers"
+    title = "Sentence Transformers"
+    stages = MappingProxyType(
+        {
+            "preprocess": "`encode` and `predict`: sorting, and preparing the batches",
+            "postprocess": "`encode` and `predict`: all that is done with what the model answers",
+            "load": "creating a `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` or `CrossEncoder`",
+        }
+    )
+    facts = ("model", "device", "batch")
+    not_timed = ("encoding in a pool of processes, which are no part of the request",)
+    tested = MappingProxyType({"sentence-transformers": "6.2.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return dict.fromkeys(MODULES, self._models)
+
+    def _models(self, module: ModuleType) -> None:
+        for name in CLASSES:
+            owner = getattr(module, name, None)
+            if isinstance(owner, type):
+                self.replace(owner, "__init__", pretrained.closed("load"))
+                self.replace(owner, "encode", _inference)
+                self.replace(owner, "predict", _inference)
+                self.replace(owner, "preprocess", _preparation)
+                self.replace(owner, "tokenize", _preparation)
+
+
+class _Thread(threading.local):
+    """Whether this thread is inside `encode` and inside a preparation, and when the first one ended; 0 before it."""
+
+    inside = preparing = False
+    prepared = 0
+
+
+_thread = _Thread()
+
+
+def _inference(original: Any) -> Any:
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or _thread.inside or _is_elsewhere(options):
+            return original(self, *args, **options)
+        _thread.inside = True
+        _thread.prepared = 0
+        begun = clock()
+        try:
+            return original(self, *args, **options)
+        finally:
+            _thread.inside = False
+            if len(marks) < MAX_MARKS:
+                prepared = _thread.prepared or begun
+                marks.extend(("preprocess", begun, prepared, "postprocess", prepared, clock()))
+                _describe(marks, self, args, options)
+
+    return call
+
+
+def _preparation(original: Any) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or _thread.preparing:
+            return original(*args, **options)
+        _thread.preparing = True
+        begun = clock()
+        try:
+            return original(*args, **options)
+        finally:
+            ended = clock()
+            _thread.preparing = False
+            _thread.prepared = _thread.prepared or ended
+            if len(marks) < MAX_MARKS:
+                marks.extend(("preprocess", begun, ended))
+
+    return call
+
+
+def _is_elsewhere(options: dict[str, Any]) -> bool:
+    return options.get("pool") is not None or isinstance(options.get("device"), list)
+
+
+def _describe(marks: Marks, model: Any, args: Any, options: dict[str, Any]) -> None:
+    try:
+        marks.extend(describe(model))
+        inputs = args[0] if args else options.get("inputs", options.get("sentences"))
+        marks.extend(("@batch", _count(model, inputs), 0))
+    except Exception:
+        report("naming a model of sentence_transformers")
+
+
+def describe(model: Any) -> tuple[str, str, int, str, str, int]:
+    """Return the facts about *model*: the transformer in it gives it the name."""
+    inner = getattr(model, "transformers_model", None) or getattr(model, "model", None)
+    return pretrained.describe(model if inner is None else inner)
+
+
+def _count(model: Any, inputs: Any) -> int:
+    """Return how many texts there are: one may come without a list."""
+    is_single = getattr(model, "is_singular_input", None)
+    single = isinstance(inputs, str) if is_single is None else is_single(inputs)
+    return 1 if single else len(inputs)

@@ -1,0 +1,81 @@
+"""urllib3, and what stands on it, such as requests and botocore: `dependency`, and `traceparent` on the way out.
+
+`urlopen` of a pool is the one place all calls come through; it calls itself for a retry or a redirect. A body is read by
+three methods of the response, all others stand on them: one for plain bodies, two for chunked ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor
+from ..recorder import clock, current
+from .outgoing import carrying, read, waited
+
+
+class Urllib3Instrumentor(Instrumentor):
+    """`urllib3.HTTPConnectionPool` and `urllib3.HTTPResponse`."""
+
+    library = "urllib3"
+    title = "urllib3"
+    stages = MappingProxyType(
+        {
+            "dependency": "a call until its headers: the wait for a connection, retries and redirects included; "
+            "and each read of the body that goes to the network"
+        }
+    )
+    not_timed = ("HTTP/2 bodies, which urllib3 reads together with the headers: they are part of the call",)
+    tested = MappingProxyType({"urllib3": "2.8.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"urllib3.connectionpool": self._pool, "urllib3.response": self._response}
+
+    def _pool(self, module: ModuleType) -> None:
+        self.replace(module.HTTPConnectionPool, "urlopen", _urlopen)
+
+    def _response(self, module: ModuleType) -> None:
+        self.replace(module.HTTPResponse, "_fp_read", _reading)
+        self.replace(module.HTTPResponse, "_update_chunk_length", _reading)
+        self.replace(module.HTTPResponse, "_handle_chunk", _reading)
+
+
+# Whether this context is inside a call already. No thread local: greenlets of one thread would share it.
+_inside: ContextVar[bool] = ContextVar("stagelens_urllib3", default=False)
+
+
+def _urlopen(original: Any) -> Any:
+    def urlopen(
+        self: Any, method: Any, url: Any, body: Any = None, headers: Any = None, *args: Any, **options: Any
+    ) -> Any:
+        marks = current.get()
+        if marks is None or _inside.get():
+            return original(self, method, url, body, headers, *args, **options)
+        headers = carrying(self.headers if headers is None else headers, marks)
+        token = _inside.set(True)
+        begun = clock()
+        try:
+            return original(self, method, url, body, headers, *args, **options)
+        finally:
+            waited(marks, begun)
+            _inside.reset(token)
+
+    return urlopen
+
+
+def _reading(original: Any) -> Any:
+    def reading(self: Any, *args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None:
+            return original(self, *args, **options)
+        begun = clock()
+        try:
+            return original(self, *args, **options)
+        finally:
+            read(marks, begun)
+
+    return reading

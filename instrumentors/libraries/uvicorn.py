@@ -1,0 +1,52 @@
+"""uvicorn: what was recorded last is delivered before it ends.
+
+It ends by raising the signal that stopped it once more, with the default handler: no exit handler runs. Applications are
+told of the shutdown before, but not with `--lifespan off`, and not those that know no lifespan, such as Django.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from .. import recorder
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+
+
+class UvicornInstrumentor(Instrumentor):
+    """`uvicorn.Server`, alone, as one of several workers, under a reloader, and inside gunicorn."""
+
+    library = "uvicorn"
+    title = "uvicorn"
+    not_timed = ("the server itself: its requests are timed in the application",)
+    tested = MappingProxyType({"uvicorn": "0.54.0", "gunicorn": "27.0.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"uvicorn.server": self._server}
+
+    def _server(self, module: ModuleType) -> None:
+        self.replace(module.Server, "shutdown", _shutdown)
+
+
+def _shutdown(original: Any) -> Any:
+    async def shutdown(self: Any, *args: Any, **options: Any) -> None:
+        try:
+            await original(self, *args, **options)
+        finally:
+            await _flush()
+
+    return shutdown
+
+
+async def _flush() -> None:
+    try:
+        # A thread of its own: those of the loop's pool may all be held by requests that never end.
+        with ThreadPoolExecutor(1, "stagelens-shutdown") as pool:
+            await asyncio.get_running_loop().run_in_executor(pool, recorder.flush)
+    except Exception:
+        report("the last requests before the shutdown")

@@ -1,0 +1,128 @@
+"""What the marks of a finished request say: facts about it, and the intervals of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from ..core.partition import Interval
+from ..core.stages import BY_KEY
+from .recorder import TIMINGS, Marks
+
+
+class Reading(NamedTuple):
+    """A request's marks, sorted out.
+
+    Args:
+        facts: By key; of several the one that counts (`recorder.FACTS` says which).
+        intervals: Stage, start, end; without what a stage was timed by. [nanoseconds by the recorder's clock]
+    """
+
+    facts: dict[str, Any]
+    intervals: list[Interval]
+
+
+def read(marks: Marks) -> Reading:
+    """Sort out *marks*.
+
+    Raises:
+        ValueError: They are not triples.
+    """
+    items = iter(marks)
+    facts: dict[str, Any] = {}
+    intervals: list[Interval] = []
+    for triple in zip(items, items, items, strict=True):
+        key = triple[0]
+        if key in BY_KEY:
+            intervals.append(triple)
+        elif key[0] != "@":
+            intervals.append((key.partition("@")[0], triple[1], triple[2]))
+        elif key in _COMBINED:
+            _COMBINED[key](facts, key, triple[1], triple[2])
+        else:
+            facts[key] = triple[1]
+    return Reading(facts, intervals)
+
+
+def _first(facts: dict[str, Any], key: str, first: Any, _second: Any) -> None:
+    facts.setdefault(key, first)
+
+
+def _first_token(facts: dict[str, Any], key: str, when: Any, definition: Any) -> None:
+    if key not in facts or when < facts[key][0]:
+        facts[key] = (when, definition)
+
+
+def _sum(facts: dict[str, Any], key: str, count: Any, _second: Any) -> None:
+    facts[key] = facts.get(key, 0) + whole(count)
+
+
+def _sums(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
+    before = facts.get(key, (0, 0))
+    facts[key] = (before[0] + whole(first), before[1] + whole(second))
+
+
+def _longest(facts: dict[str, Any], key: str, length: Any, _second: Any) -> None:
+    facts[key] = max(facts.get(key, 0), whole(length))
+
+
+def _every(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
+    facts.setdefault(key, []).append((first, second))
+
+
+_COMBINED = {
+    "@failed": _every,
+    "@trace": _first,
+    "@parent": _first,
+    "@first_token": _first_token,
+    "@tokens_in": _sum,
+    "@tokens_out": _sum,
+    "@per_token": _sums,
+    "@gap": _longest,
+}
+
+
+def timings(marks: Marks) -> dict[str, str]:
+    """Return by what each stage was timed that was not timed by a clock around the call; "mixed" where in several ways.
+
+    >>> timings(["@open", 0, 0, "forward@gpu", 1, 2, "queue", 3, 4])
+    {'forward': 'gpu'}
+    """
+    found: dict[str, str] = {}
+    for stage, timing in _stage_keys(marks[::3]):
+        if found.setdefault(stage, timing) != timing:
+            found[stage] = "mixed"
+    return found
+
+
+def _stage_keys(keys: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for key in keys:
+        stage, _, timing = key.partition("@")
+        if stage and f"@{timing}" in TIMINGS:
+            yield stage, timing
+
+
+def whole(value: Any) -> int:
+    """Return *value* as a whole number from 0 up, 0 where it is none."""
+    try:
+        return max(0, int(value or 0))
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def printable(text: str) -> str:
+    r"""Return *text* with what cannot be shown as U+FFFD.
+
+    >>> printable("a\x00b")
+    'a�b'
+    """
+    return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+# What the user's code names is not trusted to be short.
+MAX_TEXT = 200
+
+
+def text(value: object) -> str:
+    """Return *value* as text that is safe to count by and to show."""
+    return "" if value is None else printable(str(value)[:MAX_TEXT])

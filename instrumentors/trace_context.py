@@ -1,0 +1,90 @@
+"""The W3C trace context: what came with a request, and what it hands on to the services it calls.
+
+A request's ids are made for the first call that needs them and kept among its marks, so that a trace kept later has the
+ids that others have seen by then. Inside a span of the user's own OpenTelemetry SDK, that span is handed on instead: a
+span of ours is only there if its request is kept, theirs is what their backend knows.
+
+Source: https://www.w3.org/TR/trace-context/
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+OPEN = "@open"
+SAMPLED = 1
+# Which text in the header X-Force-Trace has the request's trace kept; without it the header does nothing.
+FORCE_VARIABLE = "STAGELENS_FORCE_TRACE"
+
+# Version, trace id, parent id, flags; later versions may add.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+
+class Parent(NamedTuple):
+    """The span a request was made in.
+
+    Args:
+        trace_id: 32 hexadecimal digits.
+        span_id: 16 hexadecimal digits.
+        flags: Bit 0: its trace is being recorded.
+    """
+
+    trace_id: str
+    span_id: str
+    flags: int
+
+
+def parse(traceparent: str) -> Parent | None:
+    """Read a `traceparent`, or return None where it is missing or invalid.
+
+    >>> parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    Parent(trace_id='0af7651916cd43dd8448eb211c80319c', span_id='b7ad6b7169203331', flags=1)
+    """
+    match = _TRACEPARENT.fullmatch(traceparent.strip())
+    if match is None or not match[1].strip("0") or not match[2].strip("0"):
+        return None
+    return Parent(match[1], match[2], int(match[3], 16))
+
+
+def traceparent(marks: list[Any]) -> str:
+    """Return the header for a call out of the request of *marks*; "" where the user does not want any.
+
+    The first call makes the request's ids: in the trace it came with, else in a new one, which counts as sampled, as a
+    new trace of OpenTelemetry's default sampler does.
+    """
+    if not _propagates or marks[0] != OPEN:
+        # A worker that an early request has started goes on in no request at all.
+        return ""
+    theirs = span_of_theirs() if span_of_theirs is not None else None
+    if theirs is not None:
+        return f"00-{theirs.trace_id}-{theirs.span_id}-{theirs.flags:02x}"
+    keys = marks[::3]
+    parent = parent_of({key: marks[3 * keys.index(key) + 1] for key in ("@parent", "@traceparent") if key in keys})
+    if "@trace" not in keys:
+        fresh = os.urandom(24).hex()
+        marks.extend(("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]), 0))
+    # Of two calls at once both may have made ids: all use the first.
+    ids = marks[3 * marks[::3].index("@trace") + 1]
+    return f"00-{ids[0]}-{ids[1]}-{parent.flags if parent else SAMPLED:02x}"
+
+
+def parent_of(facts: dict[str, Any]) -> Parent | None:
+    """Return the span a request with these facts was made in: the user's own around it, or the caller's."""
+    return facts.get("@parent") or parse(str(facts.get("@traceparent", "")))
+
+
+def is_forced(header: str) -> bool:
+    """Say whether the value of `X-Force-Trace` is the one the service was told to obey."""
+    wanted = os.environ.get(FORCE_VARIABLE, "")
+    return bool(wanted) and header == wanted
+
+
+_propagates = "false" not in os.environ.get("STAGELENS_PROPAGATE", "").lower() and (
+    "true" not in os.environ.get("OTEL_SDK_DISABLED", "").lower()
+)
+
+# Returns the valid span of the user's own OpenTelemetry SDK around the caller; None where that SDK is not loaded.
+span_of_theirs: Callable[[], Parent | None] | None = None

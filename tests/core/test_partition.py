@@ -1,0 +1,252 @@
+"""Every instant of a request belongs to exactly one stage, and which one."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from stagelens.core.partition import Interval, partition
+from stagelens.core.stages import ORDER, OVERHEAD
+
+STAGES = ("forward", "preprocess", "tokenize", "queue", "rerank", "answer")
+T0, T1 = 10, 40
+
+intervals = st.tuples(st.sampled_from(STAGES), st.integers(0, 50), st.integers(0, 50))
+
+
+@st.composite
+def programs(draw: st.DrawFn, depth: int = 3, start: int = 0) -> list[Interval]:
+    """What a program leaves behind: stages inside stages, beside each other or at once, in the order they end.
+
+    The clock is coarse, so that many times are equal; what runs in a thread may begin at any time of its parent and
+    outlive it.
+    """
+    recorded: list[Interval] = []
+    now = start
+    for _ in range(draw(st.integers(0, 3))):
+        begun = now + draw(st.integers(0, 4))
+        inside = draw(programs(depth - 1, begun)) if depth else []
+        last = max((end for _, _, end in inside), default=begun)
+        in_thread = draw(st.booleans())
+        ended = begun + draw(st.integers(0, 12)) if in_thread else last + draw(st.integers(0, 4))
+        recorded += [*inside, (draw(st.sampled_from(STAGES)), begun, ended)]
+        now = begun if in_thread else ended
+    return draw(st.permutations(recorded)) if draw(st.booleans()) else recorded
+
+
+requests = st.lists(intervals, max_size=12) | programs()
+
+
+def owner(intervals: list[Interval], instant: int) -> str:
+    """Say who owns *instant*, by the words of the rule: innermost; of those, the one that ends last."""
+    clipped = {(stage, max(start, T0), min(end, T1)) for stage, start, end in intervals if start <= end}
+    active = [item for item in clipped if item[1] <= instant < item[2]]
+    innermost = [item for item in active if not any(_holds(item, other) for other in active)]
+    if not innermost:
+        return OVERHEAD
+    # Stages with the very same times: the one charted first, of the user's own the later name.
+    return max(innermost, key=lambda item: (item[2], -ORDER.get(item[0], len(ORDER)), item[0]))[0]
+
+
+def _holds(outer: Interval, inner: Interval) -> bool:
+    return outer[1] <= inner[1] and inner[2] <= outer[2] and outer[1:] != inner[1:]
+
+
+@given(requests)
+def test_the_parts_add_up_to_the_request_and_none_is_negative(request: list[Interval]) -> None:
+    """Whatever was recorded, the parts are complete and disjoint, in whole nanoseconds."""
+    own = partition(request, T0, T1)
+
+    assert sum(own.values()) == T1 - T0
+    assert all(spent >= 0 for spent in own.values())
+
+
+@given(requests)
+def test_every_instant_belongs_to_the_stage_the_rule_names(request: list[Interval]) -> None:
+    """The sweep gives each instant to the stage that the rule, applied instant by instant, gives it to."""
+    expected = {OVERHEAD: 0}
+    for stage, start, end in request:
+        if start <= end and start <= T1 and end >= T0:
+            expected.setdefault(stage, 0)
+    for instant in range(T0, T1):
+        expected[owner(request, instant)] += 1
+
+    assert partition(request, T0, T1) == expected
+
+
+@given(requests, st.randoms(use_true_random=False))
+def test_the_order_of_recording_does_not_matter(request: list[Interval], rng: random.Random) -> None:
+    """Threads record in any order; the answer is the same."""
+    shuffled = rng.sample(request, len(request))
+
+    assert partition(shuffled, T0, T1) == partition(request, T0, T1)
+
+
+@given(requests, st.integers(-(2**70), 2**70))
+def test_where_the_clock_started_does_not_matter(request: list[Interval], offset: int) -> None:
+    """Only differences of times count, also of times that no float could hold."""
+    moved = [(stage, start + offset, end + offset) for stage, start, end in request]
+
+    assert partition(moved, T0 + offset, T1 + offset) == partition(request, T0, T1)
+
+
+@given(requests)
+def test_a_request_without_duration_is_all_zero(request: list[Interval]) -> None:
+    """Start and end may be the same tick of the clock."""
+    own = partition(request, T0, T0)
+
+    assert set(own.values()) == {0}
+
+
+@given(requests)
+def test_overhead_is_the_time_in_which_nothing_was_recorded(request: list[Interval]) -> None:
+    """Not more and not less, however the stages share the rest."""
+    covered = {instant for _, start, end in request for instant in range(max(start, T0), min(end, T1))}
+
+    assert partition(request, T0, T1)[OVERHEAD] == T1 - T0 - len(covered)
+
+
+@given(requests)
+def test_no_stage_gets_more_than_the_time_it_was_active(request: list[Interval]) -> None:
+    """However often it was recorded, at once or one inside the other."""
+    own = partition(request, T0, T1)
+    for stage in own.keys() - {OVERHEAD}:
+        active = {
+            instant for name, start, end in request if name == stage for instant in range(max(start, T0), min(end, T1))
+        }
+
+        assert own[stage] <= len(active)
+
+
+@given(requests)
+def test_recording_the_same_twice_changes_nothing(request: list[Interval]) -> None:
+    """Two threads, or a stage that calls itself, may leave the very same times."""
+    assert partition(request * 2, T0, T1) == partition(request, T0, T1)
+
+
+@given(requests, st.sampled_from(STAGES))
+def test_a_stage_around_everything_gets_what_was_nobodys(request: list[Interval], around: str) -> None:
+    """It is outermost, so it takes from no other: what was overhead is now its own."""
+    # Of stages that last as long the order of the stages decides.
+    assume(not any(start <= T0 and end >= T1 for _, start, end in request))
+    before = partition(request, T0, T1)
+    after = partition([*request, (around, T0 - 1, T1 + 1)], T0, T1)
+
+    assert after == {**before, around: before.get(around, 0) + before[OVERHEAD], OVERHEAD: 0}
+
+
+def test_of_two_parallel_stages_the_one_that_ends_last_owns_the_overlap() -> None:
+    """The request waited for the later one."""
+    own = partition([("queue", 10, 25), ("forward", 20, 40)], T0, T1)
+
+    assert own == {"overhead": 0, "queue": 10, "forward": 20}
+
+
+def test_a_stage_covered_by_what_runs_inside_it_keeps_nothing_but_its_name() -> None:
+    """A wrapper around the whole of another stage has no time of its own."""
+    own = partition([("preprocess", 10, 40), ("tokenize", 10, 40), ("tokenize", 10, 30), ("forward", 30, 40)], T0, T1)
+
+    assert own["tokenize"] + own["forward"] == T1 - T0
+    assert own["preprocess"] == 0
+
+
+def test_recursion_counts_once() -> None:
+    """A stage inside a stage of the same name adds nothing."""
+    own = partition([("forward", 10, 40), ("forward", 15, 30), ("forward", 20, 25)], T0, T1)
+
+    assert own == {"overhead": 0, "forward": 30}
+
+
+@functools.total_ordering
+class Tick:
+    """A time that counts how often times are compared or reckoned with."""
+
+    operations: ClassVar[int] = 0
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        Tick.operations += 1
+        return self._value == int(other)  # pyright: ignore[reportArgumentType] - a time
+
+    def __lt__(self, other: Any) -> bool:
+        Tick.operations += 1
+        return self._value < int(other)
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __int__(self) -> int:
+        return self._value
+
+    def __neg__(self) -> Tick:
+        Tick.operations += 1
+        return Tick(-self._value)
+
+    def __add__(self, other: Any) -> Tick:
+        Tick.operations += 1
+        return Tick(self._value + int(other))
+
+    def __sub__(self, other: Any) -> Tick:
+        Tick.operations += 1
+        return Tick(self._value - int(other))
+
+    __radd__ = __add__
+
+
+def shuffled(size: int) -> list[tuple[int, int]]:
+    rng = random.Random(size)
+    return [(rng.randrange(2 * size), rng.randrange(2 * size)) for _ in range(size)]
+
+
+SHAPES: dict[str, Callable[[int], list[tuple[int, int]]]] = {
+    "one after the other": lambda size: [(2 * i, 2 * i + 1) for i in range(size)],
+    "backwards": lambda size: [(2 * i, 2 * i + 1) for i in reversed(range(size))],
+    "one inside the other": lambda size: [(i, 2 * size - i) for i in range(size)],
+    "each ends after the one that began before it": lambda size: [(i, size + i) for i in range(size)],
+    "all at once": lambda size: [(0, 2 * size)] * size,
+    "without duration": lambda size: [(size, size)] * size,
+    "one around many": lambda size: [(0, 2 * size), *((2 * i, 2 * i + 1) for i in range(size))],
+    "at random": shuffled,
+}
+
+
+def operations(times: list[tuple[int, int]], size: int) -> int:
+    recorded: list[Any] = [
+        (STAGES[number % len(STAGES)], Tick(start), Tick(end)) for number, (start, end) in enumerate(times)
+    ]
+    Tick.operations = 0
+    t0, t1 = Tick(0), Tick(2 * size)
+    own: dict[str, Any] = partition(recorded, t0, t1)  # pyright: ignore[reportArgumentType] - times that count
+    count = Tick.operations
+
+    assert sum(int(spent) for spent in own.values()) == 2 * size
+
+    return count
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_work_grows_no_faster_than_that_of_a_sort(shape: str) -> None:
+    """Eight times the intervals take eight times the steps, and a little for the logarithm; whatever their shape."""
+    small, large = 256, 2048
+    steps, more_steps = (operations(SHAPES[shape](size), size) for size in (small, large))
+
+    assert more_steps / steps <= 1.1 * (large * math.log2(large)) / (small * math.log2(small))
+
+
+def test_a_hundred_thousand_intervals_take_no_quadratic_time() -> None:
+    """A deep stack and a long row of siblings are both worked off in one sweep (a quadratic one would hit the timeout)."""
+    deep: list[Interval] = [("forward", start, 200_000 - start) for start in range(100_000)]
+    row: list[Interval] = [("queue", 2 * start, 2 * start + 1) for start in range(100_000)]
+
+    own = partition(deep + row, 0, 200_000)
+
+    assert own == {"overhead": 0, "forward": 100_000, "queue": 100_000}

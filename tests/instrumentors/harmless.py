@@ -1,0 +1,273 @@
+"""Instruments libraries in a process of its own and prints as JSON what came of it.
+
+- `harmless.py TRIGGER`: what of that library is patched, and what of it is not as it was. Every attribute of the modules
+  and classes that could be patched is remembered before: no claim of ours about what was patched is trusted.
+- `harmless.py`: what of each library is patched when it is imported after `stagelens.instrument()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+from stagelens.instrumentors.instrumentor import Instrumentor, Patch
+from stagelens.instrumentors.registry import LIBRARIES, instrument
+
+DESCRIPTION: Final = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__")
+KINDS: Final = (
+    inspect.isroutine,
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+    inspect.isclass,
+)
+ABSENT: Final = object()
+PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Place(NamedTuple):
+    """An attribute of a module or class."""
+
+    owner: Any
+    name: str
+
+    @property
+    def attribute(self) -> Any:
+        """What stands there itself, unbound."""
+        return vars(self.owner).get(self.name, ABSENT)
+
+    def __str__(self) -> str:
+        return f"{getattr(self.owner, '__qualname__', self.owner.__name__)}.{self.name}"
+
+
+def looks(place: Place) -> dict[str, Any]:
+    """Return all that a program may ask about a function without calling it."""
+    attribute = place.attribute
+    function = function_in(attribute)
+    return {
+        "type": type(attribute).__name__ if attribute is not function else "",
+        "signature": str(asked(inspect.signature, function)),
+        "source": str(asked(inspect.getsource, function)),
+        # What has no public name is sent to no other process.
+        "pickled": place.name.startswith("_") or asked(is_pickled, function) is True,
+        **{kind.__name__: kind(function) for kind in KINDS},
+        **{name: repr(getattr(function, name, ABSENT)) for name in DESCRIPTION},
+    }
+
+
+def is_pickled(function: Any) -> bool:
+    """Say whether pickle finds it again, by its name."""
+    return pickle.loads(pickle.dumps(function)) is function  # noqa: S301 - made in this very line
+
+
+def asked(question: Callable[[Any], Any], value: Any) -> Any:
+    """Return the answer, or the name of the exception that it is."""
+    try:
+        return question(value)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must be the same with us
+        return type(error).__name__
+
+
+def function_in(attribute: Any) -> Any:
+    """Return the function of a class method or a static method, anything else as it is."""
+    return attribute.__func__ if isinstance(attribute, (classmethod, staticmethod)) else attribute
+
+
+def loaded(instrumentor: Instrumentor) -> list[ModuleType]:
+    """Import all that it may patch, as far as it is installed."""
+    modules: list[ModuleType] = []
+    for name in instrumentor.hooks():
+        with contextlib.suppress(ImportError):
+            modules.append(importlib.import_module(name))
+    return modules
+
+
+def attributes(modules: list[ModuleType]) -> dict[Place, Any]:
+    """Return everything in *modules* and in their packages, in their classes and the bases of these."""
+    packages = {module.__name__.partition(".")[0] for module in modules}
+    around = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
+    owners: dict[int, Any] = {id(module): module for module in around}
+    for module in modules:
+        for value in list(vars(module).values()):
+            if isinstance(value, type):
+                owners |= {id(base): base for base in value.__mro__}
+    # A module's own books, such as the registry of warnings it has given, are not its attributes.
+    return {
+        place: place.attribute
+        for owner in owners.values()
+        for name in list(vars(owner))
+        if not (name.startswith("__") and isinstance(owner, ModuleType))
+        for place in (Place(owner, name),)
+    }
+
+
+def changed(before: dict[Place, Any]) -> list[Place]:
+    """Return where another object stands than *before*."""
+    return [place for place, attribute in before.items() if place.attribute is not attribute]
+
+
+@contextlib.contextmanager
+def unheard(noise: list[str]) -> Generator[None]:
+    """Collect what is printed and warned of."""
+    printed = io.StringIO()
+    with (
+        warnings.catch_warnings(record=True) as warned,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+    ):
+        warnings.simplefilter("always")
+        yield
+    noise += [str(warning.message) for warning in warned]
+    noise += printed.getvalue().splitlines()
+
+
+def refused(original: Any, replacement: Any) -> Iterator[str]:
+    """Yield the ways to call *original* that *replacement* itself, without what it says of itself, does not take."""
+    try:
+        theirs = inspect.signature(original)
+        ours = inspect.signature(replacement, follow_wrapped=False)
+    except (ValueError, TypeError):
+        # Written in C: nothing to compare with.
+        return
+    for way, (args, options) in ways(theirs).items():
+        try:
+            bound = ours.bind(*args, **options)
+        except TypeError as error:
+            yield f"{way}: {error}"
+        else:
+            yield from defaulted(way, bound, theirs)
+
+
+def defaulted(way: str, bound: inspect.BoundArguments, theirs: inspect.Signature) -> Iterator[str]:
+    """Yield the defaults that we would fill in and that are not the library's."""
+    for name, parameter in bound.signature.parameters.items():
+        if name not in bound.arguments and parameter.default is not parameter.empty:
+            default = theirs.parameters[name].default if name in theirs.parameters else ABSENT
+            if default != parameter.default:
+                yield f"{way}: {name} is {parameter.default!r} with us and {default!r} without"
+
+
+def ways(signature: inspect.Signature) -> dict[str, tuple[list[object], dict[str, object]]]:
+    """Return calls: all by position, all by name as far as that goes, and the shortest; the instance is never named."""
+    listed = list(signature.parameters.values())
+    placed = [each for each in listed if each.kind in PLACED]
+    unnamed = [each for each in placed if each.kind is each.POSITIONAL_ONLY or each.name in {"self", "cls"}]
+    named = {each.name: object() for each in placed if each not in unnamed}
+    only_named = {each.name: object() for each in listed if each.kind is each.KEYWORD_ONLY}
+    needed = {each.name for each in listed if each.default is each.empty}
+    return {
+        "by position": ([object() for _ in placed], only_named),
+        "by name": ([object() for _ in unnamed], named | only_named),
+        "without defaults": (
+            [object() for each in placed if each.name in needed],
+            {name: value for name, value in only_named.items() if name in needed},
+        ),
+    }
+
+
+def overridden(place: Place) -> bool:
+    """Say whether a subclass of a patched class may still replace the method, and one that does not inherits ours."""
+    if not isinstance(place.owner, type):
+        return True
+
+    def override() -> None: ...
+
+    replaced = type(place.owner)("Replaced", (place.owner,), {place.name: override})
+    inheriting = type(place.owner)("Inheriting", (place.owner,), {})
+    found = inspect.getattr_static(inheriting, place.name)
+    return inspect.getattr_static(replaced, place.name) is override and found is place.attribute
+
+
+class Examination:
+    """What a library looks like before, with and after its instrumentor.
+
+    Args:
+        trigger: Which of `registry.LIBRARIES`.
+    """
+
+    def __init__(self, trigger: str) -> None:
+        self.noise: list[str] = []
+        library = next(each for each in LIBRARIES if each.trigger == trigger)
+        with unheard(self.noise):
+            self._instrumentor = library.load()()
+        self._modules = loaded(self._instrumentor)
+        self._before = attributes(self._modules)
+        with unheard(self.noise):
+            self._instrumentor.instrument()
+        self._patched = changed(self._before)
+        self.patched = patches(type(self._instrumentor))
+
+    def broken(self) -> dict[str, list[str]]:
+        """Return where which promise is broken; the library is as before then."""
+        with_us = {place: looks(place) for place in self._patched}
+        broken = {
+            "escapes the examination": sorted(set(map(str, self._patched)) ^ set(self.patched)),
+            "refuses a call": [f"{place} {what}" for place in self._patched for what in self._refused(place)],
+            "cannot be overridden": [str(place) for place in self._patched if not overridden(place)],
+            "patched twice": self._twice(),
+            "not restored": self._restored(),
+        }
+        without_us = {place: looks(place) for place in self._patched}
+        broken["looks different"] = [
+            f"{place} {what}"
+            for place in self._patched
+            for what, answer in with_us[place].items()
+            if answer != without_us[place][what]
+        ]
+        self._instrumentor.instrument()
+        broken["not patched again"] = [str(place) for place in set(self._patched) ^ set(changed(self._before))]
+        broken["not restored again"] = self._restored()
+        return {what: where for what, where in broken.items() if where}
+
+    def _refused(self, place: Place) -> Iterator[str]:
+        return refused(function_in(self._before[place]), function_in(place.attribute))
+
+    def _twice(self) -> list[str]:
+        once = attributes(self._modules)
+        for again in (self._instrumentor, type(self._instrumentor)()):
+            again.instrument()
+        return [str(place) for place in changed(once)]
+
+    def _restored(self) -> list[str]:
+        with unheard(self.noise):
+            self._instrumentor.uninstrument()
+        added = attributes(self._modules).keys() - self._before.keys()
+        return [str(place) for place in (*changed(self._before), *added)]
+
+
+def examine(trigger: str) -> dict[str, Any]:
+    """Return what is patched and what is broken in one library."""
+    examination = Examination(trigger)
+    broken = examination.broken()
+    return {"patched": examination.patched, "broken": broken, "noise": examination.noise}
+
+
+def instrument_first() -> dict[str, list[str]]:
+    """Return what is patched of each library."""
+    instrument()
+    patched: dict[str, list[str]] = {}
+    for library in LIBRARIES:
+        importlib.import_module(library.trigger)
+        instrumentor = library.load()
+        loaded(instrumentor())
+        patched[library.trigger] = patches(instrumentor)
+    return patched
+
+
+def patches(instrumentor: type[Instrumentor]) -> list[str]:
+    """Return what it has patched, as it says itself."""
+    own: list[Patch] = vars(instrumentor)["_patches"]
+    return sorted(str(Place(patch.owner, patch.name)) for patch in own)
+
+
+if __name__ == "__main__":
+    json.dump(examine(sys.argv[1]) if sys.argv[1:] else instrument_first(), sys.stdout)

@@ -1,0 +1,197 @@
+"""aiohttp's client as it is used by itself: bodies, headers of every kind, websockets, the server beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from multidict import CIMultiDict, MultiDict
+
+from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Running, Upstream
+
+INSTRUMENTOR = AiohttpClientInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda response: response.read(),
+        lambda response: response.text(),
+        lambda response: response.content.readany(),
+        lambda response: response.content.readexactly(6),
+        lambda response: response.content.readline(),
+        lambda response: anext(response.content.iter_chunked(6)),
+        lambda response: response.content.readchunk(),
+    ],
+)
+def test_the_wait_for_a_body_is_apart(
+    in_a_request: Running, upstream: Upstream, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it is read: the call ends with the headers, and the server holds the body back until it is waited for."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+
+    async def go() -> None:
+        async with aiohttp.ClientSession() as session, session.get(f"{upstream.address}/held") as response:
+            assert len(in_a_request.stages()) == 1
+            reading = asyncio.ensure_future(read(response))
+            await asyncio.sleep(0)
+            upstream.release.set()
+            assert await reading
+
+    asyncio.run(go())
+
+    call, body = in_a_request.stages()
+    assert call[2] <= body[1] < body[2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        dict,
+        CIMultiDict,
+        MultiDict,
+        lambda headers: list(headers.items()),
+        lambda headers: iter(list(headers.items())),
+    ],
+)
+def test_headers_of_every_kind_go_out_and_stay_as_they_are(
+    in_a_request: Running, upstream: Upstream, make: Any
+) -> None:
+    """Mappings, pairs, and pairs that can be read but once."""
+    headers = make({"X-Own": "1"})
+
+    async def go() -> None:
+        async with aiohttp.ClientSession() as session, session.get(f"{upstream.address}/plain", headers=headers):
+            pass
+
+    asyncio.run(go())
+
+    assert upstream.heads[-1]["X-Own"] == "1"
+    assert upstream.traces() == [in_a_request.trace()]
+    assert "traceparent" not in headers
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_a_trace_among_the_headers_of_a_session_stays(upstream: Upstream) -> None:
+    """The user's own comes first, wherever it was set."""
+
+    async def go() -> None:
+        async with (
+            aiohttp.ClientSession(headers={"Traceparent": THEIRS}) as session,
+            session.get(f"{upstream.address}/plain", headers={"X-Own": "1"}),
+        ):
+            pass
+
+    asyncio.run(go())
+
+    assert upstream.traces() == [THEIRS]
+    assert upstream.heads[-1]["X-Own"] == "1"
+
+
+def test_wrong_headers_are_aiohttps_error(in_a_request: Running, upstream: Upstream) -> None:
+    """What it raised before, and the time until then."""
+
+    async def go() -> None:
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(TypeError):
+                await session.get(f"{upstream.address}/plain", headers=1)  # type: ignore[arg-type]
+
+    asyncio.run(go())
+
+    assert in_a_request.names() == ["dependency"]
+
+
+def test_a_wait_that_is_given_up_is_recorded(in_a_request: Running, upstream: Upstream) -> None:
+    """It counts until then, and what is raised goes through."""
+
+    async def go() -> None:
+        async with aiohttp.ClientSession() as session, session.get(f"{upstream.address}/held") as response:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(response.read(), 0.05)
+
+    asyncio.run(go())
+
+    assert in_a_request.names() == ["dependency", "dependency"]
+
+
+def test_the_bodies_of_a_server_are_not_ours(in_a_request: Running) -> None:
+    """A service that reads what its own caller sends waits for no dependency; the call it makes in between is one."""
+    arrived = asyncio.Event()
+    seen: list[list[str]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        arrived.set()
+        before = in_a_request.names()
+        body = await request.read()
+        seen.append([*before, "body", *in_a_request.names()])
+        return web.Response(body=body)
+
+    async def body() -> Any:
+        yield b"first"
+        await arrived.wait()
+        yield b"last"
+
+    async def go() -> bytes:
+        app = web.Application()
+        app.router.add_post("/", handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"http://127.0.0.1:{port}/", data=body()) as response,
+            ):
+                return await response.read()
+        finally:
+            await runner.cleanup()
+
+    assert asyncio.run(go()) == b"firstlast"
+    # The handler runs in the context of the server's task, which was made inside this request.
+    assert seen == [["body"]]
+    assert "dependency" in in_a_request.names()
+
+
+def test_opening_a_websocket_is_a_dependency(in_a_request: Running) -> None:
+    """Its messages are none: a socket that is open for an hour waits for nobody in particular."""
+    traces: list[list[str]] = []
+
+    async def handler(request: web.Request) -> web.WebSocketResponse:
+        traces.append(request.headers.getall("traceparent", []))
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str("hello")
+        await socket.close()
+        return socket
+
+    async def go() -> str:
+        app = web.Application()
+        app.router.add_get("/", handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(f"http://127.0.0.1:{runner.addresses[0][1]}/") as socket,
+            ):
+                return await socket.receive_str()
+        finally:
+            await runner.cleanup()
+
+    assert asyncio.run(go()) == "hello"
+    assert in_a_request.names() == ["dependency"]
+    assert traces == [[in_a_request.trace()]]

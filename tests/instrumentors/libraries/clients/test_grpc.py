@@ -1,0 +1,643 @@
+"""gRPC, sync and aio, against a real server: unary and streamed, blocking and as futures, with interceptors."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import subprocess
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import pytest
+from opentelemetry import trace
+from opentelemetry.instrumentation.grpc import GrpcAioInstrumentorClient, GrpcInstrumentorClient
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import grpc as module
+from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries.grpc import GrpcInstrumentor
+from stagelens.instrumentors.libraries.quiet import quiet
+
+if TYPE_CHECKING:
+    from conftest import Running
+
+INSTRUMENTOR = GrpcInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+# Without types of their own.
+CHANNEL: Any = import_module("grpc._channel")
+CALL: Any = import_module("grpc.aio._call")
+SINGLE_THREADED: str = import_module("grpc.experimental").ChannelOptions.SingleThreadedUnaryStream
+RECEIVE_MESSAGE: Any = CHANNEL.cygrpc.OperationType.receive_message
+EOF: Any = import_module("grpc.aio").EOF
+THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SERVICE = "/stagelens.Test"
+PARTS = [b"one ", b"two ", b"three"]
+
+
+class Server:
+    """What the server was sent, and when it may answer."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.metadata: list[list[tuple[str, str]]] = []
+        self.release = threading.Event()
+
+    def traces(self) -> list[str]:
+        """Return every `traceparent` of the last call."""
+        return [value for key, value in self.metadata[-1] if key == "traceparent"]
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def server() -> Generator[Server]:
+    """Start a gRPC server on the loopback, with a method of each kind."""
+    state = Server()
+
+    def seen(context: Any) -> None:
+        state.metadata.append([(key, value) for key, value in context.invocation_metadata()])
+
+    def unary(request: bytes, context: Any) -> bytes:
+        seen(context)
+        if request == b"fail":
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
+        if request == b"hold":
+            state.release.wait(30)
+        return request
+
+    def stream(request: bytes, context: Any) -> Iterator[bytes]:
+        seen(context)
+        if request == b"hold":
+            state.release.wait(30)
+        yield from PARTS
+        if request == b"fail":
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
+
+    def collect(requests: Iterator[bytes], context: Any) -> bytes:
+        seen(context)
+        return b"".join(requests)
+
+    def echo(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        seen(context)
+        yield from requests
+
+    methods = {
+        "Unary": grpc.unary_unary_rpc_method_handler(unary),
+        "Stream": grpc.unary_stream_rpc_method_handler(stream),
+        "Collect": grpc.stream_unary_rpc_method_handler(collect),
+        "Echo": grpc.stream_stream_rpc_method_handler(echo),
+    }
+    pool = ThreadPoolExecutor(4)
+    real = grpc.server(pool)
+    real.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.lstrip("/"), methods),))
+    state.port = real.add_insecure_port("127.0.0.1:0")
+    real.start()
+    yield state
+    state.release.set()
+    real.stop(None).wait(30)
+    pool.shutdown()
+
+
+@pytest.fixture
+def channel(server: Server) -> Generator[grpc.Channel]:
+    """Open a sync channel."""
+    with grpc.insecure_channel(server.address) as opened:
+        yield opened
+
+
+def _future(call: Any, request: Any, **options: Any) -> Any:
+    return call.future(request, **options).result(30)
+
+
+def _with_call(call: Any, request: Any, **options: Any) -> Any:
+    return call.with_call(request, **options)[0]
+
+
+def _plain(call: Any, request: Any, **options: Any) -> Any:
+    return call(request, **options)
+
+
+@pytest.mark.parametrize("way", [_plain, _with_call, _future])
+@pytest.mark.parametrize(("method", "request_"), [("Unary", b"abc"), ("Collect", [b"a", b"bc"])])
+def test_a_unary_answer_is_a_dependency(  # noqa: PLR0917 - fixtures
+    in_a_request: Running,
+    channel: grpc.Channel,
+    server: Server,
+    until: Callable[..., None],
+    way: Any,
+    method: str,
+    request_: Any,
+) -> None:
+    """Blocking, with the call, and as a future, whose interval ends when the answer is there."""
+    kind = channel.unary_unary if method == "Unary" else channel.stream_unary
+    request = request_ if method == "Unary" else iter(request_)
+    answer = way(kind(f"{SERVICE}/{method}"), request, timeout=30)
+
+    assert answer == b"abc"
+    until(in_a_request.names, "the callback of the future")
+    assert in_a_request.names() == ["dependency"]
+    assert server.traces() == [in_a_request.trace()]
+
+
+@pytest.mark.parametrize("single_threaded", [True, False])
+def test_of_a_stream_each_wait_counts(
+    in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, *, single_threaded: bool
+) -> None:
+    """What the caller does between two messages is its own time."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
+    held: list[int] = []
+    options = [(SINGLE_THREADED, single_threaded)]
+    with grpc.insecure_channel(server.address, options=options) as channel:
+        received: list[bytes] = []
+        for message in channel.unary_stream(f"{SERVICE}/Stream")(b"", timeout=30):
+            received.append(message)
+            held.append(recorder.clock())
+
+    assert received == PARTS
+    # The call itself, the wait for each message, and the one for the end.
+    assert in_a_request.names() == ["dependency"] * 5
+    assert not any(begun <= moment <= ended for moment in held for _, begun, ended in in_a_request.stages())
+    assert server.traces() == [in_a_request.trace()]
+
+
+def test_the_wait_for_the_headers_of_a_stream_is_apart(
+    in_a_request: Running,
+    channel: grpc.Channel,
+    server: Server,
+    until: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first message comes with them; the others are one body, however many there are."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    call: Any = channel.unary_stream(f"{SERVICE}/Stream")(b"hold", timeout=30)
+
+    def release() -> None:
+        until(lambda: RECEIVE_MESSAGE in call._state.due, "the first message to be waited for")
+        server.release.set()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    received = list(call)
+    releasing.join()
+
+    assert received == PARTS
+    assert in_a_request.names() == ["dependency"] * 3
+    begun, headers, body = in_a_request.stages()
+    assert begun[2] <= headers[1] < headers[2] <= body[1] < body[2]
+
+
+def test_a_stream_both_ways(in_a_request: Running, channel: grpc.Channel, server: Server) -> None:
+    """Messages out while messages come in: the waits are those of the reader."""
+    received = list(channel.stream_stream(f"{SERVICE}/Echo")(iter(PARTS), timeout=30))
+
+    assert received == PARTS
+    assert set(in_a_request.names()) == {"dependency"}
+    assert server.traces() == [in_a_request.trace()]
+
+
+@pytest.mark.usefixtures("in_a_request")
+@pytest.mark.parametrize(
+    ("metadata", "sent"),
+    [
+        (None, []),
+        ((), []),
+        ((("x-own", "1"),), [("x-own", "1")]),
+        ([("x-own", "1")], [("x-own", "1")]),
+        (iter([("x-own", "1")]), [("x-own", "1")]),
+    ],
+)
+def test_metadata_of_every_kind_goes_out_and_stays_as_it_is(
+    channel: grpc.Channel, server: Server, metadata: Any, sent: Any
+) -> None:
+    """By keyword and by position, the trace goes beside it, once."""
+    before = "" if isinstance(metadata, Iterator) else repr(metadata)
+    call: Any = channel.unary_unary(f"{SERVICE}/Unary")
+    call(b"", 30, metadata)
+
+    assert [pair for pair in server.metadata[-1] if pair[0].startswith("x-")] == sent
+    assert len(server.traces()) == 1
+    assert not before or repr(metadata) == before
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_a_trace_of_the_users_stays(channel: grpc.Channel, server: Server) -> None:
+    """Whoever sets it knows better."""
+    channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30, metadata=(("traceparent", THEIRS),))
+
+    assert server.traces() == [THEIRS]
+
+
+def test_outside_a_request_a_call_is_as_it_was(
+    finished: deque[recorder.Record], channel: grpc.Channel, server: Server
+) -> None:
+    """Nothing is recorded and nothing sent along."""
+    call = channel.unary_unary(f"{SERVICE}/Unary")
+
+    assert [call(b"a"), call.future(b"b").result(30)] == [b"a", b"b"]
+    assert list(channel.unary_stream(f"{SERVICE}/Stream")(b"")) == PARTS
+    assert list(finished) == []
+    assert server.traces() == []
+
+
+def test_below_a_library_that_times_its_own_calls_nothing_is_recorded(
+    in_a_request: Running, channel: grpc.Channel, server: Server
+) -> None:
+    """The time belongs to the library above, and so does the metadata."""
+    token = quiet()
+    channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30)
+    recorder.end(token)
+
+    assert in_a_request.names() == []
+    assert server.traces() == []
+
+
+@pytest.mark.parametrize("way", [_plain, _with_call, _future])
+def test_an_error_is_grpcs_own_and_its_time_counts(
+    in_a_request: Running, channel: grpc.Channel, until: Callable[..., None], way: Any
+) -> None:
+    """Answered with an error, and out of time."""
+    call = channel.unary_unary(f"{SERVICE}/Unary")
+    with pytest.raises(grpc.RpcError) as refused:
+        way(call, b"fail", timeout=30)
+    with pytest.raises(grpc.RpcError) as late:
+        way(call, b"hold", timeout=0.05)
+
+    codes = [error.value.code() for error in (refused, late)]
+    assert codes == [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DEADLINE_EXCEEDED]
+    until(lambda: len(in_a_request.names()) == 2, "the callbacks of the futures")
+
+
+def test_a_cancelled_future_is_recorded(
+    in_a_request: Running, channel: grpc.Channel, until: Callable[..., None]
+) -> None:
+    """Its interval ends with the cancellation."""
+    call = channel.unary_unary(f"{SERVICE}/Unary").future(b"hold", timeout=30)
+    assert call.cancel()
+
+    with pytest.raises(grpc.FutureCancelledError):
+        call.result(30)
+    until(in_a_request.names, "the callback of the future")
+
+
+def test_a_future_that_nobody_keeps_is_cancelled(
+    in_a_request: Running, channel: grpc.Channel, until: Callable[..., None]
+) -> None:
+    """We hold no reference to it: as before, it ends when the caller lets it go."""
+    call = channel.unary_unary(f"{SERVICE}/Unary").future(b"hold", timeout=30)
+    kept = weakref.ref(call)
+    del call
+
+    until(lambda: kept() is None, "the future to go")
+    until(in_a_request.names, "its cancellation")
+
+
+def test_a_closed_channel_is_grpcs_error(in_a_request: Running, server: Server) -> None:
+    """A call that never begins raises what it raised before."""
+    channel = grpc.insecure_channel(server.address)
+    call = channel.unary_unary(f"{SERVICE}/Unary")
+    channel.close()
+
+    with pytest.raises(ValueError, match="losed"):
+        call(b"")
+    with pytest.raises(ValueError, match="losed"):
+        call.future(b"")
+    assert in_a_request.names() == ["dependency"] * 2
+
+
+def test_a_stream_that_fails_ends_with_its_error(in_a_request: Running, channel: grpc.Channel) -> None:
+    """After the messages that came."""
+    received: list[bytes] = []
+    with pytest.raises(grpc.RpcError) as error:
+        received.extend(channel.unary_stream(f"{SERVICE}/Stream")(b"fail", timeout=30))
+
+    assert error.value.code() is grpc.StatusCode.NOT_FOUND
+    assert set(in_a_request.names()) == {"dependency"}
+
+
+class Metadatum(grpc.UnaryUnaryClientInterceptor):
+    """An interceptor of the user's own, which sets the trace."""
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        """Continue with a trace."""
+        details = client_call_details._replace(metadata=[("traceparent", THEIRS)])
+        return continuation(details, request)
+
+
+def test_below_interceptors_their_metadata_is_seen(in_a_request: Running, server: Server) -> None:
+    """One call, one trace: the one the interceptor has set."""
+    with grpc.insecure_channel(server.address) as plain:
+        answer = grpc.intercept_channel(plain, Metadatum()).unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
+
+    assert answer == b"abc"
+    assert server.traces() == [THEIRS]
+    assert in_a_request.names() == ["dependency"]
+
+
+def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR0917 - fixtures
+    in_a_request: Running,
+    channel: grpc.Channel,
+    server: Server,
+    reported: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A call we cannot give a trace is made, and timed, all the same."""
+
+    def broken(_: Any) -> str:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(recorder, "traceparent", broken)
+    call = channel.unary_unary(f"{SERVICE}/Unary")
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        answers = [call(b"abc", metadata=(("x-own", "1"),)) for _ in range(2)]
+
+    assert answers == [b"abc"] * 2
+    assert ("x-own", "1") in server.metadata[-1]
+    assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
+    assert in_a_request.names() == ["dependency"] * 2
+
+
+def test_a_future_whose_end_we_cannot_learn_is_the_users_all_the_same(
+    channel: grpc.Channel, in_a_request: Running, reported: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reported, and the answer comes through."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(module, "_when_done", broken)
+    call = channel.unary_unary(f"{SERVICE}/Unary").future(b"abc", timeout=30)
+
+    assert call.result(30) == b"abc"
+    assert len(reported) == 1
+    assert in_a_request.names() == []
+
+
+def test_two_requests_at_once_never_mix(
+    finished: deque[recorder.Record], channel: grpc.Channel, server: Server
+) -> None:
+    """Each has its own call among its marks and its own trace on the wire."""
+    together = threading.Barrier(2, timeout=30)
+    call = channel.unary_unary(f"{SERVICE}/Unary")
+
+    def serve() -> None:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        together.wait()
+        call(b"", metadata=(("x-whose", recorder.traceparent(marks)),), timeout=30)
+        recorder.end(token)
+        recorder.finish(marks, marks[1], recorder.clock())
+
+    threads = [threading.Thread(target=copy_context().run, args=(serve,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert [dict(pairs)["traceparent"] for pairs in server.metadata] == [
+        dict(pairs)["x-whose"] for pairs in server.metadata
+    ]
+    assert len({dict(pairs)["x-whose"] for pairs in server.metadata}) == 2
+    assert [marks[3::3].count("dependency") for marks, *_ in finished] == [1, 1]
+
+
+def aio(server: Server, use: Callable[[grpc.aio.Channel], Any], *interceptors: Any) -> Any:
+    """Run *use* with an aio channel."""
+
+    async def go() -> Any:
+        async with grpc.aio.insecure_channel(server.address, interceptors=interceptors) as channel:
+            return await use(channel)
+
+    return asyncio.run(go())
+
+
+def test_an_awaited_answer_is_a_dependency(in_a_request: Running, server: Server) -> None:
+    """From the call until it is done, with the trace beside the user's metadata, which stays as it is."""
+    metadata = grpc.aio.Metadata(("x-own", "1"))
+
+    async def use(channel: grpc.aio.Channel) -> Any:
+        call: Any = channel.unary_unary(f"{SERVICE}/Unary")(b"abc", metadata=metadata, timeout=30)
+        assert type(call) is CALL.UnaryUnaryCall
+        return await call
+
+    assert aio(server, use) == b"abc"
+    assert in_a_request.names() == ["dependency"]
+    assert server.traces() == [in_a_request.trace()]
+    assert ("x-own", "1") in server.metadata[-1]
+    assert list(metadata) == [("x-own", "1")]
+
+
+def test_an_awaited_answer_to_a_stream_is_a_dependency(in_a_request: Running, server: Server) -> None:
+    """Handed over as an iterator, or written message by message."""
+
+    async def use(channel: grpc.aio.Channel) -> list[Any]:
+        method = channel.stream_unary(f"{SERVICE}/Collect")
+        written = method(timeout=30)
+        await written.write(b"abc")
+        await written.done_writing()
+        return [await method(iter([b"a", b"bc"]), timeout=30), await written]
+
+    assert aio(server, use) == [b"abc", b"abc"]
+    assert in_a_request.names() == ["dependency"] * 2
+    assert server.traces() == [in_a_request.trace()]
+
+
+@pytest.mark.parametrize("style", ["iterate", "read"])
+@pytest.mark.parametrize("method", ["Stream", "Echo"])
+def test_of_an_async_stream_each_wait_counts(
+    in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, style: str, method: str
+) -> None:
+    """The first message with the headers, the others as the body."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+
+    async def use(channel: grpc.aio.Channel) -> list[Any]:
+        if method == "Stream":
+            call: Any = channel.unary_stream(f"{SERVICE}/Stream")(b"", timeout=30)
+        else:
+            call = channel.stream_stream(f"{SERVICE}/Echo")(iter(PARTS), timeout=30)
+        if style == "iterate":
+            return [message async for message in call]
+        received: list[Any] = []
+        while (message := await call.read()) is not EOF:
+            received.append(message)
+        return received
+
+    assert aio(server, use) == PARTS
+    assert in_a_request.names()[0] == "dependency"
+    assert set(in_a_request.names()) == {"dependency"}
+    assert server.traces() == [in_a_request.trace()]
+
+
+def test_async_errors_are_grpcs_own(in_a_request: Running, server: Server) -> None:
+    """Answered with an error, out of time, cancelled: each counts until then."""
+
+    async def use(channel: grpc.aio.Channel) -> None:
+        method = channel.unary_unary(f"{SERVICE}/Unary")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await method(b"fail", timeout=30)
+        with pytest.raises(grpc.aio.AioRpcError) as late:
+            await method(b"hold", timeout=0.05)
+        call: Any = method(b"hold", timeout=30)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+    aio(server, use)
+
+    assert in_a_request.names() == ["dependency"] * 3
+
+
+class AioMetadatum(grpc.aio.UnaryUnaryClientInterceptor):
+    """An interceptor of the user's own, which sets the trace."""
+
+    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        """Continue with a trace."""
+        details = client_call_details._replace(metadata=grpc.aio.Metadata(("traceparent", THEIRS)))
+        return await continuation(details, request)
+
+
+def test_below_async_interceptors_their_metadata_is_seen(in_a_request: Running, server: Server) -> None:
+    """One call, one trace: the one the interceptor has set."""
+
+    async def use(channel: grpc.aio.Channel) -> Any:
+        return await channel.unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
+
+    assert aio(server, use, AioMetadatum()) == b"abc"
+    assert server.traces() == [THEIRS]
+    assert in_a_request.names() == ["dependency"]
+
+
+def test_outside_a_request_an_async_call_is_as_it_was(finished: deque[recorder.Record], server: Server) -> None:
+    """Nothing is recorded and nothing sent along."""
+
+    async def use(channel: grpc.aio.Channel) -> list[Any]:
+        stream = channel.unary_stream(f"{SERVICE}/Stream")(b"")
+        return [await channel.unary_unary(f"{SERVICE}/Unary")(b"abc"), [part async for part in stream]]
+
+    assert aio(server, use) == [b"abc", PARTS]
+    assert list(finished) == []
+    assert server.traces() == []
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_beside_opentelemetry_neither_spans_nor_stages_double(
+    in_a_request: Running,
+    server: Server,
+    instrumented: Instrumentor,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    ours_first: bool,
+    is_async: bool,
+) -> None:
+    """Both orders: one span of theirs, one interval of ours, and one trace on the wire, which names their span."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    # The sync module takes no provider but the global one.
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    theirs: Any = GrpcAioInstrumentorClient() if is_async else GrpcInstrumentorClient()
+    if not ours_first:
+        instrumented.uninstrument()
+    theirs.instrument(tracer_provider=provider)
+    instrumented.instrument()
+
+    async def use(channel: grpc.aio.Channel) -> Any:
+        return await channel.unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
+
+    try:
+        if is_async:
+            answer = aio(server, use)
+        else:
+            with grpc.insecure_channel(server.address) as channel:
+                answer = channel.unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
+    finally:
+        theirs.uninstrument()
+        provider.shutdown()
+
+    assert answer == b"abc"
+    assert in_a_request.names() == ["dependency"]
+    span: Any
+    (span,) = exporter.get_finished_spans()
+    assert [trace[:-3] for trace in server.traces()] == [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"]
+
+
+PATCHED = [
+    *(
+        (getattr(CHANNEL, f"_{kind}MultiCallable"), name)
+        for kind in ("UnaryUnary", "StreamUnary")
+        for name in ("__call__", "with_call", "future")
+    ),
+    (CHANNEL._UnaryStreamMultiCallable, "__call__"),
+    (CHANNEL._SingleThreadedUnaryStreamMultiCallable, "__call__"),
+    (CHANNEL._StreamStreamMultiCallable, "__call__"),
+    (CHANNEL._MultiThreadedRendezvous, "_next"),
+    (CHANNEL._SingleThreadedRendezvous, "_next"),
+    (CALL.Call, "__init__"),
+    (CALL._StreamResponseMixin, "_read"),
+]
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Every attribute is again the object it was, and had its signature meanwhile."""
+    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
+    signatures = [inspect.signature(vars(owner)[name]) for owner, name in PATCHED]
+    instrumented.uninstrument()
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+    assert [inspect.signature(original) for original in originals] == signatures
+
+
+def test_instrumenting_twice_doubles_nothing(
+    in_a_request: Running, channel: grpc.Channel, server: Server, instrumented: Instrumentor
+) -> None:
+    """A second call, on another instance, finds everything patched."""
+    instrumented.instrument()
+    GrpcInstrumentor().instrument()
+    channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30)
+
+    assert in_a_request.names() == ["dependency"]
+    assert len(server.traces()) == 1
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import grpc._channel, grpc.aio; stagelens.instrument()",
+        "from grpc import insecure_channel; stagelens.instrument(); import grpc._channel, grpc.aio",
+        "stagelens.instrument(); assert 'grpc' not in sys.modules; import grpc._channel, grpc.aio",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before or after, the library is patched; instrumenting imports nothing."""
+    code = (
+        f"import sys, stagelens; {order}; print(grpc._channel._UnaryUnaryMultiCallable.__call__.__wrapped__.__module__,"
+        " grpc.aio._call.Call.__init__.__wrapped__.__module__)"
+    )
+
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.split() == ["grpc._channel", "grpc.aio._call"]

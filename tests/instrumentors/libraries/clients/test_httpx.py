@@ -1,0 +1,234 @@
+"""httpx and httpx2 as they are used by themselves: streams, transports, authentication, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import httpx2
+import pytest
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Running, Upstream
+
+INSTRUMENTOR = HttpxInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+BODY = b"one two three"
+
+
+@pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
+def module(request: pytest.FixtureRequest) -> Any:
+    """Run the test with both."""
+    return request.param
+
+
+def test_a_call_that_reads_its_body_encloses_it(
+    module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call's own time is the wait for the headers; what lies inside is the body."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    with module.Client() as client:
+        answer = client.get(f"{upstream.address}/parts")
+
+    assert answer.content == BODY
+    body, call = in_a_request.stages()
+    assert call[1] < body[1] < body[2] < call[2]
+
+
+def test_a_stream_is_read_after_the_call(
+    module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ends with the headers; what the caller does between two parts is its own time."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
+    with module.Client() as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+        before = len(in_a_request.stages())
+        held = [recorder.clock() for _ in answer.iter_raw()]
+
+    call, *reads = in_a_request.stages()
+    assert before == 1
+    assert len(held) >= 1
+    assert all(call[2] <= begun for _, begun, _ in reads)
+    assert not any(begun <= moment <= ended for moment in held for _, begun, ended in reads)
+
+
+def test_an_async_stream_is_read_after_the_call(
+    module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same with an async client."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
+
+    async def go() -> list[int]:
+        async with module.AsyncClient() as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+            return [recorder.clock() async for _ in answer.aiter_bytes()]
+
+    held = asyncio.run(go())
+
+    call, *reads = in_a_request.stages()
+    assert len(held) >= 1
+    assert all(call[2] <= begun for _, begun, _ in reads)
+    assert not any(begun <= moment <= ended for moment in held for _, begun, ended in reads)
+
+
+def test_a_stream_may_be_left(module: Any, in_a_request: Running, upstream: Upstream) -> None:
+    """Sync or async, after the first part: the connection is released as before."""
+
+    async def go() -> None:
+        async with module.AsyncClient() as client:
+            async with client.stream("GET", f"{upstream.address}/parts") as answer:
+                async for _ in answer.aiter_raw():
+                    break
+            assert (await client.get(f"{upstream.address}/plain")).content == b"answer"
+
+    asyncio.run(go())
+    with module.Client() as client:
+        with client.stream("GET", f"{upstream.address}/parts") as answer:
+            assert next(answer.iter_raw())
+        assert client.get(f"{upstream.address}/plain").content == b"answer"
+
+    assert set(in_a_request.names()) == {"dependency"}
+
+
+def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstream: Upstream) -> None:
+    """Whoever closes it, throws into it or asks what it is finds what it was."""
+
+    async def go() -> None:
+        async with module.AsyncClient() as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+            parts = aiter(answer.stream)
+            assert isinstance(parts, AsyncGenerator)
+            await anext(parts)
+            with suppress(LookupError):
+                await parts.athrow(LookupError())
+            await parts.aclose()
+
+    asyncio.run(go())
+    with module.Client() as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+        parts = iter(answer.stream)
+        assert isinstance(parts, Generator)
+        assert next(parts)
+        with pytest.raises(LookupError, match="mine"):
+            parts.throw(LookupError("mine"))
+        parts.close()
+
+    assert in_a_request.names()
+
+
+def test_a_request_of_the_users_stays_as_it_is(module: Any, in_a_request: Running, upstream: Upstream) -> None:
+    """The trace goes out, and is not found in what the user may send again; the answer names the user's object."""
+    with module.Client() as client:
+        request = client.build_request("POST", f"{upstream.address}/plain", content=b"body", headers={"X-Own": "1"})
+        request.method = "GET"
+        headers = request.headers
+        answer = client.send(request)
+
+    assert upstream.traces() == [in_a_request.trace()]
+    assert upstream.heads[-1]["X-Own"] == "1"
+    assert answer.request is request
+    assert request.headers is headers
+    assert "traceparent" not in headers
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_an_error_names_the_request_of_the_user(module: Any, upstream: Upstream) -> None:
+    """As before: it is the object that was sent."""
+    upstream.release.clear()
+    with module.Client(timeout=0.05) as client:
+        request = client.build_request("GET", f"{upstream.address}/held")
+        with pytest.raises(module.ReadTimeout) as reading:
+            client.send(request)
+    with (
+        module.Client(transport=module.MockTransport(_refuse(module))) as refused,
+        pytest.raises(module.ConnectError) as connecting,
+    ):
+        refused.send(request)
+
+    assert reading.value.request is request
+    assert connecting.value.request is request
+
+
+def _refuse(module: Any) -> Any:
+    def handler(_: Any) -> Any:
+        message = "refused"
+        raise module.ConnectError(message)
+
+    return handler
+
+
+def test_a_transport_of_the_users_own_counts(module: Any, in_a_request: Running) -> None:
+    """Sync and async: patched is the client, whatever carries its requests."""
+    seen: list[list[str]] = []
+
+    def handler(request: Any) -> Any:
+        seen.append(request.headers.get_list("traceparent"))
+        return module.Response(200, content=b"answer")
+
+    async def go() -> None:
+        async with module.AsyncClient(transport=module.MockTransport(handler)) as client:
+            await client.get("http://service/")
+
+    with module.Client(transport=module.MockTransport(handler)) as client:
+        client.get("http://service/")
+    asyncio.run(go())
+
+    assert seen == [[in_a_request.trace()]] * 2
+    assert set(in_a_request.names()) == {"dependency"}
+
+
+def test_an_authentication_belongs_to_the_call(module: Any, in_a_request: Running, upstream: Upstream) -> None:
+    """Its requests carry the trace as well, and what it adds to a request of the user stays there."""
+
+    class Twice(module.Auth):
+        def auth_flow(self, request: Any) -> Any:
+            yield module.Request("GET", f"{upstream.address}/plain")
+            request.headers["X-Token"] = "secret"
+            yield request
+
+    with module.Client(auth=Twice()) as client:
+        request = client.build_request("GET", f"{upstream.address}/plain")
+        client.send(request)
+
+    assert [len(head.get_all("traceparent", [])) for head in upstream.heads] == [1, 1]
+    assert request.headers["X-Token"] == "secret"
+    assert set(in_a_request.names()) == {"dependency"}
+
+
+def test_a_cancelled_call_is_recorded(
+    module: Any, in_a_request: Running, upstream: Upstream, until: Callable[..., None]
+) -> None:
+    """The wait counts up to the cancellation, which goes through."""
+
+    async def go() -> None:
+        async with module.AsyncClient() as client:
+            task = asyncio.create_task(client.get(f"{upstream.address}/held"))
+            await asyncio.to_thread(until, lambda: upstream.heads, "the server to be called")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(go())
+
+    assert in_a_request.names()[-1] == "dependency"
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_answers_are_pickled_and_clients_derived_from(module: Any, upstream: Upstream) -> None:
+    """As they were before."""
+
+    class Client(module.Client):
+        def send(self, request: Any, **options: Any) -> Any:
+            request.headers["X-Own"] = "1"
+            return super().send(request, **options)
+
+    with Client() as client:
+        answer = client.get(f"{upstream.address}/plain")
+
+    assert upstream.heads[-1]["X-Own"] == "1"
+    assert pickle.loads(pickle.dumps(answer)).content == b"answer"  # noqa: S301 - our own bytes

@@ -1,0 +1,121 @@
+"""requests as it is used by itself: redirects, streams, adapters, prepared requests."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+from requests.adapters import BaseAdapter
+
+from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
+from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+
+if TYPE_CHECKING:
+    from conftest import Running, Upstream
+
+INSTRUMENTOR = RequestsInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented", "with_urllib3")
+
+
+@pytest.fixture
+def with_urllib3() -> Generator[None]:
+    """Instrument what requests stands on, as `stagelens.instrument` does."""
+    Urllib3Instrumentor().instrument()
+    yield
+    Urllib3Instrumentor().uninstrument()
+
+
+def test_a_call_encloses_what_urllib3_did(
+    in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for the headers, and after it the body, inside the call."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    answer = requests.get(f"{upstream.address}/parts", timeout=30)
+
+    assert answer.content == b"one two three"
+    headers, body, call = in_a_request.stages()
+    assert call[1] < headers[1] < headers[2] <= body[1] < body[2] < call[2]
+
+
+def test_a_stream_is_read_after_the_call(
+    in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `stream=True` the call ends with the headers, while the server still holds the body back."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    with requests.get(f"{upstream.address}/held", stream=True, timeout=30) as answer:
+        held = in_a_request.stages()
+        threading.Timer(0.05, upstream.release.set).start()
+        assert b"".join(answer.iter_content(3)) == b"answer"
+
+    assert len(held) == 2
+    (body,) = in_a_request.stages()[2:]
+    assert max(ended for _, _, ended in held) <= body[1]
+
+
+def test_an_adapter_that_is_not_urllib3_counts(in_a_request: Running) -> None:
+    """Whatever fetches the answer, the caller waits for it."""
+
+    class Local(BaseAdapter):
+        def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:
+            answer = requests.Response()
+            answer.status_code = 200
+            answer.request = request
+            answer.raw = io.BytesIO(b"local")
+            return answer
+
+        def close(self) -> None:
+            """Hold nothing open."""
+
+    with requests.Session() as session:
+        session.mount("local://", Local())
+        answer = session.get("local://here")
+
+    assert answer.content == b"local"
+    assert in_a_request.names() == ["dependency"]
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_a_prepared_request_stays_as_it_is(upstream: Upstream) -> None:
+    """The trace goes out, and is not found in what the user may send again."""
+    with requests.Session() as session:
+        prepared = session.prepare_request(requests.Request("GET", f"{upstream.address}/plain"))
+        answer = session.send(prepared)
+
+    assert len(upstream.traces()) == 1
+    assert answer.request is prepared
+    assert "traceparent" not in prepared.headers
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_sessions_and_answers_are_pickled_and_derived_from(upstream: Upstream) -> None:
+    """As they were before."""
+
+    class Session(requests.Session):
+        def send(self, request: Any, **options: Any) -> requests.Response:
+            options["timeout"] = 30
+            return super().send(request, **options)
+
+    with Session() as session:
+        answer = session.get(f"{upstream.address}/plain")
+
+    assert pickle.loads(pickle.dumps(answer)).content == b"answer"  # noqa: S301 - our own bytes
+    assert isinstance(pickle.loads(pickle.dumps(requests.Session())), requests.Session)  # noqa: S301
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_requests_that_never_touch_urllib3s_patches_still_send_one_trace(upstream: Upstream) -> None:
+    """A proxy, an authentication or a hook sends more calls: each has one."""
+
+    def once_more(answer: requests.Response, **options: Any) -> None:
+        if len(upstream.heads) < 2:
+            answer.connection.send(answer.request, **options).close()
+
+    requests.get(f"{upstream.address}/plain", hooks={"response": once_more}, timeout=30)
+
+    assert [len(head.get_all("traceparent", [])) for head in upstream.heads] == [1, 1]

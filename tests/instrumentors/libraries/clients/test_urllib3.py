@@ -1,0 +1,137 @@
+"""urllib3 as it is used by itself: bodies in every way there is to read them, retries, headers of the pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import urllib3
+from urllib3.util import parse_url
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+
+if TYPE_CHECKING:
+    from conftest import Running, Upstream
+
+INSTRUMENTOR = Urllib3Instrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+BODY = b"one two three"
+THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_a_call_that_reads_its_body_encloses_it(in_a_request: Running, upstream: Upstream) -> None:
+    """The call's own time is the wait for the headers; what lies inside is the body."""
+    with urllib3.PoolManager() as pool:
+        response = pool.request("GET", f"{upstream.address}/plain")
+
+    assert response.data == b"answer"
+    body, call = in_a_request.stages()
+    assert call[1] < body[1] <= body[2] < call[2]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda response: response.read(),
+        lambda response: b"".join(response.stream(4)),
+        lambda response: b"".join(response.stream()),
+        lambda response: b"".join(response.read_chunked()),
+        lambda response: response.read(7) + response.read(6),
+        lambda response: response.data,
+        lambda response: b"".join(iter(lambda: response.read1(5), b"")),
+    ],
+)
+def test_a_body_read_later_is_apart(
+    in_a_request: Running, upstream: Upstream, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it is read: once the headers are there the call is over, and the reads are one more interval."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    with urllib3.PoolManager() as pool:
+        response = pool.request("GET", f"{upstream.address}/parts", preload_content=False)
+        assert len(in_a_request.stages()) == 1
+        assert read(response) == BODY
+        response.release_conn()
+
+    call, body = in_a_request.stages()
+    assert call[2] <= body[1] <= body[2]
+
+
+def test_what_the_caller_does_between_two_reads_is_its_own(
+    in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read ends before the caller has the part, and the next begins when it asks again."""
+    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
+    with urllib3.PoolManager() as pool:
+        response = pool.request("GET", f"{upstream.address}/parts", preload_content=False)
+        held = [recorder.clock() for _ in response.stream()]
+        response.release_conn()
+
+    reads = in_a_request.stages()[1:]
+    assert len(held) == 3
+    assert not any(begun <= moment <= ended for moment in held for _, begun, ended in reads)
+
+
+def test_retries_are_one_call(in_a_request: Running, upstream: Upstream) -> None:
+    """The server hangs up once: both tries carry the trace, and are one interval."""
+    with urllib3.PoolManager() as pool:
+        response = pool.request("GET", f"{upstream.address}/flaky", retries=1, preload_content=False)
+        assert response.read() == b"answer"
+
+    trace = in_a_request.trace()
+    assert in_a_request.names() == ["dependency", "dependency"]
+    assert [head.get_all("traceparent") for head in upstream.heads] == [[trace], [trace]]
+
+
+def test_a_call_after_one_that_failed_is_recorded(in_a_request: Running, upstream: Upstream) -> None:
+    """Whatever ends a call, the next one is a call of its own."""
+    with urllib3.PoolManager() as pool:
+        with pytest.raises(urllib3.exceptions.MaxRetryError):
+            pool.request("GET", f"{upstream.address}/redirect", redirect=True, retries=urllib3.Retry(redirect=0))
+        before = in_a_request.calls()
+        pool.request("GET", f"{upstream.address}/plain")
+
+    assert in_a_request.calls() == before + 1
+
+
+@pytest.mark.usefixtures("in_a_request")
+@pytest.mark.parametrize("headers", [{"X-Own": "1"}, urllib3.HTTPHeaderDict({"X-Own": "1"})])
+def test_the_headers_of_a_pool_are_sent_and_stay_as_they_are(upstream: Upstream, headers: Any) -> None:
+    """Without headers for the call those of the pool go out, with the trace beside them."""
+    before = dict(headers)
+    with urllib3.PoolManager(headers=headers) as pool:
+        pool.request("GET", f"{upstream.address}/plain")
+
+    assert upstream.heads[-1]["X-Own"] == "1"
+    assert len(upstream.traces()) == 1
+    assert dict(headers) == before
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_a_trace_among_the_headers_of_a_pool_stays(upstream: Upstream) -> None:
+    """The user's own comes first, wherever it was set."""
+    with urllib3.PoolManager(headers={"Traceparent": THEIRS}) as pool:
+        pool.request("GET", f"{upstream.address}/plain")
+
+    assert upstream.traces() == [THEIRS]
+
+
+def test_a_pool_of_the_users_own_class_works(in_a_request: Running, upstream: Upstream) -> None:
+    """A subclass that overrides the call still reaches it."""
+
+    class Pool(urllib3.HTTPConnectionPool):
+        calls = 0
+
+        def urlopen(self, *args: Any, **options: Any) -> Any:
+            self.calls += 1
+            return super().urlopen(*args, **options)
+
+    address = parse_url(upstream.address)
+    with Pool(str(address.host), address.port) as pool:
+        pool.urlopen("GET", "/plain")
+        pool.urlopen(method="GET", url="/plain", headers={}, body=None)
+
+    assert pool.calls == 2
+    assert in_a_request.calls() == 2

@@ -1,0 +1,541 @@
+"""aiohttp's server: what is counted as a request, what as which stage, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp.streams
+import aiohttp.web
+import aiohttp.web_fileresponse
+import aiohttp.web_protocol
+import aiohttp.web_request
+import aiohttp.web_response
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestClient, TestServer
+from opentelemetry import trace
+from opentelemetry.instrumentation.aiohttp_server import AioHttpServerInstrumentor as TheirInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import aiohttp_server as module
+from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = AioHttpServerInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+PATCHED: list[tuple[Any, str]] = [
+    (aiohttp.web_protocol.RequestHandler, "_handle_request"),
+    (aiohttp.web_request.BaseRequest, "json"),
+    (aiohttp.web_request.BaseRequest, "post"),
+    (aiohttp.web_response.StreamResponse, "write"),
+    (aiohttp.web_response.StreamResponse, "write_eof"),
+    (aiohttp.web_response.Response, "write_eof"),
+    (aiohttp.web_response.Response, "__init__"),
+    (aiohttp.web_response, "json_response"),
+    (aiohttp.web_fileresponse.FileResponse, "_sendfile"),
+    (aiohttp.streams.StreamReader, "_wait"),
+    (aiohttp.web, "json_response"),
+]
+TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Client = TestClient[web.Request, web.Application]
+
+
+async def item(request: web.Request) -> web.Response:
+    return web.json_response({"item": request.match_info["item"]})
+
+
+def application(*routes: tuple[str, str, Handler]) -> web.Application:
+    """One application with these routes."""
+    app = web.Application()
+    app.add_routes([web.route(method, path, handler) for method, path, handler in routes])
+    return app
+
+
+def serving(app: web.Application, drive: Callable[[Client], Awaitable[Any]], **options: Any) -> Any:
+    """Serve *app* on a socket, and return what *drive* does with a client of it."""
+
+    async def go() -> Any:
+        async with asyncio.timeout(60), TestClient(TestServer(app), **options) as client:
+            return await drive(client)
+
+    return asyncio.run(go())
+
+
+def ask(app: web.Application, method: str, path: str, **options: Any) -> tuple[int, bytes]:
+    """Send one request."""
+
+    async def drive(client: Client) -> tuple[int, bytes]:
+        async with client.request(method, path, **options) as answer:
+            return answer.status, await answer.read()
+
+    return serving(app, drive)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what the server brings about; `serving` sets the deadline."""
+    while not condition():  # noqa: ASYNC110 - it has no event to await
+        await asyncio.sleep(0.001)
+
+
+def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished) -> None:
+    """Inner applications contribute their prefix as written."""
+    outer = application()
+    outer.add_subapp("/shop/", application(("GET", "/items/{item}", item)))
+    answer = ask(outer, "GET", "/shop/items/42?secret=1", headers={"traceparent": TRACEPARENT})
+
+    assert answer == (200, b'{"item": "42"}')
+    ((_, t0, t1, *outcome),) = finished
+    assert outcome == ["/shop/items/{item}", "", 200, "server"]
+    assert t1 > t0
+    assert finished.facts() == {"@method": "GET", "@traceparent": TRACEPARENT}
+
+
+def test_what_a_request_waited_in_front_of_us_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header of a proxy moves its start back; one who may, has its trace kept."""
+    monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
+    headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
+    ask(application(("GET", "/", item_of_digits)), "GET", "/", headers=headers)
+
+    ((_, t0, t1, *_),) = finished
+    (queue,) = [mark for mark in finished.marks() if mark[0] == "queue" and mark[1] == t0]
+    assert 1_990_000_000 <= queue[2] - t0 < t1 - t0
+    assert finished.facts()["@force"] == 1
+
+
+def test_a_body_is_waited_for_in_network_and_parsed_in_serialize(finished: Finished) -> None:
+    """The rest of it comes only while the handler waits: by JSON, by form, and straight from the stream."""
+    waiting = asyncio.Event()
+
+    async def reads(request: web.Request) -> web.Response:
+        waiting.set()
+        how = {"json": request.json, "post": request.post, "content": request.content.read}
+        return web.Response(text=str(await how[request.match_info["how"]]()))
+
+    async def drive(client: Client) -> None:
+        for how, kind in (("json", "application/json"), ("post", "application/x-www-form-urlencoded"), ("content", "")):
+            waiting.clear()
+            reader, writer = await asyncio.open_connection(client.host, client.port)
+            head = f"POST /{how} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: 2\r\n\r\n"
+            writer.write(head.encode() + b"4")
+            await waiting.wait()
+            await asyncio.sleep(0)
+            writer.write(b"2")
+            answer = await reader.readuntil(b"42")
+            assert b" 200 " in answer or how == "post"
+            writer.close()
+            await writer.wait_closed()
+
+    app = application(("POST", "/{how}", reads))
+    serving(app, drive)
+
+    stages = [[key for key in marks[::3] if key[0] != "@"] for marks, *_ in finished]
+    reading, building, sending = "network", "serialize", "network"
+    assert stages == [
+        [reading, "serialize", building, sending, sending],
+        [reading, "serialize", building, sending, sending],
+        [reading, building, sending, sending],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route", "status"),
+    [
+        ("GET", "/items/secret", "/items/{item}", 200),
+        ("GET", "/digits/7", "/digits/{n}", 200),
+        ("DELETE", "/items/7", "__unmatched__", 405),
+        ("GET", "/wp-login.php", "__unmatched__", 404),
+        ("GET", "/raised", "/raised", 404),
+        ("GET", "/overload", "/overload", 503),
+    ],
+)
+def test_the_route_is_a_template_never_a_path(
+    finished: Finished, method: str, path: str, route: str, status: int
+) -> None:
+    """What matches nothing shares one name; an answer that is raised is an answer."""
+
+    async def raised(_: web.Request) -> web.Response:
+        raise web.HTTPNotFound
+
+    async def overload(_: web.Request) -> web.Response:
+        raise web.HTTPServiceUnavailable
+
+    app = application(
+        ("GET", "/items/{item}", item),
+        ("GET", r"/digits/{n:\d+}", raised if path != "/digits/7" else item_of_digits),
+        ("GET", "/raised", raised),
+        ("GET", "/overload", overload),
+    )
+
+    assert ask(app, method, path)[0] == status
+    error = "HTTPServiceUnavailable" if path == "/overload" else ""
+    assert [record[3:6] for record in finished] == [(route, error, status)]
+
+
+async def item_of_digits(request: web.Request) -> web.Response:
+    return web.Response(text=request.match_info.get("n"))
+
+
+def test_an_exception_is_an_error_by_its_name(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer is 500, and aiohttp logs the exception as before."""
+
+    async def broken(_: web.Request) -> web.Response:
+        message = "broken"
+        raise LookupError(message)
+
+    with caplog.at_level(logging.ERROR, "aiohttp.server"):
+        answer = ask(application(("GET", "/broken", broken)), "GET", "/broken")
+
+    assert answer[0] == 500
+    assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)]
+    assert "LookupError: broken" in caplog.text
+
+
+def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
+    """Its first chunk and its longest gap are facts; an answer in one part has neither."""
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(3):
+            await response.write(b"x")
+        await response.write_eof()
+        return response
+
+    answer = ask(application(("GET", "/stream", stream)), "GET", "/stream")
+
+    assert answer == (200, b"xxx")
+    assert finished[0][3:6] == ("/stream", "", 200)
+    facts = {key: (value, more) for key, value, more in finished.marks() if key in {"@first_token", "@gap"}}
+    assert facts["@first_token"][1] == "first_chunk"
+    assert finished[0][1] < facts["@first_token"][0] < finished[0][2]
+    assert facts["@gap"][0] > 0
+
+
+def test_a_stream_of_a_known_length_is_none(finished: Finished) -> None:
+    """A file that is sent in parts was not made meanwhile."""
+
+    async def parts(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "2"})
+        await response.prepare(request)
+        await response.write(b"a")
+        await response.write(b"b")
+        return response
+
+    assert ask(application(("GET", "/", parts)), "GET", "/") == (200, b"ab")
+    assert finished.facts().keys() == {"@method"}
+
+
+def test_a_failing_stream_is_an_error_although_it_began_well(
+    finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The status was sent long before; the exception makes it an error."""
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"x")
+        message = "half way"
+        raise ValueError(message)
+
+    with caplog.at_level(logging.CRITICAL), pytest.raises(aiohttp.ClientPayloadError):
+        ask(application(("GET", "/", stream)), "GET", "/")
+
+    assert [record[3:6] for record in finished] == [("/", "ValueError", 200)]
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_a_client_that_leaves_finishes_its_request_once(
+    finished: Finished, cancels: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether aiohttp cancels the handler or lets it find out by writing: nothing of ours has failed."""
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x")
+            await asyncio.sleep(0.001)
+
+    async def go() -> None:
+        runner = web.AppRunner(application(("GET", "/", endless)), handler_cancellation=cancels)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0]
+        async with asyncio.timeout(60), ClientSession() as session:
+            async with session.get(f"http://{host}:{port}/") as answer:
+                await answer.content.readany()
+                answer.close()
+            await until(lambda: finished)
+        await runner.cleanup()
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(go())
+
+    assert [record[3:6] for record in finished] == [("/", "CancelledError" if cancels else "", 200)]
+
+
+def test_a_file_is_sent_as_before(finished: Finished, tmp_path: Path) -> None:
+    """Sending it is network, and its name is not looked at."""
+    (tmp_path / "secret.txt").write_bytes(b"content")
+    app = web.Application()
+    app.router.add_static("/static", tmp_path)
+
+    assert ask(app, "GET", "/static/secret.txt") == (200, b"content")
+    assert [record[3:6] for record in finished] == [("/static", "", 200)]
+    assert "network" in finished.stages()
+    assert "secret" not in repr(finished)
+
+
+def test_websockets_are_left_alone(finished: Finished) -> None:
+    """They work, and are no request, neither while they are open nor when they close."""
+    seen: list[recorder.Marks | None] = []
+
+    async def socket(request: web.Request) -> web.WebSocketResponse:
+        response = web.WebSocketResponse()
+        await response.prepare(request)
+        seen.append(recorder.current.get())
+        await response.send_str("hello")
+        await response.close()
+        return response
+
+    async def drive(client: Client) -> str:
+        async with client.ws_connect("/ws") as connection:
+            return await connection.receive_str()
+
+    assert serving(application(("GET", "/ws", socket)), drive) == "hello"
+    assert seen == [None]
+    assert list(finished) == []
+
+
+def test_what_is_no_valid_http_is_no_request(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
+    """The server answers it itself: no application has seen it."""
+
+    async def drive(client: Client) -> bytes:
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        writer.write(b"BREW\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer
+
+    with caplog.at_level(logging.CRITICAL):
+        answer = serving(application(("GET", "/", item)), drive)
+
+    assert b" 400 " in answer
+    assert list(finished) == []
+
+
+def test_requests_at_once_keep_apart(finished: Finished) -> None:
+    """Each of many interleaved requests records its own marks, and so do several on one connection."""
+    gate = asyncio.Event()
+    inside: list[str] = []
+
+    async def mine(request: web.Request) -> web.Response:
+        inside.append(request.match_info["n"])
+        if len(inside) == 20:
+            gate.set()
+        await gate.wait()
+        marks = recorder.current.get()
+        assert marks is not None
+        marks.extend((request.match_info["n"], 1, 2))
+        return web.Response()
+
+    async def drive(client: Client) -> None:
+        await asyncio.gather(*(client.get(f"/{n}") for n in range(20)))
+        for n in range(20, 23):
+            await (await client.get(f"/{n}")).read()
+
+    serving(application(("GET", "/{n}", mine)), drive)
+
+    assert sorted(key for marks, *_ in finished for key in marks[::3] if key.isdigit()) == sorted(map(str, range(23)))
+    assert all(sum(key.isdigit() for key in marks[::3]) == 1 for marks, *_ in finished)
+
+
+def test_a_body_that_the_handler_sends_is_not_its_own(finished: Finished) -> None:
+    """The client of aiohttp reads through the same class: what it waits for is no `network` of the request."""
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"x")
+        await asyncio.sleep(0.001)
+        await response.write(b"y")
+        return response
+
+    async def asks(request: web.Request) -> web.Response:
+        async with ClientSession() as session, session.get(request.url.with_path("/slow")) as answer:
+            return web.Response(body=await answer.read())
+
+    assert ask(application(("GET", "/slow", slow), ("GET", "/asks", asks)), "GET", "/asks") == (200, b"xy")
+    (marks,) = (marks for marks, _, _, route, *_ in finished if route == "/asks")
+    # Its own two: the end of a `Response`, with that of its base class inside.
+    assert marks[::3].count("network") == 2
+
+
+def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) -> None:
+    """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
+    secret = "hunter2"  # noqa: S105 - planted
+
+    async def echo(request: web.Request) -> web.Response:
+        return web.json_response(await request.json(), headers={"X-Echo": request.headers["X-Token"]})
+
+    route = ("POST", "/{where}", echo)
+    headers = {"X-Token": secret, "Cookie": f"session={secret}", "Authorization": secret}
+    ask(application(route), "POST", f"/{secret}?{secret}", json={"password": secret}, headers=headers)
+    ask(application(route), "GET", f"/not/{secret}", headers=headers)
+
+    assert len(finished) == 2
+    assert secret not in repr(finished)
+
+
+@pytest.mark.parametrize("internal", ["describe", "Exchange.hand_over", "Exchange._template"])
+def test_our_failure_is_logged_once_and_the_service_answers(
+    finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, internal: str
+) -> None:
+    """Whatever breaks in our code, the client sees its answer."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"fine")
+        return response
+
+    owner, _, name = internal.rpartition(".")
+    monkeypatch.setattr(getattr(module, owner) if owner else module, name, broken)
+    answers = [ask(application(("GET", "/", stream)), "GET", "/") for _ in range(3)]
+
+    assert answers == [(200, b"fine")] * 3
+    assert len(reported) == 1
+    assert len(finished) == (0 if internal == "describe" else 3)
+
+
+def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: Instrumentor) -> None:
+    """There is one instance, and a second call finds everything patched."""
+    patched = [vars(owner)[name] for owner, name in PATCHED]
+    instrumented.instrument()
+    AioHttpServerInstrumentor().instrument(skip_dep_check=True)
+
+    ask(application(("GET", "/{item}", item)), "GET", "/1")
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == patched
+    # `json_response`, and the `Response` in it; its end, and that of its base class.
+    assert finished.stages() == ["serialize", "serialize", "network", "network"]
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Every attribute is again the object it was, and instrumenting again works."""
+    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
+    instrumented.uninstrument()
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+
+    instrumented.instrument()
+
+    assert [vars(owner)[name].__wrapped__ for owner, name in PATCHED] == originals
+
+
+def test_what_is_patched_looks_as_before() -> None:
+    """Signatures, names and modules, and coroutine functions are such; a response can be subclassed."""
+    for owner, name in PATCHED:
+        patched = vars(owner)[name]
+
+        assert inspect.signature(patched) == inspect.signature(patched.__wrapped__)
+        assert inspect.iscoroutinefunction(patched) == inspect.iscoroutinefunction(patched.__wrapped__)
+        assert (patched.__name__, patched.__module__) == (patched.__wrapped__.__name__, patched.__wrapped__.__module__)
+        assert pickle.loads(pickle.dumps(patched)) is patched  # noqa: S301 - our own
+
+    class Mine(web.Response):
+        def __init__(self) -> None:
+            super().__init__(text="mine")
+
+        async def write_eof(self, data: bytes = b"") -> None:
+            await super().write_eof(data)
+
+    async def mine(_: web.Request) -> web.Response:
+        return Mine()
+
+    assert ask(application(("GET", "/", mine)), "GET", "/") == (200, b"mine")
+
+
+@pytest.fixture(params=["before ours", "after ours"])
+def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> Iterator[InMemorySpanExporter]:
+    """Instrument aiohttp's server with OpenTelemetry's module as well."""
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    if request.param == "before ours":
+        instrumented.uninstrument()
+    theirs = TheirInstrumentor()
+    theirs.instrument(tracer_provider=provider)
+    instrumented.instrument()
+    yield spans
+    theirs.uninstrument()
+
+
+@pytest.mark.filterwarnings("ignore:Inheritance class _InstrumentedApplication")  # how OpenTelemetry patches it
+def test_beside_opentelemetry_nothing_doubles(finished: Finished, their_spans: InMemorySpanExporter) -> None:
+    """One span of theirs and one record of ours for each request, whoever came first."""
+    ask(application(("GET", "/items/{item}", item)), "GET", "/items/1")
+
+    spans = [span for span in their_spans.get_finished_spans() if span.kind == trace.SpanKind.SERVER]
+    assert len(spans) == 1
+    assert [record[3:6] for record in finished] == [("/items/{item}", "", 200)]
+
+
+SERVICE = """
+import asyncio
+async def handler(request): return json_response("fine")
+async def main():
+    app = web.Application()
+    app.router.add_get("/{n}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    reader, writer = await asyncio.open_connection(*runner.addresses[0])
+    writer.write(b"GET /1 HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+    await reader.read()
+    writer.close()
+    await runner.cleanup()
+asyncio.run(main())
+((marks, *_, route, _, status, _),) = recorder.pending
+print(route, status, *sorted({key for key in marks[::3] if key[0] != "@"}))
+"""
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "from aiohttp import web; from aiohttp.web import json_response; stagelens.instrument()",
+        "stagelens.instrument(); from aiohttp import web; from aiohttp.web import json_response",
+        "import aiohttp; stagelens.instrument(); from aiohttp import web; from aiohttp.web_response import json_response",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before, between or after, the same stages of the same request are seen."""
+    code = f"import stagelens; from stagelens.instrumentors import recorder\nrecorder.background.wake_at = 99\n{order}"
+    answer = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
+
+    assert (answer.stdout.split(), answer.stderr) == (["/{n}", "200", "network", "serialize"], "")

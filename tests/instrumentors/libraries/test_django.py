@@ -1,0 +1,427 @@
+"""Django under WSGI and ASGI: what is counted as a request, what as which stage, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import django
+import django.core.handlers.asgi
+import django.core.handlers.base
+import django.core.handlers.exception
+import django.core.handlers.wsgi
+import django.http
+import httpx
+import pytest
+from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.urls import include, path, re_path
+from opentelemetry.instrumentation.django import DjangoInstrumentor as TheirInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from werkzeug.test import Client, EnvironBuilder
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import django as module
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.django import DjangoInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = DjangoInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+PATCHED: list[tuple[Any, str]] = [
+    (django.core.handlers.wsgi.WSGIHandler, "__call__"),
+    (django.core.handlers.asgi.ASGIHandler, "__call__"),
+    (django.core.handlers.base.BaseHandler, "resolve_request"),
+    (django.core.handlers.exception, "response_for_exception"),
+    (django.http.HttpRequest, "_load_post_and_files"),
+    (django.http.JsonResponse, "__init__"),
+]
+TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+TOGETHER = threading.Barrier(8, timeout=30)
+
+Message = MutableMapping[str, Any]
+# Method, path, options: the status and the body.
+Ask = Callable[..., tuple[int, bytes]]
+
+
+def item(_: HttpRequest, item: int) -> JsonResponse:
+    return JsonResponse({"item": item})
+
+
+def form(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(request.POST["a"]).encode())
+
+
+def body(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(request.body)
+
+
+def broken(_: HttpRequest) -> HttpResponse:
+    message = "broken"
+    raise LookupError(message)
+
+
+def in_request(key: str) -> None:
+    marks = recorder.current.get()
+    assert marks is not None
+    marks.extend((key, 1, 2))
+
+
+def stream(_: HttpRequest) -> StreamingHttpResponse:
+    def parts() -> Generator[str]:
+        for n in range(3):
+            in_request(f"part {n}")
+            yield "x"
+
+    return StreamingHttpResponse(parts())
+
+
+def async_stream(_: HttpRequest) -> StreamingHttpResponse:
+    async def parts() -> AsyncGenerator[str]:
+        for n in range(3):
+            in_request(f"part {n}")
+            yield "x"
+
+    return StreamingHttpResponse(parts())
+
+
+def file(_: HttpRequest) -> FileResponse:
+    return FileResponse(open(__file__, "rb"))  # noqa: PTH123 - the response closes it
+
+
+def mine(_: HttpRequest, n: str) -> HttpResponse:
+    TOGETHER.wait()
+    in_request(n)
+    TOGETHER.wait()
+    return HttpResponse(n.encode())
+
+
+PATTERNS = (
+    path("items/<int:item>/", item),
+    path("form", form),
+    path("body", body),
+    path("broken", broken),
+    path("stream", stream),
+    path("async-stream", async_stream),
+    path("file", file),
+    path("mine/<n>", mine),
+    path("part/", include([path("things/<path:where>", lambda _, where: HttpResponse(where))])),
+    re_path(r"^years/(?P<year>[0-9]{4})$", lambda _, year: HttpResponse(year)),
+    path("", lambda _: HttpResponse(b"root")),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def configured() -> None:
+    """Settings for the whole process: Django has one."""
+    settings.configure(ROOT_URLCONF=PATTERNS, ALLOWED_HOSTS=["*"], SECRET_KEY="-", MIDDLEWARE=[], LOGGING_CONFIG=None)  # noqa: S106 - signs nothing
+    django.setup()
+
+
+def client(handler: Any) -> Client:
+    """Stand in for a server."""
+    return Client(handler)
+
+
+def by_wsgi(method: str, url: str, **options: Any) -> tuple[int, bytes]:
+    """Send one request to a WSGI handler without a network, and read the whole answer."""
+    answer = client(WSGIHandler()).open(url, method=method, buffered=True, **options)
+    return answer.status_code, answer.data
+
+
+def by_asgi(method: str, url: str, **options: Any) -> tuple[int, bytes]:
+    """Send the same to an ASGI handler."""
+    return ask_asgi(ASGIHandler(), method, url, **options)
+
+
+def ask_asgi(app: Any, method: str, url: str, **options: Any) -> tuple[int, bytes]:
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            return await client.request(method, url, **options)
+
+    answer = asyncio.run(go())
+    return answer.status_code, answer.content
+
+
+@pytest.fixture(params=[by_wsgi, by_asgi])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """Ask by either protocol."""
+    return request.param
+
+
+def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, ask: Ask) -> None:
+    """The route is the pattern, with a slash in front."""
+    answer = ask("GET", "/items/42/?secret=1", headers={"traceparent": TRACEPARENT})
+
+    assert answer == (200, b'{"item": 42}')
+    ((_, t0, t1, *outcome),) = finished
+    assert outcome == ["/items/<int:item>/", "", 200, "server"]
+    assert t1 > t0
+    assert finished.facts() == {"@method": "GET", "@traceparent": TRACEPARENT}
+    assert "serialize" in finished.stages()
+
+
+@pytest.mark.parametrize(
+    ("url", "route", "status"),
+    [
+        ("/part/things/secret/9f8e", "/part/things/<path:where>", 200),
+        ("/years/1999", "/^years/(?P<year>[0-9]{4})$", 200),
+        ("/", "/", 200),
+        ("/items/secret/", "__unmatched__", 404),
+        ("/wp-login.php", "__unmatched__", 404),
+    ],
+)
+def test_the_route_is_a_template_never_a_path(finished: Finished, ask: Ask, url: str, route: str, status: int) -> None:
+    """Includes contribute their prefix as written; what matches nothing shares one name."""
+    assert ask("GET", url)[0] == status
+    assert [record[3:6] for record in finished] == [(route, "", status)]
+
+
+def test_a_form_is_read_in_network_and_parsed_in_serialize(finished: Finished, ask: Ask) -> None:
+    """Under ASGI Django reads the body before anything else, under WSGI inside the parsing."""
+    assert ask("POST", "/form", data={"a": "1"}) == (200, b"1")
+    assert {"network", "serialize"} == set(finished.stages())
+
+
+def test_reading_the_body_is_network(finished: Finished) -> None:
+    """`HttpRequest.body` reads the server's stream."""
+    assert by_wsgi("POST", "/body", data=b"content") == (200, b"content")
+    assert finished.stages()[0] == "network"
+
+
+def test_an_exception_is_an_error_by_its_name(finished: Finished, ask: Ask) -> None:
+    """Django answers it itself; one that it answers otherwise, as "not found", is no error."""
+    assert ask("GET", "/broken")[0] == 500
+    assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)]
+
+
+@pytest.mark.parametrize(("asker", "url"), [(by_wsgi, "/stream"), (by_asgi, "/async-stream")])
+def test_a_stream_runs_inside_its_request_to_the_last_part(finished: Finished, asker: Ask, url: str) -> None:
+    """Its first chunk and its longest gap are facts; the request lasts until the end."""
+    assert asker("GET", url) == (200, b"xxx")
+    assert [stage for stage in finished.stages() if stage.startswith("part")] == ["part 0", "part 1", "part 2"]
+    assert {"@first_token", "@gap"} < finished.facts().keys()
+    assert finished[0][3:6] == (url, "", 200)
+
+
+def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished) -> None:
+    """The server closes the body it could not send."""
+    answer = client(WSGIHandler()).open("/stream")
+    next(answer.iter_encoded())
+    seen = len(finished)
+    answer.close()
+
+    assert seen == 0
+    assert [record[3:6] for record in finished] == [("/stream", "", 200)]
+    assert recorder.current.get() is None
+
+
+def test_a_file_goes_out_by_the_servers_own_wrapper(finished: Finished) -> None:
+    """Django closes it by a method of its own, and that still happens."""
+
+    class Wrapper:
+        def __init__(self, file: Any, size: int) -> None:
+            self.file, self.size = file, size
+            self.close = file.close
+
+    environ = {**EnvironBuilder("/file").get_environ(), "wsgi.file_wrapper": Wrapper}
+    handed: Any = WSGIHandler()(environ, lambda *_: None)
+    seen = len(finished)
+    handed.close()
+
+    assert isinstance(handed, Wrapper)
+    assert handed.file.closed
+    assert seen == 0
+    assert [record[3:6] for record in finished] == [("/file", "", 200)]
+
+
+def test_under_asgi_what_is_no_request_is_passed_on(finished: Finished) -> None:
+    """Django refuses lifespans and websockets as before."""
+
+    async def go(kind: str) -> None:
+        async def nothing(*_: Any) -> Any:
+            return {}
+
+        await ASGIHandler()({"type": kind}, nothing, nothing)
+
+    for kind in ("lifespan", "websocket"):
+        with pytest.raises(ValueError, match=f"not {kind}"):
+            asyncio.run(go(kind))
+
+    assert list(finished) == []
+
+
+def test_mounted_in_another_application_it_is_one_request(finished: Finished) -> None:
+    """The mount's prefix and Django's pattern are the route."""
+    outer = AsgiInstrumentor()
+    outer.instrument()
+    try:
+        answer = ask_asgi(Starlette(routes=[Mount("/site", ASGIHandler())]), "GET", "/site/items/1/")
+    finally:
+        outer.uninstrument()
+
+    assert answer == (200, b'{"item": 1}')
+    assert [record[3:6] for record in finished] == [("/site/items/<int:item>/", "", 200)]
+
+
+def test_requests_at_once_keep_apart(finished: Finished) -> None:
+    """Threads that are inside their views at the same time record their own marks only."""
+    threads = [threading.Thread(target=by_wsgi, args=("GET", f"/mine/{n}")) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(key for marks, *_ in finished for key in marks[::3] if key.isdigit()) == sorted(map(str, range(8)))
+    assert all(sum(key.isdigit() for key in marks[::3]) == 1 for marks, *_ in finished)
+
+
+def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, ask: Ask) -> None:
+    """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
+    secret = "hunter2"  # noqa: S105 - planted
+    headers = {"X-Token": secret, "Cookie": f"sessionid={secret}", "Authorization": secret}
+    ask("POST", f"/form?{secret}", data={"a": secret}, headers=headers)
+    ask("GET", f"/part/things/{secret}", headers=headers)
+    ask("GET", f"/{secret}", headers=headers)
+
+    assert len(finished) == 3
+    assert secret not in repr(finished)
+
+
+def test_our_failure_is_logged_once_and_the_service_answers(
+    finished: Finished,
+    ask: Ask,
+    reported: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A request whose route or error we cannot name is counted all the same."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(module, "_exchange_of", broken)
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        answers = [ask("GET", url)[0] for url in ("/items/1/", "/items/1/", "/broken", "/broken")]
+
+    assert answers == [200, 200, 500, 500]
+    assert [record[3:6] for record in finished] == [("__unmatched__", "", answer) for answer in answers]
+    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
+
+
+def test_instrumenting_twice_doubles_nothing(finished: Finished, ask: Ask, instrumented: Instrumentor) -> None:
+    """There is one instance, and a second call finds everything patched."""
+    patched = [vars(owner)[name] for owner, name in PATCHED]
+    instrumented.instrument()
+    DjangoInstrumentor().instrument(skip_dep_check=True)
+
+    ask("GET", "/items/1/")
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == patched
+    assert len(finished) == 1
+    assert finished.stages().count("serialize") == 1
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Every attribute is again the object it was, and instrumenting again works."""
+    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
+    instrumented.uninstrument()
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+
+    instrumented.instrument()
+
+    assert [vars(owner)[name].__wrapped__ for owner, name in PATCHED] == originals
+
+
+def test_what_is_patched_looks_as_before(finished: Finished) -> None:
+    """Signatures, names and modules, coroutine or not; and a subclass that overrides and calls them works."""
+    for owner, name in PATCHED:
+        patched = vars(owner)[name]
+
+        assert inspect.signature(patched) == inspect.signature(patched.__wrapped__)
+        assert inspect.iscoroutinefunction(patched) == inspect.iscoroutinefunction(patched.__wrapped__)
+        assert (patched.__name__, patched.__module__) == (patched.__wrapped__.__name__, patched.__wrapped__.__module__)
+        assert pickle.loads(pickle.dumps(patched)) is patched  # noqa: S301 - our own
+
+    class Mine(WSGIHandler):
+        def resolve_request(self, request: Any) -> Any:
+            match = super().resolve_request(request)
+            match.kwargs["item"] += 1
+            return match
+
+    assert client(Mine()).get("/items/1/", buffered=True).json == {"item": 2}
+    assert [record[3:6] for record in finished] == [("/items/<int:item>/", "", 200)]
+
+
+@pytest.fixture(params=["before ours", "after ours"])
+def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> Iterator[InMemorySpanExporter]:
+    """Instrument Django with OpenTelemetry's module as well."""
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    if request.param == "before ours":
+        instrumented.uninstrument()
+    theirs = TheirInstrumentor()
+    theirs.instrument(tracer_provider=provider)
+    instrumented.instrument()
+    yield spans
+    theirs.uninstrument()
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_beside_opentelemetry_nothing_doubles(finished: Finished, ask: Ask, their_spans: InMemorySpanExporter) -> None:
+    """One span of theirs and one record of ours for each request, whoever came first."""
+    ask("GET", "/items/1/")
+
+    assert [span.name for span in their_spans.get_finished_spans()] == ["GET items/<int:item>/"]
+    assert [record[3:6] for record in finished] == [("/items/<int:item>/", "", 200)]
+
+
+SERVICE = """
+import io
+from django.conf import settings
+from django.urls import path
+views = [path("<n>", lambda request, n: JsonResponse({"n": n}))]
+settings.configure(ROOT_URLCONF=tuple(views), ALLOWED_HOSTS=["*"], MIDDLEWARE=[])
+application = get_wsgi_application()
+environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/1", "SERVER_NAME": "x", "SERVER_PORT": "80", "wsgi.input": io.BytesIO()}
+b"".join(application(environ, lambda *_: None))
+((marks, *_, route, _, status, _),) = recorder.pending
+print(route, status, *sorted({key for key in marks[::3] if key[0] != "@"}))
+"""
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "from django.core.wsgi import get_wsgi_application; from django.http import JsonResponse; stagelens.instrument()",
+        "stagelens.instrument(); from django.core.wsgi import get_wsgi_application; from django.http import JsonResponse",
+        "from django.http import JsonResponse; stagelens.instrument(); from django.core.wsgi import get_wsgi_application",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before, between or after, the same stages of the same request are seen."""
+    code = f"import stagelens; from stagelens.instrumentors import recorder\nrecorder.background.wake_at = 99\n{order}"
+    answer = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
+
+    assert (answer.stdout.split(), answer.stderr) == (["/<n>", "200", "serialize"], "")

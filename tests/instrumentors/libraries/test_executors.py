@@ -1,0 +1,622 @@
+"""Threads and thread pools: what of them belongs to a request, what they waited for, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import inspect
+import logging
+import multiprocessing.dummy
+import multiprocessing.pool
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from multiprocessing.pool import ThreadPool
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import gevent.threadpool
+import pytest
+import uvloop
+from opentelemetry.instrumentation.threading import ThreadingInstrumentor
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import executors
+from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from stagelens.instrumentors.manual import request, stage
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = ExecutorInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+PATCHED = [
+    (threading.Thread, "start"),
+    (Future, "add_done_callback"),
+    (Future, "cancel"),
+    (ThreadPoolExecutor, "submit"),
+    (multiprocessing.pool.Pool, "apply_async"),
+    (multiprocessing.pool.Pool, "_map_async"),
+    (multiprocessing.pool.Pool, "imap"),
+    (multiprocessing.pool.Pool, "imap_unordered"),
+    (gevent.threadpool.ThreadPoolExecutor, "submit"),
+]
+
+theirs: ContextVar[str] = ContextVar("theirs", default="")
+
+
+@stage("forward")
+def work(value: int = 0) -> int:
+    return value
+
+
+@stage("forward")
+async def later() -> None:
+    """Work on a loop."""
+
+
+def square(value: int) -> int:
+    """Say it to a process, which can only be sent what it can import."""
+    return value * value
+
+
+def routes(finished: Finished) -> dict[str, list[str]]:
+    """Return the stages of each request by its name."""
+    return {route: [key for key in marks[3::3] if key[0] != "@"] for marks, _, _, route, *_ in finished}
+
+
+def join(thread: threading.Thread) -> None:
+    thread.join(30)
+
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def busy() -> Generator[tuple[ThreadPoolExecutor, threading.Event]]:
+    """Give a pool whose only thread works on something else until the event is set."""
+    begun, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        release.wait(30)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+
+        assert begun.wait(30)
+
+        yield pool, release
+        release.set()
+
+
+def test_a_job_belongs_to_the_request_that_handed_it_over(finished: Finished) -> None:
+    """Its stages are the request's, after a wait that is queue."""
+    with ThreadPoolExecutor(1) as pool, request("pool"):
+        answer = pool.submit(work, value=7).result()
+
+    assert answer == 7
+    assert finished.stages() == ["queue", "forward"]
+
+
+def test_the_wait_for_a_busy_pool_is_queue(
+    finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
+) -> None:
+    """From handing over to the first line, however long the pool works for others."""
+    pool, release = busy
+    with request("waits"):
+        handed_over = recorder.clock()
+        job = pool.submit(work)
+        released = recorder.clock()
+        release.set()
+        job.result(30)
+    (waited,) = [mark for mark in finished.marks() if mark[0] == "queue"]
+
+    assert handed_over <= waited[1] <= released <= waited[2]
+
+
+def test_waiting_for_itself_is_no_queue(finished: Finished) -> None:
+    """Of many jobs on one thread all but the first wait for their own siblings: the request is at work."""
+    with ThreadPoolExecutor(1) as pool, request("map"), stage("preprocess"):
+        pause = threading.Event()
+        list(pool.map(lambda _: pause.wait(0.01), range(5)))
+    queue = sum(end - start for key, start, end in finished.marks() if key == "queue")
+    (whole,) = [end - start for key, start, end in finished.marks() if key == "preprocess"]
+
+    assert whole >= 50_000_000
+    assert queue < whole - 40_000_000
+
+
+def test_a_job_cancelled_before_its_turn_has_waited(
+    finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
+) -> None:
+    """A request that gives up waiting for a thread was in the queue until then."""
+    pool, _ = busy
+
+    async def impatient() -> None:
+        async with request("impatient"):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(pool, work), 0.01)
+
+    asyncio.run(impatient())
+    (_, start, end) = next(mark for mark in finished.marks() if mark[0] == "queue")
+
+    assert finished.stages() == ["queue"]
+    assert end - start >= 9_000_000
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_run_in_executor_and_to_thread_wait_in_queue(
+    finished: Finished, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Both end in a pool's `submit`; the thread sees the request either way."""
+
+    async def handle() -> None:
+        async with request("async"):
+            await asyncio.get_running_loop().run_in_executor(None, work)
+            await asyncio.to_thread(work)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(handle())
+
+    assert finished.stages() == ["queue", "forward", "queue", "forward"]
+
+
+def test_a_thread_of_the_pool_belongs_to_no_request(finished: Finished) -> None:
+    """The pool grows inside one request, which still runs, and then works for another and for none."""
+    with ThreadPoolExecutor(1) as pool:
+        first = request("first")
+        first.__enter__()
+        pool.submit(work).result()
+        seen: list[object] = []
+
+        def other() -> None:
+            with request("second"):
+                pool.submit(work).result()
+
+        # A thread from outside the request.
+        outside = threading.Thread(target=other)
+        recorder_context = recorder.current.set(None)
+        outside.start()
+        pool.submit(lambda: seen.append(recorder.current.get())).result()
+        recorder.current.reset(recorder_context)
+        join(outside)
+        first.__exit__(None)
+
+    assert seen == [None]
+    assert routes(finished) == {"second": ["queue", "forward"], "first": ["queue", "forward"]}
+
+
+def test_threads_of_libraries_that_serve_all_belong_to_no_request(finished: Finished) -> None:
+    """Whichever request happens to be the first to need them."""
+    own: list[threading.Thread] = []
+
+    async def handle() -> None:
+        async with request("first"):
+            await anyio.to_thread.run_sync(int)
+            with ThreadPool(1) as pool, ThreadPoolExecutor(1) as executor:
+                pool.apply(int)
+                executor.submit(int).result()
+                own.extend(thread for thread in threading.enumerate() if executors.serves_all(thread))
+
+    asyncio.run(handle())
+
+    assert {type(thread).__name__ for thread in own} == {"WorkerThread", "DummyProcess", "Thread"}
+    assert len(finished) == 1
+
+
+def test_a_job_that_starts_after_its_request_runs_outside(
+    finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
+) -> None:
+    """What is left to do when the answer is out adds nothing to it."""
+    pool, release = busy
+    with request("leaves"):
+        job = pool.submit(lambda: (work(), recorder.current.get()))
+    release.set()
+
+    assert job.result(30) == (0, None)
+    assert finished.stages() == []
+
+
+class Worker(threading.Thread):
+    """A thread with a `run` of its own."""
+
+    def run(self) -> None:
+        """Work."""
+        work()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: threading.Thread(target=work),
+        lambda: threading.Thread(target=work, daemon=True),
+        Worker,
+        lambda: threading.Timer(0.001, work),
+        lambda: multiprocessing.dummy.Process(target=work),
+        lambda: threading.Thread(target=asyncio.run, args=(later(),)),
+    ],
+    ids=["plain", "daemon", "subclass", "timer", "dummy", "loop"],
+)
+def test_a_thread_started_inside_a_request_belongs_to_it(
+    finished: Finished, make: Callable[[], threading.Thread]
+) -> None:
+    """Its stages are the request's, whatever way it says what it runs."""
+    with request("starts"):
+        thread = make()
+        thread.start()
+        join(thread)
+
+    assert finished.stages() == ["forward"]
+    assert "run" not in vars(thread)
+
+
+def test_a_thread_that_outlives_its_request_begins_its_own(finished: Finished) -> None:
+    """A worker that an early request has started counts the later ones, and adds nothing to the early one."""
+    go = threading.Event()
+
+    def serve() -> None:
+        go.wait(30)
+        work()
+        with request("later"):
+            work()
+
+    with request("early"):
+        thread = threading.Thread(target=serve)
+        thread.start()
+    before = list(finished[0][0])
+    go.set()
+    join(thread)
+
+    assert before[3:] == []
+    assert routes(finished)["later"] == ["forward"]
+
+
+def test_a_request_in_a_thread_of_a_request_is_inside_it(finished: Finished) -> None:
+    """It is counted once, as the outer one."""
+    with request("outer"):
+        thread = threading.Thread(target=request("inner")(work))
+        thread.start()
+        join(thread)
+
+    assert [record[3] for record in finished] == ["outer"]
+
+
+def test_the_rest_of_the_context_stays_as_it_was(finished: Finished) -> None:
+    """A thread and a job start with an empty context, as ever; only ours is handed over."""
+    seen: list[str] = []
+    token = theirs.set("of the request")
+    with ThreadPoolExecutor(1) as pool, request("context"):
+        thread = threading.Thread(target=lambda: seen.append(theirs.get()))
+        thread.start()
+        join(thread)
+        pool.submit(lambda: seen.append(theirs.get())).result()
+        pool.submit(theirs.set, "left behind").result()
+        pool.submit(lambda: seen.append(theirs.get())).result()
+    theirs.reset(token)
+
+    assert seen == ["", "", "left behind"]
+    assert len(finished) == 1
+
+
+def test_a_callback_left_with_a_future_runs_in_the_request(finished: Finished) -> None:
+    """Also when another thread completes the future; after the request it runs outside."""
+    early, late = Future[None](), Future[None]()
+    with request("callback"):
+        for future in (early, late):
+            future.add_done_callback(lambda _: work())
+        thread = threading.Thread(target=early.set_result, args=(None,))
+        token = recorder.current.set(None)
+        thread.start()
+        recorder.current.reset(token)
+        join(thread)
+    late.set_result(None)
+
+    assert finished.stages() == ["forward"]
+
+
+def test_callbacks_of_a_loop_carry_the_request(finished: Finished) -> None:
+    """A thread that was started inside a request calls the loop back, and the loop's answer is the request's."""
+
+    async def handle() -> None:
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def answer() -> None:
+            work()
+            done.set()
+
+        async def coroutine() -> None:
+            work()
+
+        def call_back() -> None:
+            asyncio.run_coroutine_threadsafe(coroutine(), loop).result(30)
+            loop.call_soon_threadsafe(answer)
+
+        async with request("callback"):
+            threading.Thread(target=call_back).start()
+            await done.wait()
+
+    asyncio.run(handle())
+
+    assert finished.stages() == ["forward", "forward"]
+
+
+def test_a_thread_pool_of_multiprocessing_hands_its_jobs_over(finished: Finished) -> None:
+    """Every way into it leads to the request, also for a pool that another request made."""
+    with request("makes"):
+        pool = ThreadPool(2)
+    with pool, request("uses"):
+        assert pool.apply(work, (1,)) == 1
+        assert pool.map(work, [1, 2]) == [1, 2]
+        assert pool.starmap(work, [(1,)]) == [1]
+        assert list(pool.imap(func=work, iterable=[1, 2])) == [1, 2]
+        assert sorted(pool.imap_unordered(work, [1, 2], chunksize=2)) == [1, 2]
+        assert pool.apply_async(work).get(30) == 0
+
+    pool.join()
+
+    assert routes(finished)["makes"] == []
+    assert routes(finished)["uses"].count("forward") == 9
+    assert set(routes(finished)["uses"]) == {"queue", "forward"}
+
+
+def test_a_pool_of_processes_is_left_alone(finished: Finished) -> None:
+    """What it sends to its processes must be what it was given."""
+    with request("processes"), multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(square, [2, 3]) == [4, 9]
+        assert pool.apply(square, (4,)) == 16
+        pool.close()
+        pool.join()
+
+    assert finished.stages() == []
+
+
+def test_geventS_own_pool_hands_its_jobs_over(finished: Finished) -> None:  # noqa: N802
+    """It derives from the standard one and submits in its own way."""
+    pool = gevent.threadpool.ThreadPoolExecutor(1)
+    with request("gevent"):
+        assert pool.submit(work, 3).result() == 3
+
+    pool.shutdown()
+
+    assert finished.stages() == ["queue", "forward"]
+
+
+def test_requests_at_once_keep_apart_on_one_pool(finished: Finished) -> None:
+    """Many requests share a few threads; each finds its own stages, and no other's."""
+
+    async def handle(name: str, pool: ThreadPoolExecutor) -> None:
+        async with request(name):
+            for _ in range(5):
+                await asyncio.get_running_loop().run_in_executor(pool, stage(name)(int))
+
+    async def serve() -> None:
+        with ThreadPoolExecutor(3) as pool:
+            await asyncio.gather(*(handle(f"r{number}", pool) for number in range(20)))
+
+    asyncio.run(serve())
+
+    assert {name: set(stages) for name, stages in routes(finished).items()} == {
+        f"r{number}": {"queue", f"r{number}"} for number in range(20)
+    }
+
+
+def test_results_exceptions_and_refusals_pass_through(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's exception, a pool that is shut down and a thread that cannot start say what they said before."""
+
+    def refuse(*_: object, **__: object) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    with request("fails"):
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 // 0).result()
+        with pytest.raises(RuntimeError, match="shutdown"):
+            pool.submit(work)
+        with pytest.raises(TypeError):
+            pool.submit()  # pyright: ignore[reportCallIssue]
+        thread = threading.Thread(target=work)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading, "_start_new_thread", refuse)
+            with pytest.raises(RuntimeError, match="start new"):
+                thread.start()
+
+    assert "run" not in vars(thread)
+    assert recorder.current.get() is None
+    assert finished[0][4] == ""
+
+
+def test_a_run_set_on_the_thread_itself_is_kept(finished: Finished) -> None:
+    """Debuggers and profilers put one there."""
+    with request("profiled"):
+        thread = threading.Thread()
+        thread.run = work  # pyright: ignore[reportAttributeAccessIssue]
+        thread.start()
+        join(thread)
+
+    assert finished.stages() == ["forward"]
+    assert thread.run is work
+
+
+def test_jobs_and_threads_leave_no_work_for_the_garbage_collector(finished: Finished) -> None:
+    """Nothing of ours makes a thread or a future hold itself."""
+    gc.collect()
+    gc.disable()
+    try:
+        with ThreadPoolExecutor(1) as pool, request("freed"):
+            thread, future = threading.Thread(target=work), pool.submit(work)
+            thread.start()
+            join(thread)
+            future.result()
+        freed = [weakref.ref(thread), weakref.ref(future)]
+        del thread, future
+
+        assert [reference() for reference in freed] == [None, None]
+    finally:
+        gc.enable()
+
+    assert len(finished) == 1
+
+
+def test_a_failure_of_ours_is_logged_once_and_threads_and_jobs_run(
+    finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of ours reaches who starts a thread or hands over a job."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(executors, "serves_all", broken)
+    monkeypatch.setattr(executors, "max", broken, raising=False)
+    with caplog.at_level(logging.WARNING, "stagelens"), ThreadPoolExecutor(1) as pool, request("broken"):
+        for _ in range(2):
+            thread = threading.Thread(target=work)
+            thread.start()
+            join(thread)
+
+            assert pool.submit(work, 5).result() == 5
+
+    assert finished.stages() == ["forward", "forward"]
+    assert reported == {"carrying a request to a thread", "timing the wait for a thread"}
+    assert len(caplog.records) == 2
+
+
+def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: Instrumentor) -> None:
+    """One wait and one stage, however often the way in is taken."""
+    instrumented.instrument()
+    ExecutorInstrumentor().instrument()
+    with ThreadPoolExecutor(1) as pool, request("once"):
+        pool.submit(work).result()
+
+    assert finished.stages() == ["queue", "forward"]
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """What stood there before stands there again."""
+    ours = [vars(owner)[name] for owner, name in PATCHED]
+    instrumented.uninstrument()
+    originals = [vars(owner)[name] for owner, name in PATCHED]
+
+    assert originals == [replacement.__wrapped__ for replacement in ours]
+    assert "start" not in vars(threading.Timer)
+
+    instrumented.instrument()
+
+
+def test_what_is_patched_looks_as_before(instrumented: Instrumentor) -> None:
+    """Signatures, names, documentation and pickling are those of the library."""
+    ours = [vars(owner)[name] for owner, name in PATCHED]
+    pickled = [pickle.dumps(function) for function in ours]
+
+    assert [pickle.loads(data) for data in pickled] == ours  # noqa: S301 - our own
+
+    instrumented.uninstrument()
+    for function, (owner, name) in zip(ours, PATCHED, strict=True):
+        original = vars(owner)[name]
+
+        assert inspect.signature(function) == inspect.signature(original)
+        assert (function.__qualname__, function.__doc__) == (original.__qualname__, original.__doc__)
+
+    instrumented.instrument()
+
+
+def test_subclasses_work_as_before(finished: Finished) -> None:
+    """A pool of the user's own may override what it likes and call the rest."""
+
+    class Counting(ThreadPoolExecutor):
+        submitted = 0
+
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            self.submitted += 1
+            assert fn is work
+            return super().submit(fn, *args, **kwargs)
+
+    with Counting(1) as pool, request("subclass"):
+        assert list(pool.map(work, [1, 2])) == [1, 2]
+
+    assert pool.submitted == 2
+    assert finished.stages().count("forward") == 2
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_beside_opentelemetry_both_hand_over_their_own(
+    first: str, finished: Finished, instrumented: Instrumentor
+) -> None:
+    """Its threading module wraps the same methods; whoever comes first, neither is lost or doubled."""
+    from opentelemetry import context  # noqa: PLC0415 - only here
+
+    instrumented.uninstrument()
+    modules: list[Any] = [instrumented, ThreadingInstrumentor()]
+    for module in modules if first == "ours" else reversed(modules):
+        module.instrument()
+    token = context.attach(context.set_value("key", "value"))
+    seen: list[object] = []
+
+    def look() -> None:
+        seen.append(context.get_value("key"))
+        work()
+
+    try:
+        with ThreadPoolExecutor(1) as pool, request("both"):
+            pool.submit(look).result()
+            for thread in (threading.Thread(target=look), threading.Timer(0.001, look)):
+                thread.start()
+                join(thread)
+    finally:
+        context.detach(token)
+        for module in reversed(modules) if first == "ours" else modules:
+            module.uninstrument()
+    instrumented.instrument()
+
+    assert seen == ["value"] * 3
+    assert finished.stages() == ["queue", "forward", "forward", "forward"]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "INSTRUMENT; import concurrent.futures; Pool = concurrent.futures.ThreadPoolExecutor",
+        "import concurrent.futures; Pool = concurrent.futures.ThreadPoolExecutor; INSTRUMENT",
+        "from concurrent.futures import ThreadPoolExecutor as Pool; INSTRUMENT",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Before the library, after it and after its names were taken from it."""
+    instrument = "from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor as I; I().instrument()"
+    script = f"""
+{order.replace("INSTRUMENT", instrument)}
+from stagelens.instrumentors import recorder
+marks, token = recorder.begin()
+with Pool(1) as pool: pool.submit(int).result()
+print(marks[3::3])
+"""
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert answer.stdout == "['queue']\n"
+
+
+def test_instrumenting_loads_no_pool() -> None:
+    """A process without pools stays without them."""
+    script = """
+import sys
+from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+ExecutorInstrumentor().instrument()
+print(sorted({"concurrent.futures", "multiprocessing", "gevent", "asyncio"} & set(sys.modules)))
+"""
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert answer.stdout == "[]\n"
+
+
+def test_the_names_it_relies_on_are_there() -> None:
+    """A future takes the note on when it was handed over, and a thread says what it runs."""
+    assert vars(Future()) is not None
+    assert "_target" in vars(threading.Thread())
+    assert concurrent.futures.ThreadPoolExecutor is ThreadPoolExecutor

@@ -1,0 +1,418 @@
+"""Flask: what is counted as a request, what as which stage, and that nothing else changes."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import flask
+import flask.json.provider
+import pytest
+import werkzeug.wrappers.request
+from flask import Blueprint, Flask, jsonify, request, send_file, stream_with_context
+from opentelemetry.instrumentation.flask import FlaskInstrumentor as TheirInstrumentor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.test import Client, TestResponse
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import flask as module
+from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = FlaskInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+PATCHED: list[tuple[Any, str]] = [
+    (flask.Flask, "__call__"),
+    (flask.Flask, "wsgi_app"),
+    (flask.Flask, "full_dispatch_request"),
+    (flask.Flask, "handle_exception"),
+    (flask.Flask, "make_response"),
+    (flask.json.provider.JSONProvider, "response"),
+    (flask.json.provider.DefaultJSONProvider, "response"),
+    (flask.json.provider.DefaultJSONProvider, "loads"),
+    (flask.json.provider.DefaultJSONProvider, "dumps"),
+    (werkzeug.wrappers.request.Request, "get_json"),
+    (werkzeug.wrappers.request.Request, "_load_form_data"),
+]
+TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+
+
+@pytest.fixture
+def app() -> Flask:
+    """One of every kind of view."""
+    app = Flask(__name__, static_folder=None)
+    part = Blueprint("part", __name__, url_prefix="/part")
+
+    @app.get("/items/<int:item>")
+    def item(item: int) -> dict[str, int]:
+        return {"item": item}
+
+    @app.post("/json")
+    def read_json() -> Any:
+        assert request.json is request.get_json()
+        return jsonify(request.get_json())
+
+    @app.post("/form")
+    def form() -> str:
+        return request.form["a"]
+
+    @app.get("/broken")
+    def broken() -> str:
+        message = "broken"
+        raise LookupError(message)
+
+    @app.get("/stream")
+    def stream() -> Any:
+        def parts() -> Generator[str]:
+            for n in range(3):
+                marks = recorder.current.get()
+                assert marks is not None
+                marks.extend((f"part {n} of {request.path}", 1, 2))
+                yield "x"
+
+        return stream_with_context(parts())
+
+    @part.get("/things/<path:where>")
+    def things(where: str) -> str:
+        return where
+
+    @app.before_request
+    def refuse() -> Any:
+        return ("no", 403) if request.headers.get("X-Refuse") else None
+
+    app.register_blueprint(part)
+    return app
+
+
+def ask(app: Any, method: str, path: str, **options: Any) -> TestResponse:
+    """Send one request to *app* without a network, and read the whole answer."""
+    return Client(app).open(path, method=method, buffered=True, **options)
+
+
+def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, app: Flask) -> None:
+    """`__call__` and `wsgi_app` are both patched, yet one request is one record."""
+    answer = ask(app, "GET", "/items/42?secret=1", headers={"traceparent": TRACEPARENT})
+
+    assert answer.json == {"item": 42}
+    ((_, t0, t1, *outcome),) = finished
+    assert outcome == ["/items/<int:item>", "", 200, "server"]
+    assert t1 > t0
+    assert finished.facts() == {"@method": "GET", "@traceparent": TRACEPARENT}
+
+
+def test_what_a_request_waited_in_front_of_us_is_queue(
+    finished: Finished, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header of a proxy moves its start back; one who may, has its trace kept."""
+    monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
+    headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
+    ask(app, "GET", "/items/1", headers=headers)
+
+    ((_, t0, t1, *_),) = finished
+    (queue,) = [mark for mark in finished.marks() if mark[0] == "queue" and mark[1] == t0]
+    assert 1_990_000_000 <= queue[2] - t0 < t1 - t0
+    assert finished.facts()["@force"] == 1
+
+
+def test_an_application_may_be_served_by_its_inner_method(finished: Finished, app: Flask) -> None:
+    """`app.wsgi_app` is what a middleware holds, and what some serve."""
+    ask(app.wsgi_app, "GET", "/items/1")
+
+    assert [record[3:6] for record in finished] == [("/items/<int:item>", "", 200)]
+
+
+class OwnProvider(flask.json.provider.DefaultJSONProvider):
+    """As with a faster JSON library."""
+
+    def dumps(self, obj: Any, **_: Any) -> str:
+        """Write compactly."""
+        return json.dumps(obj)
+
+    def loads(self, s: str | bytes, **_: Any) -> Any:
+        """Read."""
+        return json.loads(s)
+
+
+@pytest.mark.parametrize("provider", [flask.json.provider.DefaultJSONProvider, OwnProvider])
+def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
+    finished: Finished, app: Flask, provider: type[flask.json.provider.JSONProvider]
+) -> None:
+    """By whatever provider; the body is read inside the parsing, and a cached answer is no parsing."""
+    app.json = provider(app)
+    answer = ask(app, "POST", "/json", json={"n": 1})
+
+    assert answer.json == {"n": 1}
+    assert finished.stages()[0] == "network"
+    assert set(finished.stages()) == {"network", "serialize"}
+    # Parsing, writing, and making the response; the default provider's own methods lie inside.
+    assert finished.stages().count("serialize") == (5 if provider is not OwnProvider else 3)
+
+
+def test_a_form_is_read_in_network_inside_serialize(finished: Finished, app: Flask) -> None:
+    """Neither is counted twice: the reading lies in the parsing."""
+    answer = ask(app, "POST", "/form", data={"a": "1"})
+
+    assert answer.text == "1"
+    marks = finished.marks()
+    (_, read_from, read_to) = next(mark for mark in marks if mark[0] == "network")
+    (_, parsed_from, parsed_to) = next(mark for mark in marks if mark[0] == "serialize")
+    assert parsed_from <= read_from <= read_to <= parsed_to
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "route", "status"),
+    [
+        ("GET", "/part/things/secret/9f8e", {}, "/part/things/<path:where>", 200),
+        ("GET", "/items/7", {"X-Refuse": "1"}, "/items/<int:item>", 403),
+        ("GET", "/items/secret", {}, "__unmatched__", 404),
+        ("DELETE", "/items/7", {}, "__unmatched__", 405),
+        ("GET", "/wp-login.php", {}, "__unmatched__", 404),
+    ],
+)
+def test_the_route_is_a_template_never_a_path(  # noqa: PLR0917 - a table
+    finished: Finished, app: Flask, method: str, path: str, headers: dict[str, str], route: str, status: int
+) -> None:
+    """Blueprints contribute their prefix as written; what matches nothing shares one name."""
+    answer = ask(app, method, path, headers=headers)
+
+    assert answer.status_code == status
+    assert [record[3:6] for record in finished] == [(route, "", status)]
+
+
+def test_a_dispatcher_inside_an_application_is_one_request_under_the_inner_route(
+    finished: Finished, app: Flask
+) -> None:
+    """The inner application's rule, without the prefix that the dispatcher has taken off."""
+    outer: Any = Flask("outer")
+    outer.wsgi_app = DispatcherMiddleware(outer.wsgi_app, {"/inner": app.wsgi_app})
+
+    assert ask(outer, "GET", "/inner/items/3").json == {"item": 3}
+    assert [record[3] for record in finished] == ["/items/<int:item>"]
+
+
+def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) -> None:
+    """Flask answers 500; where it is told to propagate, the very same exception reaches the server."""
+    answer = ask(app, "GET", "/broken")
+    app.testing = True
+    with pytest.raises(LookupError, match="broken"):
+        ask(app, "GET", "/broken")
+
+    assert answer.status_code == 500
+    assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)] * 2
+
+
+def test_a_stream_runs_inside_its_request_to_the_last_part(finished: Finished, app: Flask) -> None:
+    """Its first chunk and its longest gap are facts; the request lasts until the end."""
+    answer = ask(app, "GET", "/stream")
+
+    assert answer.text == "xxx"
+    assert [stage for stage in finished.stages() if stage not in {"serialize", "network"}] == [
+        f"part {n} of /stream" for n in range(3)
+    ]
+    assert {"@first_token", "@gap"} < finished.facts().keys()
+
+
+def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished, app: Flask) -> None:
+    """The server closes the body it could not send."""
+    body = Client(app).open("/stream")
+    next(body.iter_encoded())
+    seen = len(finished)
+    body.close()
+
+    assert seen == 0
+    assert [record[3:6] for record in finished] == [("/stream", "", 200)]
+    assert recorder.current.get() is None
+
+
+def test_a_file_is_sent_as_before(finished: Finished, app: Flask, tmp_path: Path) -> None:
+    """It is no stream, and its name is not looked at."""
+    (tmp_path / "secret.txt").write_bytes(b"content")
+    app.get("/file")(lambda: send_file(tmp_path / "secret.txt"))
+
+    assert ask(app, "GET", "/file").data == b"content"
+    assert [record[3:6] for record in finished] == [("/file", "", 200)]
+    assert finished.facts().keys() == {"@method"}
+
+
+def test_requests_at_once_keep_apart(finished: Finished, app: Flask) -> None:
+    """Threads that are inside their views at the same time record their own marks only."""
+    together = threading.Barrier(8, timeout=30)
+
+    @app.get("/mine/<n>")
+    def mine(n: str) -> str:
+        together.wait()
+        marks = recorder.current.get()
+        assert marks is not None
+        marks.extend((n, 1, 2))
+        together.wait()
+        return n
+
+    threads = [threading.Thread(target=ask, args=(app, "GET", f"/mine/{n}")) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(key for marks, *_ in finished for key in marks[::3] if key.isdigit()) == sorted(map(str, range(8)))
+    assert all(sum(key.isdigit() for key in marks[::3]) == 1 for marks, *_ in finished)
+
+
+def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, app: Flask) -> None:
+    """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
+    secret = "hunter2"  # noqa: S105 - planted
+    headers = {"X-Token": secret, "Cookie": f"session={secret}", "Authorization": secret}
+    ask(app, "POST", f"/json?{secret}", json={"password": secret}, headers=headers)
+    ask(app, "GET", f"/part/things/{secret}", headers=headers)
+    ask(app, "POST", "/form", data={"a": secret, "file": (io.BytesIO(b"x"), f"{secret}.txt")}, headers=headers)
+    ask(app, "GET", f"/{secret}", headers=headers)
+
+    assert len(finished) == 4
+    assert secret not in repr(finished)
+
+
+def test_our_failure_is_logged_once_and_the_service_answers(
+    finished: Finished,
+    app: Flask,
+    reported: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A request whose route or error we cannot name is counted all the same."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(module, "_name_route", broken)
+    monkeypatch.setattr(module, "_name_error", broken)
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        answers = [ask(app, "GET", path).status_code for path in ("/items/1", "/items/1", "/broken", "/broken")]
+
+    assert answers == [200, 200, 500, 500]
+    assert [record[3:6] for record in finished] == [("__unmatched__", "", answer) for answer in answers]
+    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
+
+
+def test_instrumenting_twice_doubles_nothing(finished: Finished, app: Flask, instrumented: Instrumentor) -> None:
+    """There is one instance, and a second call finds everything patched."""
+    patched = [vars(owner)[name] for owner, name in PATCHED]
+    instrumented.instrument()
+    FlaskInstrumentor().instrument(skip_dep_check=True)
+
+    ask(app, "POST", "/form", data={"a": "1"})
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == patched
+    assert len(finished) == 1
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Every attribute is again the object it was, and instrumenting again works."""
+    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
+    instrumented.uninstrument()
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+
+    instrumented.instrument()
+
+    assert [vars(owner)[name].__wrapped__ for owner, name in PATCHED] == originals
+
+
+def test_what_is_patched_looks_as_before(finished: Finished) -> None:
+    """Signatures, names and modules; and a subclass that overrides and calls them works."""
+    for owner, name in PATCHED:
+        patched = vars(owner)[name]
+
+        assert inspect.signature(patched) == inspect.signature(patched.__wrapped__)
+        assert (patched.__name__, patched.__module__) == (patched.__wrapped__.__name__, patched.__wrapped__.__module__)
+        assert pickle.loads(pickle.dumps(patched)) is patched  # noqa: S301 - our own
+
+    class Mine(Flask):
+        def full_dispatch_request(self, *context: Any) -> Any:
+            answer: Any = super().full_dispatch_request(*context)
+            answer.headers["X-Mine"] = "yes"
+            return answer
+
+    mine = Mine("mine")
+    mine.get("/")(lambda: "fine")
+
+    assert ask(mine, "GET", "/").headers["X-Mine"] == "yes"
+    assert [record[3:6] for record in finished] == [("/", "", 200)]
+
+
+@pytest.fixture(params=["before ours", "after ours"])
+def their_spans(
+    request: pytest.FixtureRequest, instrumented: Instrumentor, app: Flask
+) -> Iterator[InMemorySpanExporter]:
+    """Instrument the application with OpenTelemetry's module as well."""
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    if request.param == "before ours":
+        instrumented.uninstrument()
+    TheirInstrumentor.instrument_app(app, tracer_provider=provider)
+    instrumented.instrument()
+    yield spans
+    TheirInstrumentor.uninstrument_app(app)
+
+
+def test_beside_opentelemetry_nothing_doubles(
+    finished: Finished, app: Flask, their_spans: InMemorySpanExporter
+) -> None:
+    """One span of theirs and one record of ours for each request, whoever came first."""
+    ask(app, "GET", "/items/1")
+
+    assert [span.name for span in their_spans.get_finished_spans()] == ["GET /items/<int:item>"]
+    assert [record[3:6] for record in finished] == [("/items/<int:item>", "", 200)]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "from flask import Flask, jsonify; stagelens.instrument()",
+        "stagelens.instrument(); from flask import Flask, jsonify",
+        "import werkzeug.wrappers; stagelens.instrument(); from flask import Flask, jsonify",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before, between or after, the same stages of the same request are seen."""
+    code = f"""
+import stagelens
+{order}
+from stagelens.instrumentors import recorder
+recorder.background.wake_at = 99
+app = Flask("app")
+app.get("/<n>")(lambda n: jsonify(n))
+answer = app.test_client().get("/1", buffered=True)
+((marks, *_, route, _, status, _),) = recorder.pending
+print(route, status, answer.json, *sorted({{key for key in marks[::3] if key[0] != "@"}}))
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.split() == ["/<n>", "200", "1", "serialize"]
+
+
+def test_a_process_without_flask_loads_nothing_of_it() -> None:
+    """Our module comes with the library."""
+    code = (
+        "import stagelens, sys; stagelens.instrument(); print([n for n in sys.modules if 'flask' in n or 'wsgi' in n])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.strip() == "[]"

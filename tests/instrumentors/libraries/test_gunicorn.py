@@ -1,0 +1,152 @@
+"""gunicorn's gthread worker: a connection's wait for a thread is the queue of its request."""
+
+from __future__ import annotations
+
+import inspect
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flask import Flask
+from gunicorn import glogging
+from gunicorn.config import Config
+from gunicorn.workers import gthread
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import gunicorn as gunicorn_module
+from stagelens.instrumentors.libraries import wsgi_exchange
+from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
+from stagelens.instrumentors.libraries.gunicorn import GunicornInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = GunicornInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+NAMES = ("enqueue_req", "handle")
+HERE = ("127.0.0.1", 80)
+
+
+@pytest.fixture
+def worker() -> Generator[Any]:
+    """A worker with one thread, as it is once it has begun; nobody polls for it."""
+    cfg = Config()
+    app = Flask("app")
+    app.get("/")(lambda: "fine")
+    flask = FlaskInstrumentor()
+    flask.instrument()
+    nobody: Any = None
+    worker: Any = gthread.ThreadWorker(1, 0, [], nobody, 30, cfg, glogging.Logger(cfg))
+    worker.wsgi = app
+    worker.method_queue.init()
+    worker.tpool = ThreadPoolExecutor(1)
+    yield worker
+    worker.tpool.shutdown()
+    for conn in worker.pending_conns:
+        conn.close()
+    worker.method_queue.close()
+    worker.tmp.close()
+    flask.uninstrument()
+
+
+def connect(worker: Any, request: bytes) -> socket.socket:
+    """Have *worker* accept a connection on which *request* was sent, and return the client's end."""
+    ours, theirs = socket.socketpair()
+    ours.sendall(request)
+    ours.settimeout(30)
+    conn = gthread.TConn(worker.cfg, theirs, HERE, HERE)
+    worker.pending_conns.append(conn)
+    worker.enqueue_req(conn)
+    return ours
+
+
+def answer(client: socket.socket) -> bytes:
+    with client:
+        parts = [client.recv(4096)]
+        while not parts[-1].endswith(b"fine"):
+            parts.append(client.recv(4096))
+    return b"".join(parts)
+
+
+def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finished, worker: Any) -> None:
+    """While one request holds the only thread, the next waits, and that is not its work."""
+    release = threading.Event()
+    worker.tpool.submit(release.wait, 30)
+    client = connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    released = recorder.clock()
+    release.set()
+
+    assert answer(client).startswith(b"HTTP/1.1 200 OK")
+    worker.tpool.shutdown()
+    ((_, t0, *_),) = finished
+    ((_, begun, ended),) = [mark for mark in finished.marks() if mark[0] == "queue"]
+    assert t0 == begun < ended
+    # As long as it waited, up to where the application begins: gunicorn's parsing lies in between.
+    assert ended - begun <= ended - t0
+    assert ended > released
+    assert wsgi_exchange.waited_ns.get() == 0
+
+
+def test_a_connection_that_nobody_has_marked_has_not_waited(
+    finished: Finished, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came while gunicorn was not instrumented yet."""
+    monkeypatch.setattr(gthread.ThreadWorker, "enqueue_req", vars(gthread.ThreadWorker)["enqueue_req"].__wrapped__)
+
+    assert answer(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
+    worker.tpool.shutdown()
+    assert "queue" not in finished.stages()
+
+
+def test_our_failure_is_logged_once_and_the_worker_answers(
+    finished: Finished, worker: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that takes no mark of ours is served all the same."""
+
+    def broken() -> int:
+        raise RuntimeError
+
+    monkeypatch.setattr(gunicorn_module, "clock", broken)
+    monkeypatch.setattr(gthread.ThreadWorker, "handle", vars(gthread.ThreadWorker)["handle"].__wrapped__)
+    for _ in range(2):
+        assert answer(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
+    worker.tpool.shutdown()
+
+    assert len(finished) == 2
+    assert reported == {"timing the wait for a thread of gunicorn"}
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Instrumenting twice patches once, and what is patched looks as before."""
+    patched = [vars(gthread.ThreadWorker)[name] for name in NAMES]
+    originals = [function.__wrapped__ for function in patched]
+    GunicornInstrumentor().instrument()
+
+    assert [vars(gthread.ThreadWorker)[name] for name in NAMES] == patched
+    for function, original in zip(patched, originals, strict=True):
+        assert inspect.signature(function) == inspect.signature(original)
+
+    instrumented.uninstrument()
+
+    assert [vars(gthread.ThreadWorker)[name] for name in NAMES] == originals
+
+    instrumented.instrument()
+
+    assert [vars(gthread.ThreadWorker)[name].__wrapped__ for name in NAMES] == originals
+
+
+@pytest.mark.parametrize("order", ["{imports}; stagelens.instrument()", "stagelens.instrument(); {imports}"])
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before or after."""
+    imports = "from gunicorn.workers.gthread import ThreadWorker"
+    code = f"import stagelens; {order.format(imports=imports)}; print(hasattr(ThreadWorker.handle, '__wrapped__'))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.strip() == "True"

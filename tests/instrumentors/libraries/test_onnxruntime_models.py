@@ -1,0 +1,130 @@
+"""ONNX Runtime in real applications that bring their own models: magika, rapidocr and silero-vad."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import magika
+import numpy as np
+import pytest
+import rapidocr_onnxruntime
+import silero_vad
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = OnnxRuntimeInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+DETECT, TURN, READ = "ch_PP-OCRv4_det_infer", "ch_ppocr_mobile_v2.0_cls_infer", "ch_PP-OCRv4_rec_infer"
+
+
+@contextmanager
+def request() -> Generator[list[Any]]:
+    """Run what is inside as one request, and give its marks."""
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    yield marks
+    recorder.end(token)
+
+
+@pytest.fixture
+def in_a_request(finished: Finished) -> Generator[Finished]:
+    """Run the test inside a request; what it recorded is in the fixture afterwards."""
+    with request() as marks:
+        finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+        yield finished
+
+
+def test_magika_is_one_forward(in_a_request: Finished) -> None:
+    """Creating the session and its first run are load, classifying another file is one forward."""
+    classifier = magika.Magika()
+    answers = [classifier.identify_bytes(b"import os\nprint(os.name)\n" * 20) for _ in range(2)]
+
+    assert [answer.output.label for answer in answers] == ["python", "python"]
+    assert in_a_request.stages() == ["load", "load", "forward"]
+    assert in_a_request.facts() == {
+        "@model": classifier.get_model_name(),
+        "@device": "cpu",
+        "@provider": "CPUExecutionProvider",
+        "@batch": 1,
+    }
+
+
+def test_magika_takes_64_files_in_one_batch(finished: Finished, tmp_path: Path) -> None:
+    """The batch size is told, and neither names nor contents are."""
+    classifier = magika.Magika()
+    paths = [tmp_path / f"secret{number}.py" for number in range(64)]
+    for path in paths:
+        path.write_text("import secrets\n\nprint(secrets.token_hex())\n" * 5)
+    with request() as marks:
+        answers = classifier.identify_paths(paths)
+
+    assert {answer.output.label for answer in answers} == {"python"}
+    assert [key for key in marks[3::3] if not key.startswith("@")] == ["load"]
+    assert marks[marks.index("@batch") + 1] == 64
+    assert [mark for mark in marks if "secret" in str(mark)] == []
+    assert list(finished) == []
+
+
+def test_rapidocr_says_the_same_of_its_three_models(finished: Finished) -> None:
+    """Its own times of detecting, turning and reading hold ours, and are mostly ours."""
+    read = rapidocr_onnxruntime.RapidOCR()
+    image = text("Hello World", "stage 42")
+    rounds = [_read(read, image) for _ in range(3)]
+
+    assert list(finished) == []
+    for number, (lines, _, stages, _) in enumerate(rounds):
+        assert lines == ["HelloWorld", "stage 42"]
+        assert stages == {(name, "forward" if number else "load"): 1 for name in (DETECT, TURN, READ)}
+    for _, reported, _, ours in rounds:
+        # Its clock is the wall clock, which may be set.
+        assert all(ours[name] <= seconds + 0.001 for name, seconds in reported.items())
+    assert max(sum(ours.values()) / sum(reported.values()) for _, reported, _, ours in rounds) > 0.6
+
+
+def _read(
+    read: Callable[[Any], Any], image: Any
+) -> tuple[list[str], dict[str, float], Counter[tuple[str, str]], Counter[str]]:
+    """Return the lines of *image*, the time of each model as rapidocr has it, which stages each had, and our time of it."""
+    with request() as marks:
+        lines, elapsed = read(image)
+    stages: Counter[tuple[str, str]] = Counter()
+    seconds: Counter[str] = Counter()
+    triples = list(zip(marks[3::3], marks[4::3], marks[5::3], strict=True))
+    for (key, begun, ended), (fact, model, _) in itertools.pairwise(triples):
+        if not key.startswith("@"):
+            assert fact == "@model"
+            stages[model, key] += 1
+            seconds[model] += (ended - begun) / 1e9
+    return [line for _, line, _ in lines], dict(zip((DETECT, TURN, READ), elapsed, strict=True)), stages, seconds
+
+
+def text(*lines: str) -> Any:
+    """Return an image of black lines on white; shape (60 per line, 320, 3)."""
+    image = Image.new("RGB", (320, 60 * len(lines)), "white")
+    for number, line in enumerate(lines):
+        ImageDraw.Draw(image).text((10, 10 + 50 * number), line, fill="black", font=ImageFont.load_default(28))
+    return np.asarray(image)
+
+
+def test_silero_listens_to_a_second_in_31_chunks(in_a_request: Finished) -> None:
+    """One load of the session, one of the first chunk, then every chunk is a forward; its name is told once."""
+    listen: Any = silero_vad.load_silero_vad(onnx=True)
+    for chunk in torch.zeros(31, 512):
+        listen(chunk, 16000)
+
+    assert Counter(in_a_request.stages()) == {"load": 2, "forward": 30}
+    assert [value for key, value, _ in in_a_request.marks() if key == "@model"] == ["silero_vad"]
+    assert in_a_request.facts()["@batch"] == 1

@@ -1,0 +1,316 @@
+"""sentence-transformers: `encode` and `predict`, on models built on the spot."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import wrapt
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.base.model import BaseModel
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+from stagelens.core.partition import partition
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import sentence_transformers as module
+from stagelens.instrumentors.libraries.sentence_transformers import SentenceTransformersInstrumentor
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE))
+
+from tiny_models import bert, tokenizer  # noqa: E402 - a sibling, found once its folder is
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = SentenceTransformersInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented", "inner_instrumented")
+
+PATCHED: list[tuple[Any, str]] = [
+    (BaseModel, "__init__"),
+    (BaseModel, "preprocess"),
+    (SentenceTransformer, "__init__"),
+    (SentenceTransformer, "encode"),
+    (CrossEncoder, "predict"),
+]
+STAGES = ["preprocess", "preprocess", "tokenize", "forward", "postprocess"]
+
+
+@pytest.fixture(name="inner_instrumented")
+def fixture_inner_instrumented(embedder: SentenceTransformer, ranker: CrossEncoder) -> Generator[None]:
+    """Have models and tokenizers timed too, as in a service that has warmed up."""
+    inner = TorchInstrumentor(), TransformersInstrumentor()
+    for instrumentor in inner:
+        instrumentor.instrument()
+    embedder.encode("word1")
+    ranker.predict([("word1", "word2")])
+    yield
+    for instrumentor in inner:
+        instrumentor.uninstrument()
+
+
+@pytest.fixture
+def in_a_request(finished: Finished) -> Generator[Finished]:
+    """Run the test inside a request; what it recorded is in the fixture afterwards."""
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+    yield finished
+    recorder.end(token)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an embedder in it."""
+    folder = tmp_path_factory.mktemp("models")
+    bert().base_model.save_pretrained(folder / "bert")
+    tokenizer().save_pretrained(folder / "bert")
+    SentenceTransformer(modules=[Transformer(str(folder / "bert")), Pooling(32), Normalize()]).save(
+        str(folder / "embedder"), create_model_card=False
+    )
+    return folder / "embedder"
+
+
+@pytest.fixture(scope="module")
+def embedder(saved: Path) -> SentenceTransformer:
+    """A model that embeds."""
+    return SentenceTransformer(str(saved))
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
+    """A model that compares."""
+    folder = str(tmp_path_factory.mktemp("models") / "ranker")
+    bert(labels=1).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return CrossEncoder(folder)
+
+
+def intervals(request: Finished) -> list[tuple[str, int, int]]:
+    """Return the stages of the only request, by their start."""
+    return sorted((mark for mark in request.marks() if not mark[0].startswith("@")), key=lambda mark: mark[1])
+
+
+def test_encoding_has_no_gap(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+    """Preparation with its tokenizer, the model, and the rest, which is what is done with the answer."""
+    answer = embedder.encode("word1 word2")
+    stages = intervals(in_a_request)
+    own = partition(stages, stages[0][1], max(stage[2] for stage in stages))
+
+    assert answer.shape == (32,)
+    assert sorted(in_a_request.stages()) == sorted(STAGES)
+    assert own["overhead"] == 0
+    assert min(own["preprocess"], own["tokenize"], own["forward"], own["postprocess"]) > 0
+    assert in_a_request.facts() == {"@model": "embedder", "@device": "cpu", "@batch": 1}
+
+
+def test_each_batch_is_prepared_and_run(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+    """Three sentences in batches of two."""
+    embedder.encode_query(["word1", "word2 word3", "word4"], batch_size=2)
+
+    assert in_a_request.stages().count("forward") == in_a_request.stages().count("tokenize") == 2
+    assert in_a_request.facts()["@batch"] == 3
+
+
+def test_comparing_is_timed_the_same(ranker: CrossEncoder, in_a_request: Finished) -> None:
+    """`rank` is `predict` with a list of pairs."""
+    ranker.rank("word1", ["word2", "word3"])
+    stages = intervals(in_a_request)
+
+    assert {stage for stage, _, _ in stages} == {"preprocess", "tokenize", "forward", "postprocess"}
+    assert in_a_request.facts() == {"@model": "ranker", "@device": "cpu", "@batch": 2}
+
+
+def test_preparing_by_hand_is_preprocess(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+    """Whoever calls the parts one by one has them timed one by one."""
+    embedder(embedder.preprocess(["word1"]))
+
+    assert in_a_request.stages() == ["tokenize", "preprocess", "forward"]
+
+
+def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
+    """With all that it loads on the way."""
+    SentenceTransformer(str(saved))
+
+    assert in_a_request.stages() == ["load"]
+
+
+def test_a_pool_of_processes_is_untouched(
+    embedder: SentenceTransformer, in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other processes do is no stage of the request."""
+    monkeypatch.setattr(embedder, "_multi_process", lambda inputs, **_: np.zeros((len(inputs), 32)))
+    pool: Any = {"input": None, "output": None, "processes": []}
+
+    assert embedder.encode(["word1"], pool=pool).shape == (1, 32)
+    assert embedder.encode(["word1"], device=["cpu", "cpu"]).shape == (1, 32)
+    assert in_a_request.stages() == []
+
+
+def test_an_exception_is_the_librarys_own(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+    """What was refused is recorded, and the next call is whole."""
+    with pytest.raises(ValueError, match="batch_size"):
+        embedder.encode("word1", batch_size=0)
+    in_a_request[0][0][3:] = []
+    embedder.encode("word1")
+
+    assert sorted(in_a_request.stages()) == sorted(STAGES)
+
+
+def test_outside_a_request_nothing_is_recorded(embedder: SentenceTransformer, finished: Finished) -> None:
+    """Warming up serves no request."""
+    embedder.encode("word1")
+
+    assert list(finished) == []
+
+
+def test_requests_at_once_do_not_mix(embedder: SentenceTransformer, finished: Finished) -> None:
+    """Each thread prepares the batches of its own request."""
+    together = threading.Barrier(3)
+
+    def serve(sentences: int) -> None:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        together.wait()
+        embedder.encode(["word1"] * sentences, batch_size=1)
+        recorder.end(token)
+        recorder.finish(marks, marks[1], recorder.clock(), f"/{sentences}")
+
+    threads = [threading.Thread(target=serve, args=(sentences,)) for sentences in (5, 10, 15)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(finished) == 3
+    for marks, _, _, route, *_ in finished:
+        sentences = int(route[1:])
+        assert marks[::3].count("forward") == marks[::3].count("tokenize") == sentences
+        assert marks[marks.index("@batch") + 1] == sentences
+
+
+def test_our_failure_is_logged_once_and_the_answer_comes_through(
+    embedder: SentenceTransformer,
+    in_a_request: Finished,
+    reported: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A model we cannot describe is timed all the same."""
+
+    def broken(_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(module, "describe", broken)
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        answers = [embedder.encode("word1") for _ in range(2)]
+
+    assert np.array_equal(answers[0], answers[1])
+    assert in_a_request.stages().count("forward") == 2
+    assert len(caplog.records) == len(reported) == 1
+
+
+def test_instrumenting_twice_doubles_nothing(
+    embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor
+) -> None:
+    """A second call, on another instance, finds everything patched."""
+    instrumented.instrument()
+    SentenceTransformersInstrumentor().instrument(skip_dep_check=True)
+    embedder.encode("word1")
+
+    assert sorted(in_a_request.stages()) == sorted(STAGES)
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_beside_a_span_around_encode_nothing_doubles(
+    embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor, first: str
+) -> None:
+    """OpenTelemetry modules wrap a method by wrapt; that may come first or last."""
+    spans: list[str] = []
+
+    def wrapper(wrapped: Any, _: Any, args: Any, options: Any) -> Any:
+        spans.append("span")
+        return wrapped(*args, **options)
+
+    if first == "theirs":
+        instrumented.uninstrument()
+    theirs = wrapt.wrap_function_wrapper("sentence_transformers", "SentenceTransformer.encode", wrapper)
+    instrumented.instrument()
+    embedder.encode("word1")
+    instrumented.uninstrument()
+    SentenceTransformer.encode = theirs.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
+
+    assert spans == ["span"]
+    assert sorted(in_a_request.stages()) == sorted(STAGES)
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Every attribute is again the object it was, and looks the same meanwhile."""
+    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
+    signatures = [inspect.signature(vars(owner)[name]) for owner, name in PATCHED]
+    instrumented.uninstrument()
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+    assert [inspect.signature(original) for original in originals] == signatures
+
+
+def test_models_pickle_and_subclass_as_before(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+    """Nothing of ours sticks to a model, and a class of the user's own is timed once."""
+
+    class Mine(SentenceTransformer):
+        def encode(self, *args: Any, **options: Any) -> Any:
+            return super().encode(*args, **options)
+
+    mine = Mine(modules=list(pickle.loads(pickle.dumps(embedder))))  # noqa: S301 - our own bytes
+    mine.encode("word1")
+    in_a_request[0][0][3:] = []
+
+    assert mine.encode("word1").shape == (32,)
+    assert sorted(in_a_request.stages()) == sorted(STAGES)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "from sentence_transformers import SentenceTransformer; stagelens.instrument()",
+        "stagelens.instrument(); from sentence_transformers import SentenceTransformer",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(saved: Path, order: str) -> None:
+    """Instrumented before or after it was imported."""
+    code = f"""
+import stagelens
+{order}
+from stagelens.instrumentors import recorder
+model = SentenceTransformer({str(saved)!r})
+model.encode("word1")
+marks, token = recorder.begin()
+model.encode("word1")
+print(*sorted(mark for mark in marks[3::3] if not mark.startswith("@")))
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+
+    assert answer.stdout.split() == sorted(STAGES)

@@ -1,0 +1,721 @@
+"""PyTorch on a device: copies, and the times that the device tells, placed where they belong in the request.
+
+The device here is a stream with a clock of its own. Tensors on it are real ones of another kind ("lazy", which nothing on
+this machine implements) that hand their operations to it; the host's clock is stopped, and moves when somebody works.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import functools
+import pickle
+import threading
+from collections.abc import Generator
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from stagelens.core.partition import partition
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries import torch as calls
+from stagelens.instrumentors.libraries import torch_copies, torch_device, torch_events
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor
+
+INSTRUMENTOR = TorchInstrumentor
+KIND = "lazy"
+US = 1_000
+MS = 1_000_000
+# How long the host takes to launch a model and the device to run it; to launch a copy, and to make it.
+LAUNCH, RUN, CALL, COPY = MS, 10 * MS, 10 * US, 500 * US
+
+
+class Host:
+    """The host's clock."""
+
+    def __init__(self) -> None:
+        self.now = 1_000 * MS
+
+    def clock(self) -> int:
+        """Return the time in nanoseconds; looking takes none."""
+        return self.now
+
+
+class Stream:
+    """Does what it is asked for, one after the other, later."""
+
+    device = torch.device(KIND, 0)
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.free_at = 0
+        self.capturing = False
+
+    def launch(self, duration: int) -> None:
+        """Queue so many nanoseconds of work."""
+        self.free_at = max(self.free_at, self.host.now) + duration
+
+    def wait(self) -> None:
+        """Block the host until all is done."""
+        self.host.now = max(self.host.now, self.free_at)
+
+
+class Event:
+    """As `torch.cuda.Event(enable_timing=True)`: what is asked too early raises."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.at: int | None = None
+
+    def record(self, stream: Stream) -> None:
+        """Happen when all before it is done."""
+        assert not stream.capturing
+        self.at = max(stream.free_at, stream.host.now)
+        self.source.records += 1
+
+    def query(self) -> bool:
+        """Say whether it has happened."""
+        assert threading.get_ident() in self.source.prepared
+        return self.at is not None and self.source.host.now >= self.at
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return milliseconds."""
+        assert self.query()
+        assert end_event.query()
+        assert self.at is not None
+        assert end_event.at is not None
+        # The device's clock is a little fast, and its answer in whole halves of a microsecond.
+        return round((end_event.at - self.at) * 1.00001 / 500) / 2000
+
+
+class Source:
+    """As `TorchEvents`."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.streams: contextvars.ContextVar[Stream] = contextvars.ContextVar("stream")
+        self._default = Stream(host)
+        self.made = self.records = 0
+        self.prepared: set[int] = set()
+
+    @property
+    def default(self) -> Stream:
+        """The stream of this thread."""
+        return self.streams.get(self._default)
+
+    def stream(self, device: Any) -> Stream | None:
+        """Return it, unless it is capturing."""
+        assert device.type == KIND
+        return None if self.default.capturing else self.default
+
+    def event(self) -> Event:
+        """Count how many are made."""
+        self.made += 1
+        return Event(self)
+
+    def prepare(self) -> None:
+        """Remember who may ask."""
+        self.prepared.add(threading.get_ident())
+
+
+class Tensor(torch.Tensor):
+    """A tensor on the device."""
+
+    elem: torch.Tensor
+
+    def __new__(cls, elem: torch.Tensor) -> Self:
+        """Wrap a tensor of the host."""
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, elem.shape, dtype=elem.dtype, device=torch.device(KIND))
+        made.elem = elem
+        return made
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Have no say in it."""
+        with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage] - torch documents it so
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Compute."""
+        return run(func, args, dict(kwargs or {}))
+
+
+class Dispatch(TorchDispatchMode):
+    """What knows the device: the library that would come with it."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = [isinstance(arg, Tensor) for arg in args if isinstance(arg, torch.Tensor)]
+        out = run(func, args, dict(kwargs or {}))
+        crossed = isinstance(out, Tensor) is not before[0] if isinstance(out, torch.Tensor) and before else False
+        if crossed or len(set(before)) > 1 or func is torch.ops.aten._local_scalar_dense.default:
+            self.source.default.launch(COPY)
+            self.source.host.now += CALL
+            if not (kwargs or {}).get("non_blocking"):
+                self.source.default.wait()
+        return out
+
+
+def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Compute on the host what the device is asked for."""
+    on_device = any(isinstance(arg, Tensor) for arg in args)
+    target = kwargs.pop("device", None)
+    kwargs.pop("non_blocking", None)
+    inner = tree_map(lambda value: value.elem if isinstance(value, Tensor) else value, args)
+    out = func(*inner, **kwargs)
+    if func is torch.ops.aten.copy_.default:
+        return args[0]
+    there = on_device if target is None else torch.device(target).type == KIND
+    return Tensor(out) if there and isinstance(out, torch.Tensor) else out
+
+
+class Net(nn.Module):
+    """A model on the device."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(Tensor(torch.ones(3)), requires_grad=False)
+        self.source = source
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Launch, and return before anything is done."""
+        self.source.default.launch(RUN)
+        self.source.host.now += LAUNCH
+        return x
+
+
+def any_method(tensor: torch.Tensor, name: str) -> Any:
+    """Return a method that torch's annotations know only in part."""
+    return getattr(tensor, name)
+
+
+class Request:
+    """One request by hand."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        scope = recorder.begin()
+        assert scope is not None
+        self.marks, self.token = scope
+        self.start = self.marks[1]
+        self.end = 0
+
+    def close(self) -> None:
+        """End it for whoever has asked."""
+        self.end = self.host.now
+        self.marks[0] = recorder.CLOSED
+        recorder.end(self.token)
+
+    def late(self) -> list[Any]:
+        """Return what the background thread is given to ask."""
+        return [late for key, late in zip(self.marks[::3], self.marks[1::3], strict=True) if key == "@late"]
+
+    def fold(self, *, wait: bool = True) -> dict[str, tuple[int, int]]:
+        """Add what comes late, and return the last interval of each stage, in us of the request."""
+        for late in self.late():
+            assert late.ready() is wait
+        for late in self.late():
+            self.marks.extend(late.marks())
+        return {
+            key: ((t0 - self.start) // US, (t1 - self.start) // US)
+            for key, t0, t1 in zip(self.marks[::3], self.marks[1::3], self.marks[2::3], strict=True)
+            if not key.startswith("@")
+        }
+
+    def own(self) -> dict[str, int]:
+        """Return whose time it was, in us."""
+        triples = zip(self.marks[::3], self.marks[1::3], self.marks[2::3], strict=True)
+        intervals = [(key.partition("@")[0], t0, t1) for key, t0, t1 in triples if not key.startswith("@")]
+        return {stage: round(own / US) for stage, own in partition(intervals, self.start, self.end).items()}
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Generator[Host]:
+    """The clock of everything that is recorded."""
+    host = Host()
+    for module in (recorder, calls, torch_copies, torch_events):
+        monkeypatch.setattr(module, "clock", host.clock)
+    yield host
+    recorder.current.set(None)
+
+
+@pytest.fixture
+def source(host: Host, monkeypatch: pytest.MonkeyPatch, instrumented: TorchInstrumentor) -> Generator[Source]:
+    """A device, known to the process."""
+    assert instrumented
+    source = Source(host)
+    monkeypatch.setattr(torch_device.devices, "sources", {KIND: source})
+    monkeypatch.setattr(torch_device.devices, "timelines", {})
+    monkeypatch.setattr(torch_device.devices, "in_use", True)
+    with Dispatch(source):
+        yield source
+
+
+@pytest.fixture
+def net(source: Source) -> Net:
+    """A warm model on an idle device."""
+    net = Net(source)
+    net(torch.ones(3))
+    source.default.wait()
+    source.host.now += MS
+    return net
+
+
+@pytest.fixture
+def x(source: Source) -> torch.Tensor:
+    """A tensor on the device."""
+    assert source
+    return Tensor(torch.ones(3))
+
+
+def test_the_models_time_is_the_devices(host: Host, net: Net, x: torch.Tensor) -> None:
+    """The host launches for 1 ms and waits in the copy; the device runs for 10 ms and copies for 0.5."""
+    request = Request(host)
+    net(x).cpu()
+    host.now += 300 * US
+    request.close()
+
+    assert request.fold() == {
+        "forward@launch": (0, 1_000),
+        "forward@gpu": (0, 10_000),
+        "d2h@gpu": (10_000, 10_500),
+    }
+    assert request.own() == {"forward": 10_000, "d2h": 500, "overhead": 300}
+
+
+def test_a_whole_request_adds_up(host: Host, net: Net) -> None:
+    """To the device, through the model and back: all within the request, nothing twice."""
+    request = Request(host)
+    host.now += 200 * US
+    net(torch.ones(3).to(KIND)).cpu()
+    request.close()
+    request.fold()
+
+    assert request.own() == {"h2d": 500, "forward": 10_000, "d2h": 500, "overhead": 200}
+    assert sum(request.own().values()) == (request.end - request.start) // US
+
+
+def test_the_first_call_is_load_on_the_device_too(host: Host, source: Source, x: torch.Tensor) -> None:
+    """A cold model is timed by the device as a warm one."""
+    request = Request(host)
+    Net(source)(x).cpu()
+    request.close()
+
+    assert request.fold()["load@gpu"] == (0, 10_000)
+
+
+def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Tensor) -> None:
+    """What this request launched stood behind what another had asked for before."""
+    other = contextvars.Context().run(Request, host)
+    token = recorder.current.set(other.marks)
+    net(x)
+    recorder.current.reset(token)
+    request = Request(host)
+    net(x).cpu()
+    request.close()
+    request.fold()
+
+    # The other one's has run for 1 ms when ours is launched, which takes another.
+    assert request.own() == {"forward": 1_000 + 10_000, "queue": 8_000, "d2h": 500, "overhead": 0}
+
+
+def test_own_work_before_is_no_queue(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+    """Kernels that the request has launched by itself are nobody's stage, and two models are two forwards."""
+    request = Request(host)
+    source.default.launch(4 * MS)
+    net(net(x)).cpu()
+    request.close()
+    request.fold()
+
+    # 1 ms of the launches each; 4 ms of kernels are under them and after them.
+    assert request.own() == {"forward": 22_000, "d2h": 500, "overhead": 2_000}
+
+
+def test_two_threads_on_two_streams_are_two_timelines(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+    """Threads of one request work side by side on one device; each is asked for its own."""
+    request = Request(host)
+
+    def work() -> None:
+        source.streams.set(Stream(host))
+        recorder.current.set(request.marks)
+        with Dispatch(source):
+            net(x).cpu()
+
+    thread = threading.Thread(target=work)
+    net(x)
+    thread.start()
+    thread.join()
+    source.default.wait()
+    request.close()
+    request.fold()
+
+    assert len(request.late()) == 2
+    assert request.own() == {"forward": 11_000, "d2h": 500, "overhead": 0}
+
+
+def test_a_stream_that_captures_is_left_alone(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+    """No event, no mark; the one after is timed again."""
+    records = source.records
+    source.default.capturing = True
+    request = Request(host)
+    net(x)
+    x.cpu()
+    captured = records, request.marks[3:]
+    source.default.capturing = False
+    net(x)
+    request.close()
+
+    assert captured == (source.records - 2, [])
+
+
+def test_a_device_that_does_not_tell_in_time_leaves_the_launch(host: Host, net: Net, x: torch.Tensor) -> None:
+    """The times of the host stand, and say that they are no more than that."""
+    request = Request(host)
+    net(x)
+    x.to("cpu", non_blocking=True)
+    request.close()
+
+    assert request.fold(wait=False) == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 1_010)}
+
+
+def test_what_the_device_has_told_counts(host: Host, net: Net, x: torch.Tensor) -> None:
+    """Of several pieces of work those are placed that are done."""
+    request = Request(host)
+    net(x).cpu()
+    net(x)
+    request.close()
+    times = request.fold(wait=False)
+
+    assert times["forward@gpu"] == (0, 10_000)
+    assert request.own() == {"forward": 11_000, "d2h": 500, "overhead": 0}
+
+
+def test_a_copy_that_nobody_waits_for_takes_the_devices_time(host: Host, x: torch.Tensor, net: Net) -> None:
+    """It is launched early and made late."""
+    request = Request(host)
+    net(x).to("cpu", non_blocking=True)
+    host.now += 20 * MS
+    request.close()
+
+    assert request.fold() == {
+        "forward@launch": (0, 1_000),
+        "forward@gpu": (0, 10_000),
+        "d2h@launch": (1_000, 1_010),
+        "d2h@gpu": (10_000, 10_500),
+    }
+
+
+def test_events_are_used_again(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+    """A hundred requests need the events of a few."""
+    for _ in range(100):
+        request = Request(host)
+        net(x).cpu()
+        request.close()
+        request.fold()
+        host.now += 50 * MS
+
+    assert source.records == 400
+    assert source.made <= 10
+
+
+def test_placing_holds_while_the_clocks_drift_apart(host: Host, net: Net, x: torch.Tensor) -> None:
+    """After minutes without a pause, and after an hour without work, it is right to 50 us."""
+    errors: set[int] = set()
+    for pause in (*[5 * MS] * 300, 3_600_000 * MS, 5 * MS):
+        request = Request(host)
+        net(x).cpu()
+        request.close()
+        start, end = request.fold()["d2h@gpu"]
+        errors.update((abs(start - 10_000), abs(end - 10_500)))
+        host.now += pause
+
+    assert max(errors) <= 50
+
+
+def test_a_device_that_is_never_idle_is_placed_too(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+    """Where each request finds the stream busy nothing says how the clocks stand: what was learnt before is carried on."""
+    busy = Request(host)
+    net(x)
+    busy.close()
+    errors: list[int] = []
+    for _ in range(400):
+        request = Request(host)
+        truth = source.default.free_at
+        net(x)
+        request.close()
+        # Into the middle of what was launched now: what was launched before is done.
+        host.now = source.default.free_at - 3 * MS
+        busy.fold()
+        busy, before = request, busy
+        if before.start > 1_000 * MS + 30 * MS:
+            starts = [t0 for key, t0 in zip(before.marks[::3], before.marks[1::3], strict=True) if key == "forward@gpu"]
+            errors.append(abs(starts[0] - (truth - RUN)))
+
+    assert len(errors) > 300
+    assert max(errors) <= 150 * US
+
+
+def test_only_what_crosses_is_a_copy(host: Host, net: Net, x: torch.Tensor) -> None:
+    """Not a change of type, not a copy within a device, not what is nowhere, and nothing inside a module."""
+    here = torch.ones(3)
+
+    class Inside(nn.Module):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            return value.to(KIND).cpu()
+
+    assert net
+    request = Request(host)
+    for nothing in (
+        lambda: here.to(torch.float64).to("cpu").to(here).cpu().to("cpu", torch.float16),
+        lambda: (x.to(torch.float64), x.to(KIND), x.to(x), x.to(device=KIND), x.copy_(x)),
+        lambda: (here.numpy(), here.tolist(), here.sum().item(), here.copy_(here), here.to("meta")),
+        lambda: Inside()(here),
+    ):
+        nothing()
+    nothing_of_it = {key for key in request.marks[::3] if key.partition("@")[0] in {"h2d", "d2h"} or key == "@late"}
+    copies = (
+        lambda: here.to(KIND),
+        lambda: here.to(device=torch.device(KIND)),
+        lambda: here.to(x),
+        lambda: any_method(here, "to")(tensor=x),
+        lambda: x.copy_(here),
+        lambda: here.copy_(x),
+        x.cpu,
+        lambda: x.to("cpu", torch.float64),
+        x[0].item,
+        lambda: torch.Tensor.cpu(x),
+    )
+    for crossing in copies:
+        crossing()
+    request.close()
+    request.fold()
+
+    assert nothing_of_it == set()
+    assert [key for key in request.marks[::3] if key.endswith("@gpu")] == ["h2d@gpu"] * 5 + ["d2h@gpu"] * 5
+
+
+def test_the_first_copy_of_a_process_is_its_launch(host: Host, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has never seen a device does not look for one: it asks after the copy, and from then on before."""
+    assert source
+    monkeypatch.setattr(torch_device.devices, "in_use", False)
+    request = Request(host)
+    for _ in range(2):
+        torch.ones(3).to(KIND)
+    request.close()
+    request.fold()
+
+    assert [key for key in request.marks[::3] if "@" in key[1:]] == ["h2d@launch", "h2d@gpu"]
+
+
+def test_a_kind_of_device_without_events_is_timed_by_the_host(
+    host: Host, net: Net, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so: what the host measures of a device that works on is no more than the launch."""
+    monkeypatch.setattr(torch_device.devices, "sources", {})
+    request = Request(host)
+    net(x).cpu()
+    request.close()
+
+    assert request.fold() == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 10_500)}
+
+
+def test_a_frozen_model_runs_where_its_input_is(host: Host, source: Source, x: torch.Tensor) -> None:
+    """Without parameters a model has no device of its own."""
+
+    class Frozen(nn.Module):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            source.default.launch(RUN)
+            host.now += LAUNCH
+            return value
+
+    request = Request(host)
+    Frozen()(x).cpu()
+    request.close()
+
+    assert request.fold()["forward@gpu"] == (0, 10_000)
+
+
+def test_moving_a_model_is_load_and_no_copies(host: Host, source: Source) -> None:
+    """Its copies are part of it; on a kind of device that is new to it a model is cold, on the old one it is not."""
+    assert source
+    net = nn.Linear(3, 3).requires_grad_(requires_grad=False)
+    contextvars.Context().run(net, torch.ones(3))
+    request = Request(host)
+    net.to(KIND)
+    net(Tensor(torch.ones(3)))
+    net.to("cpu")
+    net(torch.ones(3))
+    request.close()
+
+    assert [key for key in request.marks[::3] if not key.startswith("@")] == ["load", "load@launch", "load", "forward"]
+    assert request.marks[request.marks.index("@device") + 1] == KIND
+
+
+class Handler(torch.Tensor):
+    """A subclass that knows methods by what they are, as torchvision's images do."""
+
+    known: frozenset[Any] = frozenset()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ == "to":
+            seen.append(func in Handler.known)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+seen: list[bool] = []
+
+
+def test_subclasses_find_the_methods_they_know(
+    instrumented: TorchInstrumentor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they looked before we came, while we are here, or after we have gone."""
+    ours = torch.Tensor.to
+    instrumented.uninstrument()
+    original: Any = torch.Tensor.to
+    found: list[list[bool]] = []
+    for known in (ours, original):
+        monkeypatch.setattr(Handler, "known", frozenset({known}))
+        for change in (instrumented.instrument, instrumented.uninstrument):
+            change()
+            seen.clear()
+            torch.ones(3).as_subclass(Handler).to(torch.float64)
+            found.append(seen[:])
+    instrumented.instrument()
+
+    assert ours is not original
+    assert found == [[True]] * 4
+
+
+def test_methods_look_as_before(instrumented: TorchInstrumentor) -> None:
+    """Name, docstring, binding, pickling and copying are those of the original."""
+    assert instrumented
+    ours: Any = torch.Tensor.to
+    bound: Any = torch.ones(3).to
+
+    assert (ours.__name__, ours.__doc__) == ("to", ours.original.__doc__)
+    assert pickle.loads(pickle.dumps(ours)) == ours  # noqa: S301 - our own bytes
+    assert copy.deepcopy(ours) == ours
+    assert bound(torch.float64).dtype is torch.float64
+    assert functools.partial(ours, torch.ones(3))(torch.float64).dtype is torch.float64
+    with pytest.raises(TypeError):
+        ours(3, "cpu")
+
+
+def test_what_others_have_replaced_is_left_alone(
+    instrumented: TorchInstrumentor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vendor's patch of a tensor's method stays, before us and after."""
+
+    def theirs(self: torch.Tensor, *_: Any) -> torch.Tensor:
+        return self
+
+    instrumented.uninstrument()
+    monkeypatch.setattr(torch.Tensor, "to", theirs, raising=False)
+    instrumented.instrument()
+    present = vars(torch.Tensor)["to"]
+    instrumented.uninstrument()
+
+    assert present is theirs
+    assert vars(torch.Tensor)["to"] is theirs
+    instrumented.instrument()
+
+
+def test_a_loop_of_copies_stays_bounded(host: Host, x: torch.Tensor, source: Source) -> None:
+    """Past a thousand pieces of work the launch has to do."""
+    request = Request(host)
+    for _ in range(torch_device.MAX_WORKS + 10):
+        x.cpu()
+    request.close()
+    request.fold()
+    stages = [key for key in request.marks[::3] if not key.startswith("@")]
+
+    assert stages.count("d2h@gpu") == torch_device.MAX_WORKS
+    assert source.made <= 2 * torch_device.MAX_WORKS + 20
+
+
+@pytest.mark.parametrize("broken", ["stream", "record", "query", "elapsed_time", "prepare"])
+def test_a_device_that_fails_us_does_not_fail_the_model(  # noqa: PLR0917 - fixtures
+    host: Host, net: Net, x: torch.Tensor, reported: set[str], monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """It is logged once, the result is what it was, and the host's times stand."""
+
+    def fail(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(Source if broken in ("stream", "prepare") else Event, broken, fail)
+    request = Request(host)
+    results = [net(x).cpu() for _ in range(3)]
+    request.close()
+    times = {key for late in request.late() if late.ready() for key in late.marks()[::3]} | set(request.marks[::3])
+
+    torch.testing.assert_close(results, [torch.ones(3)] * 3)
+    assert {"forward@launch", "d2h@launch"} <= times
+    assert not {"forward@gpu", "d2h@gpu"} & times
+    assert len(reported) == 1
+
+
+class Backend:
+    """As `torch.cuda` and `torch.xpu`, as far as events go."""
+
+    capturing = False
+
+    def is_current_stream_capturing(self) -> bool:
+        """Say what it was told."""
+        return self.capturing
+
+    def current_stream(self, device: Any) -> str:
+        """Name a stream."""
+        return f"stream of {device}"
+
+    def Event(self, *, enable_timing: bool) -> str:  # noqa: N802 - torch's name
+        """Name an event."""
+        return f"event {enable_timing}"
+
+
+def test_the_source_of_real_devices_is_torchs_own() -> None:
+    """Streams and timed events come from the library's module for the device; a capturing stream is none."""
+    backend = Backend()
+    events = torch_events.TorchEvents(backend, None)
+    events.prepare()
+    streams = [events.stream("cuda:1")]
+    backend.capturing = True
+    streams.append(events.stream("cuda:1"))
+
+    assert streams == ["stream of cuda:1", None]
+    assert str(events.event()) == "event True"
+    assert isinstance(torch_events.event_source(torch, "cuda"), torch_events.TorchEvents)
+    assert isinstance(torch_events.event_source(torch, "xpu"), torch_events.TorchEvents)
+    assert torch_events.event_source(torch, "mps") is None
+
+
+@pytest.mark.parametrize(
+    ("library", "function", "error"),
+    [("no-such-driver.so", "f", OSError), ("libc.so.6", "no_such_function", AttributeError)],
+)
+def test_who_cannot_relax_its_capture_mode_asks_nothing(library: str, function: str, error: type[Exception]) -> None:
+    """Asking for events could spoil the capture of another thread: `DeviceTimes` then leaves the launch."""
+    events = torch_events.TorchEvents(Backend(), (library, function))
+
+    with pytest.raises(error):
+        events.prepare()
+
+
+def test_a_driver_that_refuses_is_not_asked() -> None:
+    """Any answer but 0 is an error; 0 is remembered for the thread."""
+    refusing = torch_events.TorchEvents(Backend(), ("libc.so.6", "getpid"))
+    willing = torch_events.TorchEvents(Backend(), ("libc.so.6", "sched_yield"))
+    willing.prepare()
+    willing.prepare()
+
+    with pytest.raises(RuntimeError, match="getpid must return 0"):
+        refusing.prepare()

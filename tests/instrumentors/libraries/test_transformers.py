@@ -1,0 +1,462 @@
+"""transformers: pipelines, tokenizers and loading, on models built on the spot."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import transformers.tokenization_mistral_common
+import wrapt
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationMixin,
+    LlamaForCausalLM,
+    Pipeline,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    pipeline,
+)
+from transformers.pipelines.base import ChunkPipeline
+from transformers.pipelines.pt_utils import PipelineIterator
+
+from stagelens.core.partition import partition
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import pipelines, pretrained
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE))
+
+from tiny_models import bert, llama, tokenizer  # noqa: E402 - a sibling, found once its folder is
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = TransformersInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+PATCHED: list[tuple[Any, str]] = [
+    (GenerationMixin, "generate"),
+    (GenerationMixin, "_has_unfinished_sequences"),
+    (GenerationMixin, "_validate_generated_length"),
+    (Pipeline, "__init__"),
+    (Pipeline, "forward"),
+    (Pipeline, "run_single"),
+    (Pipeline, "get_iterator"),
+    (ChunkPipeline, "run_single"),
+    (ChunkPipeline, "get_iterator"),
+    (PipelineIterator, "__next__"),
+    (PreTrainedTokenizerBase, "__call__"),
+    (PreTrainedTokenizerBase, "encode"),
+    (PreTrainedTokenizerBase, "apply_chat_template"),
+    (PreTrainedTokenizerBase, "decode"),
+    (PreTrainedTokenizerBase, "batch_decode"),
+    (PreTrainedTokenizerBase, "from_pretrained"),
+    (PreTrainedModel, "from_pretrained"),
+    (AutoConfig, "from_pretrained"),
+    (AutoTokenizer, "from_pretrained"),
+    (AutoModelForCausalLM, "from_pretrained"),
+    (transformers.tokenization_mistral_common.MistralCommonBackend, "encode"),
+]
+
+
+class Lengths(Pipeline):
+    """A pipeline of the user's own, that may fail."""
+
+    fails_in = ""
+
+    def _sanitize_parameters(self, **_: Any) -> Any:
+        return {}, {}, {}
+
+    def preprocess(self, input_: str, **_: Any) -> Any:
+        """Prepare."""
+        return self._step("preprocess", {"word": input_})
+
+    def _forward(self, input_tensors: Any, **_: Any) -> Any:
+        return self._step("forward", {"length": len(input_tensors["word"])})
+
+    def postprocess(self, model_outputs: Any, **_: Any) -> Any:
+        """Answer."""
+        return self._step("postprocess", model_outputs["length"])
+
+    def _step(self, name: str, answer: Any) -> Any:
+        if name == self.fails_in:
+            raise KeyError(name)
+        return answer
+
+
+@pytest.fixture
+def in_a_request(finished: Finished) -> Generator[Finished]:
+    """Run the test inside a request; what it recorded is in the fixture afterwards."""
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+    yield finished
+    recorder.end(token)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A folder that a model and its tokenizer were saved in."""
+    llama().save_pretrained(tmp_path / "my-model")
+    tokenizer().save_pretrained(tmp_path / "my-model")
+    return tmp_path / "my-model"
+
+
+@pytest.fixture
+def classify() -> Any:
+    """A pipeline of the library."""
+    return pipeline("text-classification", model=bert(), tokenizer=tokenizer())
+
+
+@pytest.fixture
+def lengths() -> Lengths:
+    """A pipeline of the user's own."""
+    return Lengths(model=bert(), tokenizer=tokenizer())
+
+
+def intervals(request: Finished) -> list[tuple[str, int, int]]:
+    """Return the stages of the only request, by their start."""
+    return sorted((mark for mark in request.marks() if not mark[0].startswith("@")), key=lambda mark: mark[1])
+
+
+def test_a_pipeline_has_three_stages_and_its_tokenizer(classify: Any, in_a_request: Finished) -> None:
+    """They follow each other without a gap; the tokenizer is part of the preparation."""
+    answer = classify("word1 word2")
+    preprocess, tokenize, forward, postprocess = intervals(in_a_request)
+
+    assert [mark[0] for mark in intervals(in_a_request)] == ["preprocess", "tokenize", "forward", "postprocess"]
+    assert preprocess[1] <= tokenize[1] <= tokenize[2] <= preprocess[2] == forward[1]
+    assert forward[2] == postprocess[1]
+    assert partition(intervals(in_a_request), preprocess[1], postprocess[2])["overhead"] == 0
+    assert in_a_request.facts() == {"@model": "BertForSequenceClassification", "@device": "cpu"}
+    assert answer[0]["label"] in {"LABEL_0", "LABEL_1"}
+
+
+def test_a_list_goes_through_in_batches(classify: Any, in_a_request: Finished) -> None:
+    """The first item of a batch waits for the batch; the others are only taken from it."""
+    answers = classify(["word1", "word2 word3", "word4"], batch_size=2)
+
+    assert len(answers) == 3
+    assert [mark[0] for mark in intervals(in_a_request) if mark[0] != "tokenize"] == [
+        "preprocess",
+        "forward",
+        "postprocess",
+        "postprocess",
+        "preprocess",
+        "forward",
+        "postprocess",
+    ]
+    assert in_a_request.facts()["@batch"] == 3
+
+
+def test_a_lazy_pipeline_is_timed_while_it_is_consumed(lengths: Lengths, in_a_request: Finished) -> None:
+    """What the user does between two items is the user's."""
+    answers: list[Any] = []
+    between: list[int] = []
+    lazy: Any = lengths(word for word in ("a", "bc"))
+    for answer in lazy:
+        between.append(recorder.clock())
+        answers.append(answer)
+
+    stages = intervals(in_a_request)
+    assert answers == [1, 2]
+    assert [mark[0] for mark in stages] == ["preprocess", "forward", "postprocess"] * 2
+    assert stages[2][2] < between[0] < stages[3][1]
+
+
+def test_a_pipeline_in_chunks_is_prepared_between_its_forwards(in_a_request: Finished) -> None:
+    """Each label is a chunk of its own."""
+    zero_shot = pipeline("zero-shot-classification", model=bert(), tokenizer=tokenizer())
+    in_a_request[0][0][3:] = []
+    zero_shot("word1", candidate_labels=["word2", "word3"], hypothesis_template="word4 {}")
+    stages = intervals(in_a_request)
+
+    assert [mark[0] for mark in stages if mark[0] != "tokenize"] == ["preprocess", "forward", "forward", "postprocess"]
+    assert partition(stages, stages[0][1], stages[-1][2])["overhead"] == 0
+    assert in_a_request.facts()["@batch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("fails_in", "stages"),
+    [
+        ("preprocess", ["preprocess"]),
+        ("forward", ["preprocess", "forward", "postprocess"]),
+        ("postprocess", ["preprocess", "forward", "postprocess"]),
+    ],
+)
+def test_an_exception_is_the_pipelines_own(
+    lengths: Lengths, in_a_request: Finished, fails_in: str, stages: list[str]
+) -> None:
+    """What ran before it is recorded, for one item and in a list, and the next item is whole."""
+    lengths.fails_in = fails_in
+    for inputs in ("a", ["a"]):
+        with pytest.raises(KeyError):
+            lengths(inputs)
+        assert [mark[0] for mark in intervals(in_a_request)] == stages
+        in_a_request[0][0][3:] = []
+    lengths.fails_in = ""
+
+    assert lengths("abc") == 3
+    assert [mark[0] for mark in intervals(in_a_request)] == ["preprocess", "forward", "postprocess"]
+
+
+def test_a_pipeline_that_generates_prefills_and_decodes(in_a_request: Finished) -> None:
+    """Inside its forward the model is prefill and decode; reading the words is part of the answer."""
+    write = pipeline("text-generation", model=llama(), tokenizer=tokenizer())
+    write("word1", max_new_tokens=1)
+    in_a_request[0][0][3:] = []
+    write("word1 word2", max_new_tokens=3)
+    stages = intervals(in_a_request)
+    own = partition(stages, stages[0][1], stages[-1][2])
+
+    assert [mark[0] for mark in stages] == [
+        "preprocess",
+        "tokenize",
+        "forward",
+        "prefill",
+        "decode",
+        "postprocess",
+        "postprocess",
+    ]
+    assert own["prefill"] + own["decode"] > own["forward"]
+    assert in_a_request.facts()["@tokens_out"] == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "stage"),
+    [
+        (lambda words: words(["word1", "word2"], padding=True, return_tensors="pt"), "tokenize"),
+        (lambda words: words.encode("word1"), "tokenize"),
+        (lambda words: words.apply_chat_template([{"role": "user", "content": "word1"}]), "tokenize"),
+        (lambda words: words.decode([4, 5]), "postprocess"),
+        (lambda words: words.batch_decode([[4], [5]]), "postprocess"),
+    ],
+)
+def test_a_tokenizer_is_one_stage(in_a_request: Finished, call: Any, stage: str) -> None:
+    """However often it calls itself."""
+    call(tokenizer())
+
+    assert in_a_request.stages() == [stage]
+    assert recorder.current.get() is in_a_request[0][0]
+
+
+def test_a_tokenizers_exception_is_its_own(in_a_request: Finished) -> None:
+    """What was refused is recorded, and the request is the current one again."""
+    with pytest.raises(ValueError, match="text"):
+        tokenizer()()
+
+    assert in_a_request.stages() == ["tokenize"]
+    assert recorder.current.get() is in_a_request[0][0]
+
+
+def test_outside_a_request_nothing_is_recorded(classify: Any, finished: Finished) -> None:
+    """Warming up serves no request."""
+    classify(["word1"])
+
+    assert list(finished) == []
+
+
+def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
+    """Whichever class is asked, with all that it loads on the way; the model is named by its folder."""
+    owners: list[Any] = [AutoModelForCausalLM, AutoTokenizer, AutoConfig, LlamaForCausalLM]
+    _, words, config, model = [owner.from_pretrained(saved) for owner in owners]
+    model.generate(words("word1", return_tensors="pt")["input_ids"], max_new_tokens=1)
+
+    assert type(config) is type(model.config)
+    assert in_a_request.stages() == [*["load"] * 4, "tokenize", "load"]
+    assert in_a_request.facts()["@model"] == "my-model"
+
+
+def test_setting_up_a_pipeline_is_load(saved: Path, in_a_request: Finished) -> None:
+    """All parts of it."""
+    pipeline("text-generation", model=str(saved))
+
+    assert set(in_a_request.stages()) == {"load"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B", "Llama-3.1-8B"),
+        ("gpt2", "gpt2"),
+        ("/models/my-llama/", "my-llama"),
+        ("/models/my-llama/1", "my-llama"),
+        ("/root/.cache/huggingface/hub/models--org--tiny.v2/snapshots/" + "0" * 40, "tiny.v2"),
+        ("/home/somebody", ""),
+        ("/Users/somebody", ""),
+        ("./model", ""),
+        (".", ""),
+    ],
+)
+def test_a_model_is_named_by_its_repository(path: str, name: str) -> None:
+    """Never by a folder that is a person's."""
+    assert pretrained.repository_name(path) == name
+
+
+def test_requests_at_once_do_not_mix(lengths: Lengths, finished: Finished) -> None:
+    """Each thread works on the item of its own request."""
+    together = threading.Barrier(3)
+
+    def serve(items: int) -> None:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        together.wait()
+        lengths(["word"] * items)
+        recorder.end(token)
+        recorder.finish(marks, marks[1], recorder.clock(), f"/{items}")
+
+    threads = [threading.Thread(target=serve, args=(items,)) for items in (10, 20, 30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(finished) == 3
+    for marks, _, _, route, *_ in finished:
+        items = int(route[1:])
+        assert marks[::3].count("forward") == marks[::3].count("preprocess") == marks[::3].count("postprocess") == items
+
+
+def test_our_failure_is_logged_once_and_the_answer_comes_through(
+    lengths: Lengths,
+    in_a_request: Finished,
+    reported: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A pipeline whose model we cannot name is timed all the same."""
+
+    def broken(_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(pipelines, "describe", broken)
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        answers = lengths(["a", "bc"])
+
+    assert answers == [1, 2]
+    assert in_a_request.stages().count("forward") == 2
+    assert len(caplog.records) == len(reported) == 1
+
+
+def test_instrumenting_twice_doubles_nothing(
+    lengths: Lengths, in_a_request: Finished, instrumented: Instrumentor
+) -> None:
+    """A second call, on another instance, finds everything patched."""
+    instrumented.instrument()
+    TransformersInstrumentor().instrument(skip_dep_check=True)
+    lengths("a")
+
+    assert sorted(in_a_request.stages()) == ["forward", "postprocess", "preprocess"]
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_beside_a_span_around_the_pipeline_nothing_doubles(
+    classify: Any, in_a_request: Finished, instrumented: Instrumentor, first: str
+) -> None:
+    """OpenTelemetry modules for transformers wrap `__call__` of a pipeline, by wrapt; that may come first or last."""
+    spans: list[str] = []
+
+    def wrapper(wrapped: Any, _: Any, args: Any, options: Any) -> Any:
+        spans.append("span")
+        return wrapped(*args, **options)
+
+    if first == "theirs":
+        instrumented.uninstrument()
+    theirs = wrapt.wrap_function_wrapper("transformers", "TextClassificationPipeline.__call__", wrapper)
+    instrumented.instrument()
+    classify("word1")
+    type(classify).__call__ = theirs.__wrapped__
+
+    assert spans == ["span"]
+    assert sorted(in_a_request.stages()) == ["forward", "postprocess", "preprocess", "tokenize"]
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Every attribute is again the object it was, and looks the same meanwhile."""
+    patched = {(patch.owner, patch.name): patch.original for patch in instrumented._patches}  # pyright: ignore[reportPrivateUsage]
+    originals = [patched[owner, name] for owner, name in PATCHED]
+    signatures = [inspect.signature(getattr(owner, name)) for owner, name in PATCHED]
+    instrumented.uninstrument()
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+    assert [inspect.signature(getattr(owner, name)) for owner, name in PATCHED] == signatures
+
+
+def test_what_is_patched_copies_pickles_and_subclasses_as_before(in_a_request: Finished) -> None:
+    """Nothing of ours sticks to a tokenizer or a model."""
+    words: Any = pickle.loads(pickle.dumps(copy.deepcopy(tokenizer())))  # noqa: S301 - our own bytes
+    model = pickle.loads(pickle.dumps(llama()))  # noqa: S301 - our own bytes
+
+    class Mine(PreTrainedTokenizerFast):
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return super().__call__(*args, **options)
+
+    mine = Mine(tokenizer_object=words.backend_tokenizer)
+    assert mine("word0")["input_ids"] == words("word0")["input_ids"] == [4]
+    assert model.can_generate()
+    assert pickle.loads(pickle.dumps(Pipeline.forward)) is Pipeline.forward  # noqa: S301 - our own bytes
+    assert in_a_request.stages() == ["tokenize", "tokenize"]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import transformers; from transformers import LlamaForCausalLM, pipeline; stagelens.instrument()",
+        "stagelens.instrument(); import transformers",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before or after, and after names were taken out of it."""
+    code = f"""
+import stagelens
+{order}
+from stagelens.instrumentors import recorder
+from tiny_models import llama, tokenizer
+model, words = llama(), tokenizer()
+model.generate(**words("word1", return_tensors="pt"), max_new_tokens=2)
+marks, token = recorder.begin()
+ids = words("word1", return_tensors="pt")
+model.generate(**ids, max_new_tokens=2)
+print(*[mark for mark in marks[3::3] if not mark.startswith("@")])
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+    )
+
+    assert answer.stdout.split() == ["tokenize", "prefill", "decode"]
+
+
+def test_importing_it_loads_nothing_more_than_without_us() -> None:
+    """The library loads what it is asked for, and so it stays."""
+    loaded = "print(*sorted(name for name in sys.modules if not name.startswith(('stagelens', 'opentelemetry'))))"
+    lists = [
+        set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+        for code in (
+            f"import sys, transformers; {loaded}",
+            f"import sys, stagelens; stagelens.instrument(); import transformers; {loaded}",
+        )
+    ]
+
+    assert {name for name in lists[1] - lists[0] if name.startswith(("transformers", "torch", "tokenizers"))} == set()

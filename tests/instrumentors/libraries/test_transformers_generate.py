@@ -1,0 +1,345 @@
+"""`generate` of transformers: to the first token it is prefill, then decode, whatever loop it runs in."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch._dynamo
+from transformers import GenerationMixin, LogitsProcessor, StoppingCriteria, TextIteratorStreamer
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import generation
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
+
+sys.path.append(str(Path(__file__).parent))
+
+from tiny_models import bert, llama, t5, tokenizer
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = TransformersInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented", "torch_instrumented")
+
+PROMPT = torch.tensor([[5, 6, 7]])
+NEW = 6
+# Every decoding loop of the library: greedy, sampling, beams, assisted by a model and by the prompt.
+LOOPS: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampling": {"do_sample": True, "top_k": 5},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "assisted": {"do_sample": False, "assistant_model": 1},
+    "assisted by the prompt": {"do_sample": False, "prompt_lookup_num_tokens": 2},
+    "prefill in chunks": {"do_sample": False, "prefill_chunk_size": 2},
+    "static cache": {"do_sample": False, "cache_implementation": "static"},
+    "all outputs": {"do_sample": False, "return_dict_in_generate": True, "output_scores": True},
+}
+
+
+@pytest.fixture(name="torch_instrumented")
+def fixture_torch_instrumented() -> Generator[None]:
+    """Have the modules timed too, as in a service that has warmed up: none of them may show inside `generate`."""
+    module = TorchInstrumentor()
+    module.instrument()
+    for model in (llama(), llama(seed=1), bert()):
+        model(PROMPT)
+    t5()(input_ids=PROMPT, decoder_input_ids=PROMPT)
+    yield
+    module.uninstrument()
+
+
+@pytest.fixture
+def in_a_request(finished: Finished) -> Generator[Finished]:
+    """Run the test inside a request; what it recorded is in the fixture afterwards."""
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+    yield finished
+    recorder.end(token)
+
+
+class Watch(StoppingCriteria):
+    """Notes when each step has its tokens."""
+
+    def __init__(self) -> None:
+        self.times: list[int] = []
+
+    def __call__(self, input_ids: Any, *_: Any, **_options: Any) -> Any:
+        """Go on."""
+        self.times.append(recorder.clock())
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+
+class Failing(LogitsProcessor):
+    """Fails in a step."""
+
+    def __init__(self, step: int) -> None:
+        self._left = step
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Leave the scores as they are, or fail."""
+        self._left -= 1
+        if not self._left:
+            raise KeyError(input_ids.shape)
+        return scores
+
+
+def run(model: Any, loop: str, **options: Any) -> Any:
+    """Generate from the prompt in one of the loops, with random numbers that repeat."""
+    options = {"max_new_tokens": NEW, **LOOPS[loop], **options}
+    if "assistant_model" in options:
+        options["assistant_model"] = llama(seed=1)
+    torch.manual_seed(0)
+    answer = model.generate(PROMPT, **options)
+    return getattr(answer, "sequences", answer)
+
+
+def facts(request: Finished) -> dict[str, tuple[Any, Any]]:
+    """Return both values of each fact."""
+    return {key: (first, second) for key, first, second in request.marks() if key.startswith("@")}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_every_loop_is_prefill_and_decode(instrumented: Instrumentor, in_a_request: Finished, loop: str) -> None:
+    """The first token is there after the first step and before the second, and the tokens are the same as without us."""
+    watch = Watch()
+    tokens = run(llama(), loop, stopping_criteria=[watch])
+    instrumented.uninstrument()
+    recorder.current.set(None)
+
+    rows = tokens.shape[0]
+    (_, begun, first), (_, handed, ended) = [mark for mark in in_a_request.marks() if not mark[0].startswith("@")]
+    seen = facts(in_a_request)
+    assert torch.equal(tokens, run(llama(), loop))
+    assert in_a_request.stages() == ["prefill", "decode"]
+    assert begun < watch.times[0] < first == handed < watch.times[1]
+    assert watch.times[-1] < ended
+    assert seen["@first_token"] == (first, "generate")
+    assert seen["@batch"] == (1, 0)
+    assert seen["@tokens_in"] == (3, 0)
+    assert seen["@tokens_out"] == (rows * NEW, 0)
+    assert seen["@per_token"][1] == NEW - 1
+    assert watch.times[-1] - first < seen["@per_token"][0] < ended - first
+    assert (seen["@model"][0], seen["@device"][0]) == ("LlamaForCausalLM", "cpu")
+    assert "@gap" not in seen
+
+
+def test_the_first_generate_of_a_model_is_load(in_a_request: Finished) -> None:
+    """Up to its first token: a cold start is none of the prompt's."""
+    cold = copy.deepcopy(llama())
+    for _ in range(2):
+        run(cold, "greedy")
+
+    assert in_a_request.stages() == ["load", "decode", "prefill", "decode"]
+
+
+def test_compiling_on_the_way_is_load(in_a_request: Finished) -> None:
+    """Also in the middle of decoding."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda scores: scores * 2, backend="eager")
+
+    class Compiled(LogitsProcessor):
+        def __call__(self, *arguments: Any) -> Any:
+            return compiled(arguments[1])
+
+    run(llama(), "greedy", logits_processor=[Compiled()])
+
+    assert in_a_request.stages() == ["load", "prefill", "decode"]
+
+
+def test_a_batch_counts_its_padding(in_a_request: Finished) -> None:
+    """Only shapes are read: a row counts as long as the longest."""
+    batch = tokenizer()(["word1 word2 word3", "word4"], padding=True, return_tensors="pt")
+    in_a_request[0][0][3:] = []
+    llama().generate(**batch, max_new_tokens=NEW, do_sample=False)
+
+    seen = facts(in_a_request)
+    assert seen["@batch"] == (2, 0)
+    assert seen["@tokens_in"] == (6, 0)
+    assert seen["@tokens_out"] == (2 * NEW, 0)
+    assert seen["@per_token"][1] == NEW - 1
+
+
+def test_one_token_is_prefill_only(in_a_request: Finished) -> None:
+    """There is nothing to decode, and no time per further token."""
+    run(llama(), "greedy", max_new_tokens=1)
+
+    assert in_a_request.stages() == ["prefill"]
+    assert facts(in_a_request)["@tokens_out"] == (1, 0)
+    assert "@per_token" not in facts(in_a_request)
+
+
+def test_an_encoder_belongs_to_prefill(in_a_request: Finished) -> None:
+    """What a decoder of its own starts from is no new token."""
+    t5().generate(input_ids=PROMPT, max_new_tokens=NEW, do_sample=False)
+
+    assert in_a_request.stages() == ["prefill", "decode"]
+    assert facts(in_a_request)["@tokens_in"] == (3, 0)
+    assert facts(in_a_request)["@tokens_out"] == (NEW, 0)
+
+
+def test_embeddings_are_a_prompt_too(in_a_request: Finished) -> None:
+    """The answer to embeddings holds the new tokens only."""
+    embedded = llama().get_input_embeddings()(PROMPT)
+    in_a_request[0][0][3:] = []
+    answer = llama().generate(inputs_embeds=embedded, max_new_tokens=NEW, do_sample=False)
+
+    assert answer.shape == (1, NEW)
+    assert facts(in_a_request)["@tokens_in"] == (3, 0)
+    assert facts(in_a_request)["@tokens_out"] == (NEW, 0)
+
+
+def test_a_stream_is_consumed_while_it_is_generated(in_a_request: Finished) -> None:
+    """`generate` in a thread of the request records there; the longest gap between two tokens is kept."""
+    marks = recorder.current.get()
+    streamer = TextIteratorStreamer(tokenizer(), skip_prompt=True)
+    watch = Watch()
+
+    def generate() -> None:
+        recorder.current.set(marks)
+        run(llama(), "greedy", streamer=streamer, stopping_criteria=[watch])
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    words = "".join(streamer).split()
+    thread.join()
+
+    seen = facts(in_a_request)
+    assert len(words) == NEW
+    assert in_a_request.stages() == ["prefill", "decode"]
+    assert seen["@per_token"][0] / (NEW - 1) <= seen["@gap"][0] < seen["@per_token"][0]
+
+
+def test_a_compiled_model_is_left_whole(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps are counted outside of what is compiled."""
+    plain = run(llama(), "greedy")
+    in_a_request[0][0][3:] = []
+    torch._dynamo.reset()
+    monkeypatch.setattr(llama(), "forward", torch.compile(llama().forward, backend="eager"))
+    compiled = run(llama(), "greedy")
+
+    assert torch.equal(compiled, plain)
+    assert [stage for stage in in_a_request.stages() if stage != "load"] == ["prefill", "decode"]
+
+
+def test_a_loop_of_the_users_own_is_decode(in_a_request: Finished) -> None:
+    """A loop that does not say when a step ends has no first token; the modules in it are not shown either."""
+
+    def loop(model: Any, input_ids: Any, **_: Any) -> Any:
+        for _step in range(NEW):
+            token = model(input_ids).logits[:, -1].argmax(-1, keepdim=True)
+            input_ids = torch.cat([input_ids, token], dim=-1)
+        return input_ids
+
+    answer = llama().generate(PROMPT, custom_generate=loop, max_new_tokens=NEW)
+
+    assert answer.shape == (1, 3 + NEW)
+    assert in_a_request.stages() == ["decode"]
+    assert not {"@first_token", "@tokens_out", "@per_token"} & facts(in_a_request).keys()
+
+
+def test_a_generate_that_hands_on_is_one_generate(in_a_request: Finished) -> None:
+    """What runs another `generate` before any step of its own has that one's steps."""
+
+    def loop(model: Any, input_ids: Any, **_: Any) -> Any:
+        mixin: Any = GenerationMixin
+        return mixin.generate(model, input_ids, max_new_tokens=NEW, do_sample=False)
+
+    llama().generate(PROMPT, custom_generate=loop, max_new_tokens=NEW)
+
+    assert in_a_request.stages() == ["prefill", "decode"]
+    assert facts(in_a_request)["@tokens_out"] == (NEW, 0)
+
+
+@pytest.mark.parametrize(("step", "stages"), [(1, ["prefill"]), (3, ["prefill", "decode"])])
+def test_an_exception_is_the_loops_own(in_a_request: Finished, step: int, stages: list[str]) -> None:
+    """What ran before it is recorded, and the request is the current one again."""
+    with pytest.raises(KeyError):
+        run(llama(), "greedy", logits_processor=[Failing(step)])
+
+    assert in_a_request.stages() == stages
+    assert "@tokens_out" not in facts(in_a_request)
+
+    run(llama(), "greedy")
+
+    assert in_a_request.stages() == [*stages, "prefill", "decode"]
+    assert facts(in_a_request)["@tokens_out"] == (NEW, 0)
+
+
+def test_a_call_that_is_refused_is_prefill(in_a_request: Finished) -> None:
+    """Arguments that the library refuses are not decoding."""
+    with pytest.raises(ValueError, match="not_an_argument"):
+        llama().generate(PROMPT, not_an_argument=1)
+
+    assert in_a_request.stages() == ["prefill"]
+
+
+def test_outside_a_request_nothing_is_recorded(finished: Finished) -> None:
+    """Warming up serves no request."""
+    run(llama(), "greedy")
+
+    assert list(finished) == []
+
+
+def test_requests_at_once_do_not_mix(finished: Finished) -> None:
+    """Each thread counts the steps of its own request."""
+    together = threading.Barrier(3)
+
+    def serve(tokens: int) -> None:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        together.wait()
+        for _ in range(3):
+            run(llama(), "greedy", max_new_tokens=tokens)
+        recorder.end(token)
+        recorder.finish(marks, marks[1], recorder.clock(), f"/{tokens}")
+
+    threads = [threading.Thread(target=serve, args=(tokens,)) for tokens in (4, 8, 12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for marks, _, _, route, *_ in finished:
+        assert [value for key, value in zip(marks[::3], marks[1::3], strict=True) if key == "@tokens_out"] == [
+            int(route[1:])
+        ] * 3
+        assert marks[::3].count("prefill") == marks[::3].count("decode") == 3
+    assert len(finished) == 3
+
+
+def test_our_failure_is_logged_once_and_the_tokens_come_through(
+    in_a_request: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What we cannot count is timed all the same."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(generation, "_count", broken)
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        answers = [run(llama(), "greedy") for _ in range(2)]
+
+    assert torch.equal(*answers)
+    assert in_a_request.stages() == ["prefill", "decode"] * 2
+    assert len(caplog.records) == len(reported) == 1
+
+
+def test_models_that_only_answer_once_are_untouched(in_a_request: Finished) -> None:
+    """A plain call of a model is torch's forward."""
+    bert()(PROMPT)
+
+    assert in_a_request.stages() == ["forward"]

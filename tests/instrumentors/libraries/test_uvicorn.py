@@ -1,0 +1,130 @@
+"""uvicorn's shutdown: reported once, whatever else happens then."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+import uvicorn
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import uvicorn as module
+from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
+
+INSTRUMENTOR = UvicornInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+
+async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+    """Answer nothing."""
+
+
+async def shut_down(server: uvicorn.Server | None = None) -> None:
+    """Start a server and shut it down."""
+    server = server or uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_level="critical"))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup()
+    await server.shutdown()
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """On which threads the last report went out."""
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(recorder, "flush", lambda: threads.append(threading.current_thread()))
+    return threads
+
+
+def test_a_shutdown_reports_once_and_not_on_the_loop(flushed: list[threading.Thread]) -> None:
+    """The loop may belong to a program that runs on."""
+    asyncio.run(shut_down())
+
+    assert len(flushed) == 1
+    assert flushed[0] is not threading.main_thread()
+    assert not flushed[0].is_alive()
+
+
+def test_a_pool_without_a_free_thread_does_not_keep_the_server_from_ending(flushed: list[threading.Thread]) -> None:
+    """Requests that never end may hold all of them."""
+    release = threading.Event()
+
+    async def go() -> None:
+        loop = asyncio.get_running_loop()
+        held = [loop.run_in_executor(None, release.wait, 30) for _ in range(64)]
+        async with asyncio.timeout(20):
+            await shut_down()
+        release.set()
+        await asyncio.gather(*held)
+
+    asyncio.run(go())
+
+    assert len(flushed) == 1
+
+
+def test_an_error_of_the_shutdown_comes_through_after_the_report(flushed: list[threading.Thread]) -> None:
+    """A subclass may raise in what the shutdown calls."""
+
+    class Broken(uvicorn.Server):
+        async def _wait_tasks_to_complete(self) -> None:
+            message = "theirs"
+            raise LookupError(message)
+
+    server = Broken(uvicorn.Config(app, port=0, lifespan="off", log_level="critical"))
+    with pytest.raises(LookupError, match="theirs"):
+        asyncio.run(shut_down(server))
+
+    assert len(flushed) == 1
+
+
+def test_our_failure_is_logged_once_and_the_server_ends(reported: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever breaks in our code."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(module, "ThreadPoolExecutor", broken)
+    asyncio.run(shut_down())
+    asyncio.run(shut_down())
+
+    assert len(reported) == 1
+
+
+def test_uninstrumenting_restores_the_very_same_object(instrumented: Instrumentor) -> None:
+    """Instrumenting twice patches once, and what is patched looks as before."""
+    patched = vars(uvicorn.Server)["shutdown"]
+    UvicornInstrumentor().instrument()
+
+    assert vars(uvicorn.Server)["shutdown"] is patched
+    assert inspect.signature(patched) == inspect.signature(patched.__wrapped__)
+    assert inspect.iscoroutinefunction(patched)
+
+    instrumented.uninstrument()
+
+    assert vars(uvicorn.Server)["shutdown"] is patched.__wrapped__
+
+    instrumented.instrument()
+
+    assert vars(uvicorn.Server)["shutdown"].__wrapped__ is patched.__wrapped__
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "from uvicorn import Server; stagelens.instrument()",
+        "stagelens.instrument(); from uvicorn import Server",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before or after."""
+    code = f"import stagelens; {order}; print(hasattr(Server.shutdown, '__wrapped__'))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.strip() == "True"

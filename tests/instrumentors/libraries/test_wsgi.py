@@ -1,0 +1,428 @@
+"""One request of a WSGI application: where it starts and ends, and that servers see what they always saw."""
+
+from __future__ import annotations
+
+import gc
+import io
+import threading
+import time
+import wsgiref.handlers
+import wsgiref.util
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+from wsgiref.validate import validator
+
+import pytest
+from starlette.testclient import TestClient
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries import wsgi, wsgi_exchange
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+Start = Callable[..., Any]
+
+
+def served(application: Callable[[dict[str, Any], Start], Any]) -> Any:
+    """Return *application* as an instrumented framework runs it."""
+
+    def app(environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
+        return wsgi.serve(lambda _, *arguments: application(*arguments), None, environ, start_response)
+
+    return app
+
+
+def ok(start_response: Start) -> None:
+    """Start a response with headers of its own: servers add to the very list."""
+    start_response("200 OK", [("Content-Type", "text/plain")])
+
+
+def environment(**more: Any) -> dict[str, Any]:
+    environ: dict[str, Any] = {}
+    wsgiref.util.setup_testing_defaults(environ)
+    return {**environ, **more}
+
+
+def call(app: Any, **environ: Any) -> Any:
+    """Return the body as the server gets it."""
+    return app(environment(**environ), lambda *_: None)
+
+
+def text(_: dict[str, Any], start_response: Start) -> list[bytes]:
+    ok(start_response)
+    return [b"fine"]
+
+
+def three(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
+    ok(start_response)
+    yield from (b"x", b"x", b"x")
+
+
+class Closing:
+    """A body that notes in which request it was iterated and closed."""
+
+    def __init__(self, start_response: Start) -> None:
+        ok(start_response)
+        self.seen: list[recorder.Marks | None] = []
+
+    def __iter__(self) -> Iterator[bytes]:
+        for _ in range(3):
+            self.seen.append(recorder.current.get())
+            yield b"x"
+
+    def close(self) -> None:
+        """Note that as well."""
+        self.seen.append(recorder.current.get())
+
+
+def test_a_request_ends_with_the_last_part_of_its_body(finished: Finished) -> None:
+    """The call returns long before: the application's generator runs while the server iterates it."""
+    body = call(served(three))
+    parts = [next(body), next(body), next(body)]
+    seen = len(finished)
+    rest = list(body)
+    body.close()
+
+    assert (parts, seen, rest) == ([b"x"] * 3, 0, [])
+    assert [record[3:] for record in finished] == [("__unmatched__", "", 200, "server")]
+
+
+def test_the_request_is_in_the_context_during_each_step_and_never_in_between(finished: Finished) -> None:
+    """Not while the server writes, and not after the end, even where each step runs in another context."""
+    made: list[Closing] = []
+
+    def application(_: dict[str, Any], start_response: Start) -> Closing:
+        made.append(Closing(start_response))
+        return made[0]
+
+    body = call(served(application))
+    outside = [recorder.current.get()]
+    for _ in range(3):
+        copy_context().run(next, body)
+        outside.append(recorder.current.get())
+    worker = threading.Thread(target=lambda: outside.extend(list(body)))
+    worker.start()
+    worker.join()
+    body.close()
+
+    assert [marks is finished[0][0] for marks in made[0].seen] == [True, True, True, False]
+    assert outside == [None] * 4
+
+
+def test_an_abandoned_body_ends_the_request_once_when_it_is_closed(finished: Finished) -> None:
+    """The client has gone: the generator's own clean-up still belongs to the request."""
+    made: list[Closing] = []
+
+    def application(_: dict[str, Any], start_response: Start) -> Closing:
+        made.append(Closing(start_response))
+        return made[0]
+
+    body = call(served(application))
+    next(body)
+    body.close()
+    body.close()
+
+    assert [marks is finished[0][0] for marks in made[0].seen] == [True, True, False]
+    assert [record[4:6] for record in finished] == [("", 200)]
+    assert recorder.current.get() is None
+
+
+def test_an_exception_comes_through_from_wherever_it_is_raised(finished: Finished) -> None:
+    """In the call, in a later part, in closing: the same object reaches the server, and is recorded."""
+    broken = ValueError("broken")
+
+    def at_once(*_: Any) -> list[bytes]:
+        raise broken
+
+    def later(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
+        ok(start_response)
+        yield b"x"
+        raise broken
+
+    class InClosing(Closing):
+        def close(self) -> None:
+            raise broken
+
+    def closing(_: dict[str, Any], start_response: Start) -> Closing:
+        return InClosing(start_response)
+
+    caught: list[BaseException] = []
+    for application, run in ((at_once, list), (later, list), (closing, lambda body: body.close())):
+        with pytest.raises(ValueError, match="broken") as error:
+            run(call(served(application)))
+        caught.append(error.value)
+
+    assert all(error is broken for error in caught)
+    assert [record[4:6] for record in finished] == [("ValueError", 500), ("ValueError", 200), ("ValueError", 200)]
+    assert recorder.current.get() is None
+
+
+def test_an_application_that_starts_no_response_is_an_error(finished: Finished) -> None:
+    """The server answers 500 in its place."""
+    list(call(served(lambda *_: [])))
+
+    assert finished[0][4:6] == ("", 500)
+
+
+def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WSGI has no other sign of it; a part that goes straight to the socket's buffer is not worth a mark."""
+    now = [0]
+    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
+    monkeypatch.setattr(wsgi_exchange, "clock", lambda: now[0])
+    body = call(served(three))
+    for step in (1_000, 2_000_000, 3_000_000):
+        next(body)
+        now[0] += step
+    list(body)
+
+    assert [mark for mark in finished.marks() if mark[0] == "network"] == [
+        ("network", 1_000, 2_001_000),
+        ("network", 2_001_000, 5_001_000),
+    ]
+
+
+def test_a_stream_is_told_by_its_first_chunk_and_its_longest_gap(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its duration says nothing: it lasts as long as there is something to say. An empty part is none."""
+    now = [0]
+    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
+    monkeypatch.setattr(wsgi_exchange, "clock", lambda: now[0])
+
+    def tokens(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
+        ok(start_response)
+        for pause, part in ((10, b""), (20, b"a"), (300, b"b"), (4, b"c")):
+            now[0] += pause
+            yield part
+
+    list(call(served(tokens)))
+
+    assert finished.marks()[-2:] == [("@first_token", 30, "first_chunk"), ("@gap", 300, 0)]
+
+
+def test_a_body_of_a_known_length_is_no_stream(finished: Finished) -> None:
+    """However many parts it has: a file is not made while it is sent. Nor is an answer in one part."""
+
+    def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"a", b"b"]
+
+    list(call(served(application)))
+    list(call(served(text)))
+
+    assert [mark for marks, *_ in finished for mark in marks[::3] if mark in {"@first_token", "@gap"}] == []
+
+
+def read_in_every_way(stream: Any) -> bytes:
+    buffer = bytearray(4)
+    read = [stream.read(4), stream.readline(), *stream.readlines(6), stream.readinto(buffer), *stream]
+    return repr((read, bytes(buffer), stream.tell())).encode()
+
+
+def test_reading_the_body_is_network_by_every_method(finished: Finished) -> None:
+    """Whatever the server's stream can do, it still can."""
+    content = b"one\ntwo\nthree\nfour\nfive\n"
+
+    def application(environ: dict[str, Any], start_response: Start) -> list[bytes]:
+        ok(start_response)
+        return [read_in_every_way(environ["wsgi.input"])]
+
+    body = call(served(application), CONTENT_LENGTH=str(len(content)), **{"wsgi.input": io.BytesIO(content)})
+
+    assert list(body) == [read_in_every_way(io.BytesIO(content))]
+    # The rest, "five" and the end, line by line.
+    assert finished.stages() == ["network"] * 7
+
+
+def test_a_request_without_a_body_keeps_the_servers_stream(finished: Finished) -> None:
+    """Nothing will be read: nothing is put in between."""
+    stream = io.BytesIO()
+    environ = environment(**{"wsgi.input": stream, "CONTENT_LENGTH": ""})
+    list(served(text)(environ, lambda *_: None))
+
+    assert environ["wsgi.input"] is stream
+    assert len(finished) == 1
+
+
+def test_what_the_server_may_look_at_is_as_before(finished: Finished) -> None:
+    """The length of a list, attributes of a body, and no `__len__` where there was none."""
+    sized, unsized = call(served(text)), call(served(three))
+
+    class Named(Closing):
+        name = "mine"
+
+    named = call(served(lambda _, start_response: Named(start_response)))
+
+    assert (len(sized), hasattr(unsized, "__len__"), named.name) == (1, False, "mine")
+    assert list(finished) == []
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_the_protocol_is_kept_to_the_letter(finished: Finished, checked: bool) -> None:
+    """A real handler serves, with the standard library's validator on both sides and with neither."""
+
+    def echo(environ: dict[str, Any], start_response: Start) -> list[bytes]:
+        content = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        ok(start_response)
+        return [content]
+
+    out, errors = io.BytesIO(), io.StringIO()
+    environ = {"REQUEST_METHOD": "POST", "CONTENT_LENGTH": "4", "SCRIPT_NAME": "", "PATH_INFO": "/"}
+    environ |= {"SERVER_NAME": "here", "SERVER_PORT": "80", "QUERY_STRING": "", "SERVER_PROTOCOL": "HTTP/1.1"}
+    handler = wsgiref.handlers.SimpleHandler(io.BytesIO(b"ping"), out, errors, environ)
+    handler.run(validator(served(validator(echo))) if checked else served(echo))
+
+    assert errors.getvalue() == ""
+    assert out.getvalue().endswith(b"\r\n\r\nping")
+    # It knows the length of a list of one part, and the validator's is none.
+    assert (b"Content-Length: 4\r\n" in out.getvalue()) is not checked
+    assert [record[4:6] for record in finished] == [("", 200)]
+
+
+class FileWrapper:
+    """A server's own: it sends the file without iterating, if it gets back the very object."""
+
+    def __init__(self, file: io.BytesIO, size: int = 8192) -> None:
+        self.file, self.size = file, size
+        self.close = file.close
+
+
+class FixedWrapper:
+    """One of an extension: it takes no attribute."""
+
+    __slots__ = ()
+
+    def __init__(self, *_: Any) -> None:
+        """Keep nothing."""
+
+
+@pytest.mark.parametrize("wrapper", [FileWrapper, FixedWrapper])
+def test_a_file_goes_back_as_the_servers_own_wrapper(finished: Finished, wrapper: type[Any]) -> None:
+    """Closing it ends the request; where that cannot be seen, returning it does."""
+    file = io.BytesIO(b"content")
+
+    def application(environ: dict[str, Any], start_response: Start) -> Any:
+        ok(start_response)
+        return environ["wsgi.file_wrapper"](file)
+
+    body = call(served(application), **{"wsgi.file_wrapper": wrapper})
+    returned = len(finished)
+    if wrapper is FileWrapper:
+        body.close()
+
+    assert type(body) is wrapper
+    assert (returned, len(finished), file.closed) == ((0, 1, True) if wrapper is FileWrapper else (1, 1, False))
+
+
+def test_a_websocket_is_left_alone(finished: Finished) -> None:
+    """It is no request, and may be open for hours."""
+    seen: list[recorder.Marks | None] = []
+
+    def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
+        seen.append(recorder.current.get())
+        ok(start_response)
+        return []
+
+    call(served(application), HTTP_UPGRADE="WebSocket")
+
+    assert seen == [None]
+    assert list(finished) == []
+
+
+def test_the_longer_of_two_waits_counts(finished: Finished) -> None:
+    """A proxy's clock runs on while the server lets the request wait; the next request has not waited."""
+    token = wsgi_exchange.waited_ns.set(3_000_000)
+    try:
+        for _ in range(2):
+            list(call(served(text)))
+        wsgi_exchange.waited_ns.set(3_000_000)
+        list(call(served(text), HTTP_X_REQUEST_START=f"t={time.time() - 100:.3f}"))
+    finally:
+        wsgi_exchange.waited_ns.reset(token)
+
+    waits = [[end - start for key, start, end in triples(marks) if key == "queue"] for marks, *_ in finished]
+
+    assert waits[:2] == [[3_000_000], []]
+    assert len(waits[2]) == 1
+    assert waits[2][0] > 99 * 10**9
+
+
+def triples(marks: recorder.Marks) -> list[tuple[str, Any, Any]]:
+    return list(zip(marks[::3], marks[1::3], marks[2::3], strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:starlette.middleware.wsgi is deprecated")  # the only such adapter installed
+def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Finished) -> None:
+    """It runs in a thread, inside the request that is already recorded."""
+    from starlette.applications import Starlette  # noqa: PLC0415 - instrumented only in this test
+    from starlette.middleware.wsgi import WSGIMiddleware  # noqa: PLC0415
+    from starlette.routing import Mount  # noqa: PLC0415
+
+    seen: list[recorder.Marks | None] = []
+
+    def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
+        seen.append(recorder.current.get())
+        ok(start_response)
+        return [b"inner"]
+
+    module = AsgiInstrumentor()
+    module.instrument()
+    try:
+        app = Starlette(routes=[Mount("/old", WSGIMiddleware(served(application)))])
+        answer = TestClient(app).get("/old/secret")
+    finally:
+        module.uninstrument()
+
+    assert answer.text == "inner"
+    assert [record[3:6] for record in finished] == [("/old", "", 200)]
+    assert seen[0] is finished[0][0]
+
+
+def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) -> None:
+    """What we made for a request is gone with it, although servers keep the environment with `start_response`."""
+
+    class Server:
+        """As in wsgiref and waitress: its method is `start_response`, and it holds the environment."""
+
+        def run(self, app: Any) -> None:
+            self.environ = environment()
+            list(app(self.environ, self.start_response))
+
+        def start_response(self, *_: Any) -> None:
+            """Keep nothing."""
+
+    gc.collect()
+    gc.disable()
+    try:
+        Server().run(served(text))
+        left = sum(type(thing) in {wsgi_exchange.Exchange, wsgi.SizedBody, Server} for thing in gc.get_objects())
+    finally:
+        gc.enable()
+
+    assert len(finished) == 1
+    assert left == 0
+
+
+@pytest.mark.parametrize(
+    "internal",
+    ["wsgi_exchange.describe", "wsgi._wrapped", "wsgi_exchange.Exchange.hand_over", "wsgi_exchange.Stream.facts"],
+)
+def test_our_failure_is_logged_once_and_the_application_answers(
+    finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, internal: str
+) -> None:
+    """Whatever breaks in our code, the client sees its answer and the context is clean."""
+
+    def broken(*_: Any) -> None:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(f"stagelens.instrumentors.libraries.{internal}", broken)
+    answers = [b"".join(call(served(three))) for _ in range(3)]
+
+    assert answers == [b"xxx"] * 3
+    assert len(reported) == 1
+    assert len(finished) == (0 if internal.endswith(".describe") else 3)
+    assert recorder.current.get() is None

@@ -1,0 +1,55 @@
+"""A service of aiohttp; what follows its port on the command line is nobody's business."""
+
+from __future__ import annotations
+
+import sys
+
+import planted
+from aiohttp import web
+from planted import secret
+
+planted.log_ours()
+
+
+async def item(request: web.Request) -> web.Response:
+    """Answer with what came."""
+    said = {"name": request.match_info["name"], "json": await request.json(), "headers": str(request.headers)}
+    return web.json_response(said, headers={"X-Answer": secret("answerheader")})
+
+
+async def form(request: web.Request) -> web.Response:
+    """Answer with what came."""
+    return web.Response(text=str(await request.post()))
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    """Answer in parts."""
+    response = web.StreamResponse(status=503, reason=secret("reason"), headers={"X-Answer": secret("answerheader")})
+    await response.prepare(request)
+    for _ in range(2):
+        await response.write(secret("chunk").encode())
+    return response
+
+
+async def fails(_: web.Request) -> web.Response:
+    """Raise."""
+    raise RuntimeError(secret("exception"))
+
+
+async def instrumented(_: web.Request) -> web.Response:
+    """Say what is instrumented."""
+    return web.json_response(planted.instrumented())
+
+
+app = web.Application()
+app.add_routes(
+    [
+        web.post("/items/{name}", item),
+        web.post("/forms", form),
+        web.get("/streams", stream),
+        web.get("/fails", fails),
+        web.get("/instrumented", instrumented),
+    ]
+)
+if __name__ == "__main__":
+    web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=lambda *_: None)

@@ -1,0 +1,136 @@
+"""Every client, with secrets in all that it sends and gets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import grpc
+import httpx
+import httpx2
+import numpy as np
+import requests
+import tritonclient.grpc
+import tritonclient.http
+import tritonclient.utils
+import urllib3
+from planted import secret
+
+HEADERS = {
+    "Authorization": f"Bearer {secret('outgoingauthorization')}",
+    f"X-{secret('outgoingname')}": secret("outgoingvalue"),
+    "baggage": f"user={secret('outgoingbaggage')}",
+}
+BODY = secret("outgoingbody")
+PARAMETERS = {secret("outgoingkey"): secret("outgoingquery")}
+METADATA = (("authorization", secret("metadata")), (f"{secret('metadatakey')}-bin", secret("metadata").encode()))
+METHOD = f"/{secret('grpcservice')}/{secret('grpcmethod')}"
+MODEL = "double"
+
+
+class Clients:
+    """All clients.
+
+    Args:
+        http: "host:port" of a server that speaks HTTP.
+        rpc: "host:port" of one that speaks gRPC.
+        triton_http: "host:port" of Triton, or of nobody.
+        triton_grpc: The same of its gRPC.
+    """
+
+    def __init__(self, http: str, rpc: str, triton_http: str, triton_grpc: str) -> None:
+        self._url = f"http://{secret('user')}:{secret('password')}@{http}/{secret('outgoingpath')}"
+        self._nowhere = f"http://{secret('user')}:{secret('password')}@127.0.0.1:1/{secret('outgoingpath')}"
+        self._rpc = rpc
+        self._triton_http = triton_http
+        self._triton_grpc = triton_grpc
+
+    def ways(self) -> dict[str, Callable[[], object]]:
+        """Return what may be asked for, by its name."""
+        return {
+            "requests": self.requests,
+            "urllib3": self.urllib3,
+            "httpx": lambda: self.httpx(httpx),
+            "httpx2": lambda: self.httpx(httpx2),
+            "aiohttp": lambda: asyncio.run(self.aiohttp()),
+            "grpc": self.grpc,
+            "triton-http": self.triton_http,
+            "triton-grpc": self.triton_grpc,
+        }
+
+    def requests(self) -> None:
+        """Upload a file."""
+        files = {secret("field"): (secret("uploadname"), io.BytesIO(BODY.encode()))}
+        requests.post(self._url, params=PARAMETERS, headers=HEADERS, files=files, timeout=60)
+        _fail(requests.get, self._nowhere, headers=HEADERS, timeout=60)
+
+    def urllib3(self) -> None:
+        """Read a body in parts."""
+        answer = urllib3.PoolManager().request("POST", self._url, headers=HEADERS, body=BODY, preload_content=False)
+        answer.read()
+        _fail(urllib3.PoolManager().request, "GET", self._nowhere, retries=False)
+
+    def httpx(self, module: Any) -> None:
+        """Ask by both clients."""
+        with module.Client(headers=HEADERS) as client:
+            client.post(self._url, params=PARAMETERS, content=BODY)
+            _fail(client.get, self._nowhere)
+
+        async def ask() -> None:
+            async with module.AsyncClient(headers=HEADERS) as client:
+                await client.post(self._url, params=PARAMETERS, content=BODY)
+
+        asyncio.run(ask())
+
+    async def aiohttp(self) -> None:
+        """Ask."""
+        # Either the password of the address or a header of one's own.
+        headers = {name: value for name, value in HEADERS.items() if name != "Authorization"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            async with session.post(self._url, params=PARAMETERS, data=BODY) as answer:
+                await answer.read()
+            with contextlib.suppress(aiohttp.ClientError):
+                await session.get(self._nowhere)
+
+    def grpc(self) -> None:
+        """Call a method that answers, and one that fails."""
+        with grpc.insecure_channel(self._rpc) as channel:
+            call: Any = channel.unary_unary(METHOD)
+            call(BODY.encode(), metadata=METADATA, timeout=60)
+            _fail(call, secret("refuse").encode(), metadata=METADATA, timeout=60)
+
+        async def ask() -> None:
+            async with grpc.aio.insecure_channel(self._rpc) as channel:
+                again: Any = channel.unary_unary(METHOD)
+                await again(BODY.encode(), metadata=METADATA, timeout=60)
+
+        asyncio.run(ask())
+
+    def triton_http(self) -> None:
+        """Call a model."""
+        with tritonclient.http.InferenceServerClient(self._triton_http) as client:
+            self._infer(tritonclient.http, client, HEADERS)
+
+    def triton_grpc(self) -> None:
+        """Call it by the other protocol."""
+        with tritonclient.grpc.InferenceServerClient(self._triton_grpc) as client:
+            self._infer(tritonclient.grpc, client, dict(METADATA[:1]))
+
+    def _infer(self, module: Any, client: Any, headers: dict[str, str]) -> None:
+        tensor = module.InferInput("IN", [3], "FP32")
+        tensor.set_data_from_numpy(np.ones(3, np.float32))
+        said = {"parameters": {secret("parameter"): secret("parametervalue")}, "headers": headers}
+        for version in ("", "9"):
+            # Where nobody answers, the first one fails as well.
+            with contextlib.suppress(tritonclient.utils.InferenceServerException, OSError):
+                client.infer(MODEL, [tensor], version, request_id=secret("requestid"), **said)
+
+
+def _fail(call: Callable[..., object], *args: object, **options: object) -> None:
+    # Whatever the library says of a secret.
+    with contextlib.suppress(Exception):
+        call(*args, **options)

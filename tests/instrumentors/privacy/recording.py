@@ -1,0 +1,129 @@
+"""What the services talk to: a way to the collector that keeps every byte, and servers for the calls that they make."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, Self
+
+import grpc
+from planted import secret
+
+
+class Sent(NamedTuple):
+    """One export: where it went, all bytes of its head, its body as it came and unpacked, and how it was answered."""
+
+    path: str
+    head: bytes
+    raw: bytes
+    body: bytes
+    status: int
+
+
+class _Server:
+    """An HTTP server on a free port; a context manager that stops it."""
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self.address = f"127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Quiet(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def read(self) -> bytes:
+        """Return the body."""
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def answer(self, status: int, body: bytes, kind: str) -> None:
+        """Answer."""
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+        """Say nothing."""
+
+
+class Recording(_Server):
+    """Passes on to a collector what it is sent, and keeps it.
+
+    Args:
+        collector: Host and port of the collector.
+    """
+
+    def __init__(self, collector: tuple[str, int]) -> None:
+        self.ours: list[Sent] = []
+        self.others: list[Sent] = []
+        recording = self
+
+        class Handler(_Quiet):
+            def do_POST(self) -> None:
+                raw = self.read()
+                connection = http.client.HTTPConnection(*collector, timeout=60)
+                connection.request("POST", self.path, raw, dict(self.headers.items()))
+                response = connection.getresponse()
+                body = response.read()
+                unpacked = gzip.decompress(raw) if self.headers.get("Content-Encoding") == "gzip" else raw
+                ours = self.headers.get("User-Agent", "").startswith("stagelens/")
+                head = f"{self.requestline}\n{self.headers}".encode()
+                sent = Sent(self.path, head, raw, unpacked, response.status)
+                (recording.ours if ours else recording.others).append(sent)
+                self.answer(response.status, body, response.headers["Content-Type"])
+                connection.close()
+
+        super().__init__(Handler)
+
+
+class Upstream(_Server):
+    """Answers every call with a secret."""
+
+    def __init__(self) -> None:
+        class Handler(_Quiet):
+            def do_POST(self) -> None:
+                self.read()
+                self.answer(200, secret("incomingbody").encode(), f"text/plain; {secret('incomingheader')}")
+
+        super().__init__(Handler)
+
+
+class Rpc(grpc.GenericRpcHandler):
+    """A gRPC server that has every method; a context manager that stops it."""
+
+    def __init__(self) -> None:
+        self._server = grpc.server(ThreadPoolExecutor(2), handlers=[self])
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def service(self, handler_call_details: Any) -> Any:  # noqa: ARG002 - the name gRPC gives it
+        """Return what answers a call."""
+        return grpc.unary_unary_rpc_method_handler(_answer)
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(None).wait()
+
+
+def _answer(request: bytes, context: Any) -> bytes:
+    if request == secret("refuse").encode():
+        context.abort(grpc.StatusCode.NOT_FOUND, secret("details"))
+    context.set_trailing_metadata(((secret("trailer"), secret("trailer")),))
+    return secret("rpcanswer").encode()

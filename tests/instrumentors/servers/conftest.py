@@ -1,0 +1,101 @@
+"""Real servers, started by `stagelens run` as a user starts them, and stopped as an orchestrator stops them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..conftest import Sink
+
+HERE = Path(__file__).parent
+
+
+class Server:
+    """A server of its own process group.
+
+    Args:
+        command: What to run, the address in it written as "{address}" and the port as "{port}".
+        environment: Its variables.
+        cwd: Where its application is.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], cwd: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        address = f"127.0.0.1:{self.port}"
+        words = [word.format(address=address, port=self.port) for word in command]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-m", *words],
+            cwd=cwd,
+            env=environment,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def ask(self, path: str) -> dict[str, Any]:
+        """Send one request on a connection of its own, once the server accepts it."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
+                    return json.loads(answer.read())
+            except (urllib.error.URLError, ConnectionError) as error:
+                refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+                if not refused or time.monotonic() > deadline or self.process.poll() is not None:
+                    raise AssertionError(self.log()) from error
+            time.sleep(0.05)
+
+    def ask_many(self, path: str, count: int, at_once: int = 4) -> list[dict[str, Any]]:
+        """Send so many, several at once, the first one alone."""
+        first = self.ask(path)
+        with ThreadPoolExecutor(at_once) as pool:
+            return [first, *pool.map(self.ask, [path] * (count - 1))]
+
+    def log(self) -> str:
+        """Return what the server has printed."""
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    def stop(self) -> tuple[int, str]:
+        """Ask the server to end, and return its exit status and what it has printed."""
+        self.process.terminate()
+        return self.process.wait(60), self.log()
+
+    def kill(self) -> None:
+        """End what is left of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def start(sink: Sink) -> Generator[Callable[..., Server]]:
+    """Start servers that report to the sink."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*command: str, cwd: Path = HERE, **variables: str) -> Server:
+            server = Server(list(command), sink.environment(**variables), cwd)
+            stack.callback(server.kill)
+            return server
+
+        yield start

@@ -1,0 +1,19 @@
+"""A service that says which process answered, and what ran in it by then."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import Any
+
+from fastapi import FastAPI
+
+app = FastAPI()
+served = itertools.count(1)
+
+
+@app.get("/")
+async def root() -> dict[str, Any]:
+    """Answer."""
+    return {"pid": os.getpid(), "n": next(served), "threads": [thread.name for thread in threading.enumerate()]}

@@ -1,0 +1,36 @@
+"""A service that says which process answered, and what ran in it by then."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import Any
+
+from flask import Flask
+
+from stagelens.instrumentors import recorder
+
+app = Flask(__name__)
+served = itertools.count(1)
+at_fork: list[str] = []
+os.register_at_fork(before=lambda: at_fork.extend(thread.name for thread in threading.enumerate()))
+inside = itertools.count(1)
+all_inside = threading.Event()
+
+
+@app.get("/")
+def root() -> dict[str, Any]:
+    """Answer."""
+    threads = [thread.name for thread in threading.enumerate()]
+    return {"pid": os.getpid(), "n": next(served), "threads": threads, "at_fork": at_fork}
+
+
+@app.get("/together/<int:count>")
+def together(count: int) -> dict[str, Any]:
+    """Answer when so many are inside, with the request that was in the context before and after."""
+    before = recorder.current.get()
+    if next(inside) == count:
+        all_inside.set()
+    all_inside.wait(60)
+    return {"id": id(before), "same": before is recorder.current.get()}

@@ -1,0 +1,128 @@
+"""gunicorn with each kind of worker: every request is reported once, by the worker that served it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..conftest import Sink
+    from .conftest import Server
+
+Start = Callable[..., "Server"]
+
+GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", "--graceful-timeout", "20", "--keep-alive", "0")
+KINDS = {
+    "sync": ("--worker-class", "sync"),
+    "gthread": ("--worker-class", "gthread", "--threads", "4"),
+    "gevent": ("--worker-class", "gevent"),
+}
+
+
+def check(sink: Sink, answers: list[dict[str, Any]]) -> None:
+    """See that each process reported for itself and nobody for another, and that it started no thread too early."""
+    assert sink.requests() == len(answers)
+    assert len(sink.instances()) == len({answer["pid"] for answer in answers})
+    assert [answer["threads"] for answer in answers if answer.get("n") == 1 and "stagelens" in answer["threads"]] == []
+    assert [answer for answer in answers if "stagelens" in answer.get("at_fork", ())] == []
+
+
+def assert_clean(ended: tuple[int, str]) -> None:
+    """See that it ended by itself, and that nothing went wrong in it."""
+    status, log = ended
+
+    assert status == 0, log
+    assert "Traceback" not in log
+    assert "stagelens:" not in log
+
+
+@pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["", "preload"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_worker_reports_its_requests_once_also_the_last(
+    start: Start, sink: Sink, kind: str, preload: tuple[str, ...]
+) -> None:
+    """Most are in memory only when the signal comes: nothing was exported but what the interval let out."""
+    server = start(*GUNICORN, *KINDS[kind], *preload, "flask_service:app", STAGELENS_EXPORT_INTERVAL="60s")
+    answers = server.ask_many("/", 30)
+    seen = sink.requests()
+
+    assert_clean(server.stop())
+    assert seen < 30
+    check(sink, answers)
+
+
+@pytest.mark.parametrize("kind", ["sync", "gthread"])
+def test_a_worker_that_is_replaced_reports_before_it_goes(start: Start, sink: Sink, kind: str) -> None:
+    """`--max-requests` ends a worker in the middle of the traffic."""
+    replaced = ("--max-requests", "5", "--workers", "1")
+    server = start(*GUNICORN, *KINDS[kind], *replaced, "flask_service:app", STAGELENS_EXPORT_INTERVAL="60s")
+    answers = [server.ask("/") for _ in range(12)]
+
+    assert_clean(server.stop())
+    assert len({answer["pid"] for answer in answers}) >= 2
+    check(sink, answers)
+
+
+def test_greenlets_run_on_while_a_report_waits_for_its_collector(start: Start) -> None:
+    """Our thread is a greenlet there, made by gevent's patches after we were imported: it gives way, and ends."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        kind = (*KINDS["gevent"], "--workers", "1")
+        server = start(*GUNICORN, *kind, "flask_service:app", OTEL_EXPORTER_OTLP_ENDPOINT=address)
+        server.ask("/")
+        silent.settimeout(60)
+        waiting, _ = silent.accept()
+        with waiting:
+            waiting.recv(1)
+            answers = server.ask_many("/", 20)
+
+            assert [answer["n"] for answer in answers[:1]] == [2]
+            assert len(answers) == 20
+            assert_clean(server.stop())
+
+
+@pytest.mark.parametrize("kind", ["gthread", "gevent"])
+def test_requests_at_once_keep_apart(start: Start, sink: Sink, kind: str) -> None:
+    """Ten views, all inside at the same time: each has its own request in the context, before and after."""
+    server = start(*GUNICORN, *KINDS[kind], "--workers", "1", "--threads", "10", "flask_service:app")
+    with ThreadPoolExecutor(10) as pool:
+        answers = list(pool.map(server.ask, ["/together/10"] * 10))
+
+    assert_clean(server.stop())
+    assert all(answer["same"] for answer in answers)
+    assert len({answer["id"] for answer in answers}) == 10
+    assert sink.requests(http_route="/together/<int:count>") == 10
+
+
+@pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["", "preload"])
+@pytest.mark.parametrize("kind", ["uvicorn.workers.UvicornWorker", "asgi"])
+def test_asgi_inside_gunicorn_reports_as_well(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
+    """The workers of uvicorn end by its shutdown, gunicorn's own by an exit handler."""
+    server = start(*GUNICORN, "--worker-class", kind, *preload, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL="60s")
+    answers = server.ask_many("/", 30)
+
+    assert_clean(server.stop())
+    check(sink, answers)
+
+
+def test_aiohttp_inside_gunicorn_reports_as_well(start: Start, sink: Sink) -> None:
+    """Its workers end by an exit handler."""
+    worker = ("--worker-class", "aiohttp.GunicornWebWorker")
+    server = start(*GUNICORN, *worker, "aiohttp_service:app", STAGELENS_EXPORT_INTERVAL="60s")
+    answers = server.ask_many("/", 20)
+
+    assert_clean(server.stop())
+    check(sink, answers)
+
+
+def test_aiohttp_by_itself_reports_before_it_ends(start: Start, sink: Sink) -> None:
+    """`run_app` returns, and the program ends as any other."""
+    server = start("aiohttp_service", "{port}", STAGELENS_EXPORT_INTERVAL="60s")
+    answers = server.ask_many("/", 20)
+
+    assert_clean(server.stop())
+    check(sink, answers)

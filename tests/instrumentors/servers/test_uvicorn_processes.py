@@ -1,0 +1,74 @@
+"""uvicorn in each of its ways to run: every request is reported once, by the process that served it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..conftest import Sink
+    from .conftest import Server
+
+Start = Callable[..., "Server"]
+
+HERE = Path(__file__).parent
+UVICORN = ("uvicorn", "--port", "{port}", "fastapi_service:app")
+
+
+def assert_clean(ended: tuple[int, str], status: int) -> None:
+    """See that it ended as it does without us, and that nothing went wrong in it."""
+    assert ended[0] == status, ended[1]
+    assert "Traceback" not in ended[1]
+    assert "stagelens:" not in ended[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (("--lifespan", "on"), -signal.SIGTERM),
+        (("--lifespan", "off"), -signal.SIGTERM),
+        (("--lifespan", "off", "--workers", "2"), 0),
+    ],
+)
+def test_every_process_reports_its_requests_once_also_the_last(
+    start: Start, sink: Sink, options: tuple[str, ...], status: int
+) -> None:
+    """It ends by the signal itself, past every exit handler, whether the application hears of the shutdown or not."""
+    server = start(*UVICORN, *options, STAGELENS_EXPORT_INTERVAL="60s")
+    answers = server.ask_many("/", 30)
+
+    assert_clean(server.stop(), status)
+    assert sink.requests() == 30
+    assert len(sink.instances()) == len({answer["pid"] for answer in answers})
+    assert [answer for answer in answers if answer["n"] == 1 and "stagelens" in answer["threads"]] == []
+
+
+def test_a_process_that_the_reloader_replaces_reports_before_it_goes(
+    start: Start, sink: Sink, tmp_path: Path, until: Callable[[Callable[[], object], str], None]
+) -> None:
+    """The reloader itself serves nothing and reports nothing."""
+    service = tmp_path / "fastapi_service.py"
+    shutil.copy(HERE / service.name, service)
+    server = start(*UVICORN, "--reload", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="60s")
+    first = server.ask("/")["pid"]
+
+    def replaced() -> bool:
+        # Again and again: the reloader may not have looked at the file yet.
+        service.write_text(service.read_text() + "# changed\n")
+        return sink.requests() == 1
+
+    until(replaced, "the report of the process that was replaced")
+    pids = {first}
+    asked = 0
+    while len(pids) == 1:
+        pids.add(server.ask("/")["pid"])
+        asked += 1
+
+    assert_clean(server.stop(), 0)
+    assert sink.requests() == 1 + asked
+    assert len(sink.instances()) == 2

@@ -1,0 +1,428 @@
+"""Where a request goes and where it must not: tasks, threads, callbacks, generators, recursion, and whatever order they end in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import itertools
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from stagelens.instrumentors.manual import request, stage
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = ExecutorInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+# One step of a program: what kind of place its parts run in, its stage, its parts.
+Step = tuple[str, int, list[Any]]
+PLACES = ("here", "task", "to_thread", "executor", "thread", "callback", "generator", "child", "raise", "cancel")
+
+
+def stages(finished: Finished) -> dict[str, list[str]]:
+    """Return the stages of each request by its name."""
+    return {route: [key for key in marks[3::3] if key[0] != "@"] for marks, _, _, route, *_ in finished}
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+def program(parts: st.SearchStrategy[list[Step]]) -> st.SearchStrategy[list[Step]]:
+    return st.lists(st.tuples(st.sampled_from(PLACES), st.integers(0, 3), parts), min_size=1, max_size=3)
+
+
+programs = program(st.just([]) | program(st.just([]) | program(st.just([]))))
+
+
+class Service:
+    """Runs programs as requests, all on one loop and one small pool."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+
+    async def run(self, name: str, steps: list[Step]) -> None:
+        """Serve the request *name*."""
+        async with request(name):
+            await self._steps(name, steps)
+
+    async def _steps(self, name: str, steps: list[Step]) -> None:
+        for place, number, parts in steps:
+            with stage(f"{name}-{number}"):
+                await asyncio.sleep(0)
+                await getattr(self, f"_{place}")(name, parts)
+
+    def _in_thread(self, name: str, parts: list[Step]) -> None:
+        asyncio.run(self._steps(name, parts))
+
+    async def _here(self, name: str, parts: list[Step]) -> None:
+        await self._steps(name, parts)
+
+    async def _task(self, name: str, parts: list[Step]) -> None:
+        await asyncio.gather(self._steps(name, parts), asyncio.create_task(asyncio.sleep(0)))
+
+    async def _to_thread(self, name: str, parts: list[Step]) -> None:
+        await asyncio.to_thread(self._in_thread, name, parts)
+
+    async def _executor(self, name: str, parts: list[Step]) -> None:
+        # A pool of its own inside the shared one: jobs that wait for jobs of the same pool wait for ever.
+        with ThreadPoolExecutor(1) as pool:
+            await asyncio.get_running_loop().run_in_executor(pool, self._in_thread, name, parts)
+        await asyncio.wrap_future(self._pool.submit(stage(f"{name}-0")(int)))
+
+    async def _thread(self, name: str, parts: list[Step]) -> None:
+        thread = threading.Thread(target=self._in_thread, args=(name, parts))
+        thread.start()
+        while thread.is_alive():  # noqa: ASYNC110 - a thread has no event to await
+            await asyncio.sleep(0.001)
+
+    async def _callback(self, name: str, parts: list[Step]) -> None:
+        done = asyncio.Event()
+        asyncio.get_running_loop().call_soon(stage(f"{name}-0")(done.set))
+        await done.wait()
+        await self._steps(name, parts)
+
+    async def _generator(self, name: str, parts: list[Step]) -> None:
+        @stage(f"{name}-1")
+        async def stream() -> AsyncGenerator[int]:
+            yield 1
+            await self._steps(name, parts)
+            yield 2
+
+        running = stream()
+        await anext(running)
+        await anext(running)
+        await running.aclose()
+
+    async def _child(self, name: str, parts: list[Step]) -> None:
+        async with request(f"{name}-child"):
+            await self._steps(name, parts)
+
+    async def _raise(self, name: str, parts: list[Step]) -> None:
+        @stage(f"{name}-2")
+        async def fails() -> None:
+            await self._steps(name, parts)
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            await fails()
+
+    async def _cancel(self, name: str, parts: list[Step]) -> None:
+        task = asyncio.ensure_future(asyncio.Event().wait())
+        await self._steps(name, parts)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError), stage(f"{name}-3"):
+            await task
+
+
+def expected(name: str, steps: list[Step]) -> Iterator[str]:
+    """Yield the stages that a program leaves behind."""
+    extra = {"callback": ["0"], "executor": ["0"], "generator": ["1", "1", "1"], "raise": ["2"], "cancel": ["3"]}
+    for place, number, parts in steps:
+        yield f"{name}-{number}"
+        yield from (f"{name}-{more}" for more in extra.get(place, ()))
+        yield from expected(name, parts)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(requests=st.lists(programs, min_size=1, max_size=4))
+def test_every_stage_of_every_place_is_found_in_its_own_request(finished: Finished, requests: list[list[Step]]) -> None:
+    """Requests at once, each a random program over tasks, threads, pools, callbacks and generators: none is lost or mixed up."""
+    finished.clear()
+
+    async def serve() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            service = Service(pool)
+            await asyncio.gather(*(service.run(f"r{number}", steps) for number, steps in enumerate(requests)))
+
+    asyncio.run(serve())
+
+    assert {name: sorted(set(found) - {"queue"}) for name, found in stages(finished).items()} == {
+        f"r{number}": sorted(set(expected(f"r{number}", steps))) for number, steps in enumerate(requests)
+    }
+    for name, found in stages(finished).items():
+        assert sum(key != "queue" for key in found) == len(list(expected(name, requests[int(name[1:])])))
+    assert recorder.current.get() is None
+
+
+def test_a_stage_that_calls_itself_is_one_stage_with_a_place_for_each_call(finished: Finished) -> None:
+    """Recursion, plain and awaited, leaves one interval a call, each inside the one before."""
+
+    @stage("forward")
+    def factorial(number: int) -> int:
+        return 1 if number == 0 else number * factorial(number - 1)
+
+    @stage("rerank")
+    async def countdown(number: int) -> int:
+        await asyncio.sleep(0)
+        return 0 if number == 0 else await countdown(number - 1)
+
+    async def handle() -> None:
+        async with request("recursive"):
+            assert factorial(5) == 120
+            assert await countdown(3) == 0
+
+    asyncio.run(handle())
+    marks = finished.marks()[1:]
+
+    assert finished.stages() == ["forward"] * 6 + ["rerank"] * 4
+    assert all(outer[1] <= inner[1] <= inner[2] <= outer[2] for inner, outer in itertools.pairwise(marks[:6]))
+
+
+def test_a_request_that_calls_itself_is_counted_once(finished: Finished) -> None:
+    """The outermost call is the request."""
+
+    @request("recursive")
+    def descend(depth: int) -> int:
+        return depth if depth == 0 else descend(depth - 1)
+
+    descend(4)
+
+    assert [record[3] for record in finished] == ["recursive"]
+
+
+def test_every_kind_of_callback_of_a_loop_belongs_to_the_request_that_asked_for_it(finished: Finished) -> None:
+    """Soon, later, at the end of a task, and from a thread."""
+
+    async def handle() -> None:
+        loop = asyncio.get_running_loop()
+        async with request("callbacks"):
+            called = asyncio.Queue[str]()
+            loop.call_soon(stage("soon")(called.put_nowait), "")
+            loop.call_later(0.001, stage("later")(called.put_nowait), "")
+            done: Callable[[Any], None] = stage("done")(lambda _: called.put_nowait(""))
+            asyncio.ensure_future(asyncio.sleep(0)).add_done_callback(done)
+            await asyncio.to_thread(loop.call_soon_threadsafe, stage("threadsafe")(called.put_nowait), "")
+            for _ in range(4):
+                await called.get()
+
+    asyncio.run(handle())
+
+    assert sorted(set(finished.stages()) - {"queue"}) == ["done", "later", "soon", "threadsafe"]
+
+
+def test_a_worker_task_of_an_early_request_serves_the_later_ones(finished: Finished) -> None:
+    """A task that goes on after its request adds nothing to it, and begins requests of its own."""
+
+    async def work(jobs: asyncio.Queue[asyncio.Event]) -> None:
+        while True:
+            job = await jobs.get()
+            with request("job"), stage("forward"):
+                job.set()
+
+    async def serve() -> None:
+        jobs, done = asyncio.Queue[asyncio.Event](), asyncio.Event()
+        async with request("first"):
+            worker = asyncio.create_task(work(jobs))
+            await asyncio.sleep(0)
+        jobs.put_nowait(done)
+        await done.wait()
+        worker.cancel()
+
+    asyncio.run(serve())
+
+    assert stages(finished) == {"first": [], "job": ["forward"]}
+
+
+def test_a_stage_may_end_in_another_thread_and_context(finished: Finished) -> None:
+    """A stage remembers the request it began in."""
+    with request("handed over"):
+        handed = stage("forward")
+        handed.__enter__()
+        thread = threading.Thread(target=contextvars.Context().run, args=(handed.__exit__,))
+        thread.start()
+        thread.join(30)
+
+    assert finished.stages() == ["forward"]
+
+
+def test_a_generator_consumed_piece_by_piece_in_many_places_is_one_request(finished: Finished) -> None:
+    """Each step in another context, one in another thread, the last in another request: nothing stays behind in any."""
+
+    @request("stream")
+    def stream() -> Generator[int]:
+        for number in range(3):
+            with stage("forward"):
+                pass
+            yield number
+
+    running = stream()
+    seen = [contextvars.Context().run(next, running)]
+    with ThreadPoolExecutor(1) as pool:
+        seen.append(pool.submit(next, running).result())
+
+        assert pool.submit(recorder.current.get).result() is None
+
+    with request("other"):
+        seen += list(running)
+
+    assert seen == [0, 1, 2]
+    assert recorder.current.get() is None
+    assert stages(finished) == {"stream": ["forward"] * 3, "other": []}
+
+
+def test_an_abandoned_generator_ends_its_request_with_its_own_end(finished: Finished) -> None:
+    """Nobody closes it: when it is freed, in whatever context, the request is counted once and is no error."""
+
+    @request("stream")
+    def stream() -> Generator[int]:
+        yield 1
+        yield 2
+
+    running = stream()
+    next(running)
+    with request("other"):
+        del running
+        gc.collect()
+
+    assert [record[3:5] for record in finished] == [("stream", ""), ("other", "")]
+
+
+def test_an_abandoned_async_generator_ends_in_a_task_of_the_loop(finished: Finished) -> None:
+    """The loop closes it in a task of its own, whose context knows nothing of the request."""
+    closed: list[object] = []
+
+    @request("stream")
+    async def stream() -> AsyncGenerator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            with stage("postprocess"):
+                closed.append(asyncio.current_task())
+
+    async def serve() -> asyncio.Task[Any] | None:
+        async for _ in stream():
+            break
+        gc.collect()
+        while not closed:  # noqa: ASYNC110 - nobody awaits what the loop closes
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        return asyncio.current_task()
+
+    consumer = asyncio.run(serve())
+
+    assert closed != [consumer]
+    assert [record[3:5] for record in finished] == [("stream", "")]
+    assert finished.stages() == ["postprocess"]
+
+
+def test_an_async_generator_left_over_at_the_end_of_the_loop_is_counted(finished: Finished) -> None:
+    """`shutdown_asyncgens` closes what the program still holds."""
+
+    @request("stream")
+    async def stream() -> AsyncGenerator[int]:
+        yield 1
+
+    held: list[object] = []
+
+    async def consume() -> None:
+        held.append(running := stream())
+        await anext(running)
+
+    asyncio.run(consume())
+
+    assert [record[3:5] for record in finished] == [("stream", "")]
+
+
+def test_a_with_around_a_yield_that_ends_elsewhere_is_counted_and_raises_nothing(finished: Finished) -> None:
+    """Not as it should be written, but it must not hurt: the token is of another context."""
+
+    def stream() -> Generator[int]:
+        with request("stream"):
+            yield 1
+
+    running = stream()
+    contextvars.Context().run(next, running)
+    running.close()
+
+    assert [record[3:5] for record in finished] == [("stream", "")]
+    assert recorder.current.get() is None
+
+
+def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) -> None:
+    """The cancellation passes, names the error, and nothing of the request stays in the loop."""
+
+    @request("cancelled")
+    async def handle() -> None:
+        with stage("dependency"):
+            await asyncio.Event().wait()
+
+    async def serve() -> object:
+        task = asyncio.create_task(handle())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return recorder.current.get()
+
+    assert asyncio.run(serve()) is None
+    assert [record[4] for record in finished] == ["CancelledError"]
+    assert finished.stages() == ["dependency"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_client_that_leaves_a_stream_ends_request_and_generator(finished: Finished, kind: str) -> None:
+    """The steps so far are there, the generator is closed, and the next request is another one."""
+    asgi = AsgiInstrumentor()
+    asgi.instrument()
+    closed = threading.Event()
+
+    @stage("forward")
+    def tokens() -> Generator[bytes]:
+        try:
+            while True:
+                yield b"x"
+        finally:
+            closed.set()
+
+    @stage("forward")
+    async def tokens_later() -> AsyncGenerator[bytes]:
+        try:
+            while True:
+                await asyncio.sleep(0)
+                yield b"x"
+        finally:
+            closed.set()
+
+    async def receive() -> dict[str, Any]:
+        await sent.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(0)
+        if message["type"] == "http.response.body":
+            sent.set()
+
+    async def serve(app: Any) -> None:
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+        await app({**scope, "asgi": {"version": "3.0", "spec_version": "2.3"}}, receive, send)
+        while not closed.is_set():
+            gc.collect()
+            await asyncio.sleep(0.001)
+
+    sent = asyncio.Event()
+    app = Starlette(routes=[Route("/", lambda _: StreamingResponse(tokens() if kind == "sync" else tokens_later()))])
+    try:
+        asyncio.run(serve(app))
+    finally:
+        asgi.uninstrument()
+
+    assert [record[3:6] for record in finished] == [("/", "", 200)]
+    assert "forward" in finished.stages()
+    assert recorder.current.get() is None

@@ -1,0 +1,103 @@
+"""What is known only after a request: waited for, but not for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.late import MAX_WAIT_SECONDS, MAX_WAITING, Waiting
+
+
+class Device:
+    """Knows what it did when it is told to."""
+
+    def __init__(self, *, known: bool = False) -> None:
+        self.known = known
+        self.asked = 0
+
+    def ready(self) -> bool:
+        """Say whether it knows."""
+        return self.known
+
+    def marks(self) -> list[Any]:
+        """Return its own time, or the launch's."""
+        self.asked += 1
+        return ["forward@gpu", 2, 7] if self.known else ["forward@launch", 2, 3]
+
+
+class Broken(Device):
+    """Fails when asked."""
+
+    def ready(self) -> bool:
+        """Fail."""
+        raise RuntimeError
+
+    def marks(self) -> list[Any]:
+        """Fail."""
+        raise RuntimeError
+
+
+def record(*devices: Device) -> recorder.Record:
+    """A finished request that waits for *devices*."""
+    marks: list[Any] = [recorder.CLOSED, 0, 0]
+    for device in devices:
+        marks += ["@late", device, 0]
+    return (marks, 0, 10, "/predict", "", 200, "server")
+
+
+def test_a_request_without_anything_late_does_not_wait() -> None:
+    """It is folded at once."""
+    assert not Waiting().holds(record(), 0)
+
+
+def test_what_is_known_at_once_is_added_at_once() -> None:
+    """Nothing waits where there is nothing to wait for."""
+    request = record(Device(known=True))
+
+    assert not Waiting().holds(request, 0)
+    assert request[0][-3:] == ["forward@gpu", 2, 7]
+
+
+def test_a_request_waits_until_all_is_known() -> None:
+    """Each of its devices is asked for its marks once."""
+    waiting, first, second = Waiting(), Device(known=True), Device()
+    request = record(first, second)
+
+    assert waiting.holds(request, 0)
+    assert list(waiting.due(1)) == []
+
+    second.known = True
+
+    assert list(waiting.due(2)) == [request]
+    assert list(waiting.due(3)) == []
+    assert (first.asked, second.asked) == (1, 1)
+
+
+def test_what_is_never_known_is_left_out_in_the_end() -> None:
+    """The request is counted with what is known of it."""
+    waiting = Waiting()
+    request = record(Device())
+
+    assert waiting.holds(request, 0)
+    assert list(waiting.due(MAX_WAIT_SECONDS)) == [request]
+    assert request[0][-3:] == ["forward@launch", 2, 3]
+
+
+def test_only_so_many_wait() -> None:
+    """The oldest go first, and none is lost."""
+    waiting = Waiting()
+    requests = [record(Device()) for _ in range(MAX_WAITING + 5)]
+    held = [waiting.holds(request, 0) for request in requests]
+
+    assert all(held)
+    assert list(waiting.due(1)) == requests[:5]
+    assert list(waiting.due(MAX_WAIT_SECONDS)) == requests[5:]
+
+
+def test_a_device_that_fails_loses_only_its_own_marks(reported: set[str]) -> None:
+    """The request is counted all the same."""
+    request = record(Broken(), Device(known=True))
+
+    assert not Waiting().holds(request, 0)
+    assert request[0][-3:] == ["forward@gpu", 2, 7]
+    assert len(reported) == 2

@@ -1,0 +1,67 @@
+"""What every library module promises of what it patches, tried on each in a process of its own.
+
+What its calls do, with a failure of ours inside them too, is in the tests of the module: that takes the library at work.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from stagelens.instrumentors.registry import LIBRARIES
+
+PROGRAM = Path(__file__).parent / "harmless.py"
+# Where a promise is kept in another way than by its letter.
+ALLOWED = MappingProxyType(
+    {
+        # They return what is a generator in all that it does, and no context variable is set across its `yield`.
+        "looks different": {
+            "BoundSyncStream.__iter__ isgeneratorfunction",
+            "BoundAsyncStream.__aiter__ isasyncgenfunction",
+        },
+    }
+)
+
+
+TRIGGERS = [library.trigger for library in LIBRARIES]
+
+
+@functools.cache
+def harmless(*trigger: str) -> dict[str, Any]:
+    """Run `harmless.py` and return what it prints."""
+    # Without the folder of the program in front of all others; Django wants to be configured.
+    answer = subprocess.run(
+        [sys.executable, "-P", PROGRAM, *trigger],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "django.conf.global_settings", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_a_library_is_as_before_but_for_the_time_it_takes(trigger: str) -> None:
+    """Whatever is patched takes the same calls and looks the same; it is patched once, quietly, and all comes back."""
+    found = harmless(trigger)
+    broken = {what: set(where) - ALLOWED.get(what, set()) for what, where in found["broken"].items()}
+
+    assert found["patched"]
+    assert {what: where for what, where in broken.items() if where} == {}
+    assert found["noise"] == []
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_a_library_imported_later_is_patched_the_same(trigger: str) -> None:
+    """As `stagelens run` does it, for all libraries in one process."""
+    assert harmless()[trigger] == harmless(trigger)["patched"]

@@ -1,0 +1,404 @@
+"""Secrets are planted in all that services are given, know and answer; nothing of ours holds any of them.
+
+Real servers with every library we know run under `stagelens run` and report to a real collector, by a way that keeps
+every byte. Each trace is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+import zlib
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.store import Store
+from stagelens.core import names
+from stagelens.instrumentors.config import AgentConfig
+from stagelens.instrumentors.instrumentor import report
+from stagelens.instrumentors.registry import LIBRARIES
+
+HERE = Path(__file__).parent
+SERVICES = HERE / "privacy"
+sys.path += [str(SERVICES), str(HERE.parent / "triton")]
+
+from planted import LOG_VARIABLE, VISIBLE, found, secret  # noqa: E402 - siblings, found once their folder is
+from recording import Recording, Rpc, Sent, Upstream  # noqa: E402
+from triton_server import TritonServer, is_installed  # noqa: E402
+
+START_SECONDS = 120
+COMMANDS = {
+    "fastapi": "-m uvicorn fastapi_service:app --port {port} --log-level warning",
+    "flask": "-m gunicorn flask_service:app --bind 127.0.0.1:{port} --worker-class gthread --threads 2",
+    "django": "-m uvicorn django_service:app --port {port} --log-level warning",
+    "aiohttp": "aiohttp_service.py {port} --token=" + secret("argument"),
+}
+# The libraries that a service has to itself; the others are in the first one, whose endpoints are named after them.
+OWN = {"flask": {"flask", "gunicorn"}, "django": {"django"}, "aiohttp": {"aiohttp.web"}}
+# What the calls of a request count as, by route.
+STAGES = {
+    "/onnx": {"load", "forward"},
+    "/magika": {"forward"},
+    "/torch": {"load", "forward"},
+    "/pipeline": {"load", "preprocess", "tokenize", "forward", "postprocess"},
+    "/generate": {"load", "tokenize", "prefill", "decode", "postprocess"},
+    "/embed": {"load", "preprocess", "forward", "postprocess"},
+    "/threads": {"queue"},
+    "/triton-http": {"serialize", "network"},
+    "/triton-grpc": {"serialize", "network"},
+    "/spans": {"queue", "network", "serialize"},
+    **{f"/{client}": {"dependency"} for client in ("requests", "urllib3", "httpx", "httpx2", "aiohttp", "grpc")},
+}
+ITEMS = {
+    "fastapi": "/items/{name}",
+    "flask": "/items/<name>",
+    "django": "/items/<str:name>",
+    "aiohttp": "/items/{name}",
+}
+HEADERS = {
+    "Authorization": f"Bearer {secret('authorization')}",
+    "Cookie": f"session={secret('cookie')}",
+    "Referer": f"https://{secret('refereruser')}@example.com/?q={secret('referer')}",
+    "User-Agent": secret("useragent"),
+    "Forwarded": f"for={secret('forwarded')}",
+    "X-Request-Id": secret("requestid"),
+    "X-Request-Start": f"t={secret('requeststart')}",
+    "X-Force-Trace": secret("force"),
+    f"X-{secret('headername')}": secret("headervalue"),
+    "tracestate": f"vendor={secret('tracestate')}",
+    "baggage": f"user={secret('baggage')}",
+}
+# A later version of the header may add a part.
+TRACEPARENT = f"01-{'a' * 32}-{'b' * 16}-01-{secret('traceparent')}"
+FORM = (
+    f'--edge\r\nContent-Disposition: form-data; name="file"; filename="{secret("filename")}.png"\r\n\r\n'
+    f'{secret("upload")}\r\n--edge\r\nContent-Disposition: form-data; name="field"\r\n\r\n{secret("field")}\r\n--edge--\r\n'
+)
+
+
+class Call(NamedTuple):
+    """One request to a service."""
+
+    method: str
+    path: str
+    body: str = ""
+    kind: str = "application/json"
+
+
+CALLS = (
+    Call(
+        "POST",
+        f"/items/{secret('parameter')}?{secret('querykey')}={secret('query')}&{quote('=' + secret('encoded'))}",
+        json.dumps({"text": secret("body"), secret("bodykey"): 1}),
+    ),
+    Call("POST", "/items/1", secret("notjson")),
+    Call("POST", "/forms", FORM, "multipart/form-data; boundary=edge"),
+    Call("GET", "/streams"),
+    Call("GET", "/fails"),
+    Call("GET", f"/{secret('path')}/{secret('path')}"),
+    Call(secret("method").upper(), "/forms"),
+)
+
+
+@dataclass
+class Seen:
+    """All that has left the services, and all that the collector has kept of it."""
+
+    database: Path
+    logs: dict[str, bytes]
+    spans_of_theirs: bytes
+    exports: list[Sent]
+    # What Triton has sent to the collector by itself.
+    others: list[Sent]
+    metrics: bytes
+    instrumented: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+
+    def spans(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the service and each of its spans, the attributes as a plain dict."""
+        for sent in self.exports:
+            for resource in json.loads(sent.body).get("resourceSpans", ()):
+                service = _plain(resource["resource"]["attributes"])[names.SERVICE_NAME]
+                for span in resource["scopeSpans"][0]["spans"]:
+                    yield service, {**span, "attributes": _plain(span["attributes"])}
+
+    def stages(self) -> dict[tuple[str, str], set[str]]:
+        """Return the stages by service and route."""
+        spans = list(self.spans())
+        routes = {span["spanId"]: span["attributes"].get(names.ROUTE) for _, span in spans}
+        stages: dict[tuple[str, str], set[str]] = {}
+        for service, span in spans:
+            route = routes.get(span["parentSpanId"])
+            if route is not None:
+                stages.setdefault((service, route), set()).add(span["name"])
+        return stages
+
+    def rows(self) -> Iterator[tuple[str, bytes]]:
+        """Yield every value of the database, with where it stands; packed ones also unpacked."""
+        with contextlib.closing(sqlite3.connect(self.database)) as connection:
+            for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                for row in connection.execute(f"SELECT * FROM {table}"):  # noqa: S608 - a table's own name
+                    for value in row:
+                        content = value if isinstance(value, bytes) else str(value).encode()
+                        yield table, content
+                        with contextlib.suppress(zlib.error):
+                            yield table, zlib.decompress(content)
+
+
+class Service:
+    """A server of its own process group under `stagelens run`."""
+
+    def __init__(self, name: str, environment: Mapping[str, str], folder: Path) -> None:
+        self.log = folder / f"{name}.ours"
+        self._output = folder / f"{name}.output"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port: int = free.getsockname()[1]
+        words = COMMANDS[name].format(port=self._port).split()
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stagelens", "run", "--", sys.executable, *words],
+                cwd=SERVICES,
+                env={**environment, "OTEL_SERVICE_NAME": name, LOG_VARIABLE: str(self.log)},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Wait until it accepts connections."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", self._port)):
+                return
+            assert self._process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.05)
+
+    def ask(self, call: Call) -> tuple[int, bytes]:
+        """Return the status and the body of the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        try:
+            connection.request(
+                call.method,
+                call.path,
+                call.body or None,
+                {**HEADERS, "traceparent": TRACEPARENT, "Content-Type": call.kind},
+            )
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> bytes:
+        """Return what stands there."""
+        status, body = self.ask(Call("GET", path))
+
+        assert status == 200, (path, self.stop(), self.output())
+        return body
+
+    def stop(self) -> None:
+        """Ask it to end, and end what is left of it."""
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def output(self) -> str:
+        """Return what it has printed."""
+        return self._output.read_text()
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Generator[Seen]:
+    """Run all services, have every module work, and end them."""
+    folder = tmp_path_factory.mktemp("privacy")
+    log = folder / "collector.ours"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_logged(log))
+        store = stack.enter_context(contextlib.closing(Store.open(f"sqlite:///{folder}/stagelens.db")))
+        collector = Collector(CollectorConfig(port=0), store)
+        collector.start()
+        stack.callback(collector.stop)
+        recording = stack.enter_context(Recording(collector.address))
+        services, instrumented = _driven(stack, recording, folder)
+        metrics = _get("http://{}:{}/metrics".format(*collector.address))
+        collector.stop()
+        yield Seen(
+            folder / "stagelens.db",
+            {path.name: path.read_bytes() for path in (log, *(service.log for service in services))},
+            (folder / "spans").read_bytes(),
+            recording.ours,
+            recording.others,
+            metrics,
+            instrumented,
+        )
+
+
+def _driven(
+    stack: contextlib.ExitStack, recording: Recording, folder: Path
+) -> tuple[list[Service], dict[str, set[str]]]:
+    http, rpc = stack.enter_context(Upstream()), stack.enter_context(Rpc())
+    # Where it is not installed, nobody answers: what a client does then is timed all the same.
+    triton = TritonServer(f"http://{recording.address}/v1/traces") if is_installed() else None
+    addresses = (triton.http, triton.grpc) if triton else ("127.0.0.1:1", "127.0.0.1:1")
+    environment = _environment(recording, folder, http.address, rpc.address, *addresses)
+    services = {name: Service(name, environment, folder) for name in COMMANDS}
+    for service in services.values():
+        stack.callback(service.stop)
+    if triton is not None:
+        stack.enter_context(triton)
+    for name, service in services.items():
+        service.wait()
+        for call in CALLS:
+            service.ask(call)
+        for path in STAGES if name == "fastapi" else ():
+            service.get(path)
+    instrumented = {name: set(json.loads(service.get("/instrumented"))) for name, service in services.items()}
+    for service in services.values():
+        service.stop()
+    if triton is not None:
+        # It sends what is left.
+        triton.stop()
+    return list(services.values()), instrumented
+
+
+def _environment(recording: Recording, folder: Path, *upstreams: str) -> dict[str, str]:
+    kept = dict.fromkeys(("SLOW", "ERRORS", "COLD", "UNIFORM"), "100")
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_"))},
+        **{f"STAGELENS_KEEP_{name}": count for name, count in kept.items()},
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{secret('endpointuser')}:{secret('endpoint')}@{recording.address}",
+        "STAGELENS_FORCE_TRACE": secret("force"),
+        "PRIVACY_FOLDER": str(folder),
+        "PRIVACY_SPANS": str(folder / "spans"),
+        "PRIVACY_UPSTREAMS": " ".join(upstreams),
+        "OMP_NUM_THREADS": "1",
+        secret("variable").upper(): secret("environment"),
+        "DATABASE_URL": f"postgresql://{secret('databaseuser')}:{secret('databasepassword')}@127.0.0.1/db",
+    }
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Generator[None]:
+    logger, handler = logging.getLogger("stagelens"), logging.FileHandler(path)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+    handler.close()
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.read()
+
+
+def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
+    return {item["key"]: next(iter(item["value"].values())) for item in attributes}
+
+
+def test_every_module_has_been_at_work(seen: Seen) -> None:
+    """Each library was instrumented, and what it did was counted: without that, finding no secret would prove nothing."""
+    stages = seen.stages()
+    missing = {route: expected - stages.get(("fastapi", route), set()) for route, expected in STAGES.items()}
+
+    assert {library.trigger for library in LIBRARIES} == set().union(*seen.instrumented.values())
+    assert {route: stages for route, stages in missing.items() if stages} == {}
+    for service, route in ITEMS.items():
+        assert stages[service, route] >= {"network", "serialize"}
+    # gunicorn's pool of threads.
+    assert "queue" in stages["flask", ITEMS["flask"]]
+    assert b"stagelens.kept" in seen.spans_of_theirs
+    assert {sent.status for sent in seen.exports} == {200}
+    # Triton tells the id of a request, which is the client's own text.
+    assert any(found(sent.body) for sent in seen.others) == is_installed()
+
+
+def test_every_request_was_kept_because_it_was_to_be(seen: Seen) -> None:
+    """The secret of the forced trace was understood, and is nowhere."""
+    because = [span["attributes"].get(names.KEPT_BECAUSE) for _, span in seen.spans()]
+
+    assert because.count("forced") > len(CALLS) * len(COMMANDS)
+
+
+def test_what_is_meant_to_be_seen_is_found(seen: Seen) -> None:
+    """The name of a model's file or folder: the search finds it in the exports and in the database."""
+    assert any(found(sent.body, VISIBLE) for sent in seen.exports)
+    assert {"series", "traces"} <= {table for table, content in seen.rows() if found(content, VISIBLE)}
+    assert found(seen.spans_of_theirs, VISIBLE)
+
+
+def test_no_secret_is_exported(seen: Seen) -> None:
+    """Neither in what is posted nor in what is handed to the user's own OpenTelemetry SDK."""
+    for sent in seen.exports:
+        assert found(sent.head + sent.raw + sent.body) == ""
+    assert found(seen.spans_of_theirs) == ""
+
+
+def test_no_secret_is_in_the_database(seen: Seen) -> None:
+    """Neither in a row nor in what is packed into one, nor where a row was before."""
+    assert {(table, found(content)) for table, content in seen.rows() if found(content)} == set()
+    for file in seen.database.parent.glob(f"{seen.database.name}*"):
+        assert found(file.read_bytes()) == ""
+    assert found(seen.metrics) == ""
+
+
+def test_no_secret_is_in_a_line_of_ours(seen: Seen) -> None:
+    """What the services log is theirs; what we log names no more than what we export."""
+    for name, lines in seen.logs.items():
+        assert (name, found(lines)) == (name, "")
+
+
+def test_a_failure_of_ours_does_not_tell_of_the_hosts_own(reported: set[str], caplog: pytest.LogCaptureFixture) -> None:
+    """What we log while an exception of the host's passes names ours alone."""
+    with pytest.raises(ValueError, match=secret("message")):
+        _fail_while_theirs_passes()
+
+    assert reported == {"a test"}
+    assert "ZeroDivisionError" in caplog.text
+    assert found(caplog.text.encode()) == ""
+
+
+def _fail_while_theirs_passes() -> None:
+    try:
+        raise ValueError(secret("message"))
+    finally:
+        try:
+            _ = 1 // 0
+        except ZeroDivisionError:
+            report("a test")
+
+
+@pytest.mark.parametrize(
+    "address", ["user:{}@collector:4318", "http://user:{}@collector:0", "http://user:{} @collector"]
+)
+def test_an_address_that_cannot_be_read_is_not_logged_with_its_password(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line names the variable."""
+    config = AgentConfig.from_env({"OTEL_EXPORTER_OTLP_ENDPOINT": address.format(secret("password"))})
+
+    assert config == AgentConfig.from_env({})
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in caplog.text
+    assert found(caplog.text.encode()) == ""

@@ -1,0 +1,348 @@
+"""Processes: however a child comes about, it reports its own requests, never its parent's, and ends as it would without us."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Sink
+
+HEAD = """
+import asyncio, concurrent.futures, multiprocessing, os, subprocess, sys, threading, time
+import stagelens
+
+def serve(name, count=1):
+    for _ in range(count):
+        with stagelens.request(name), stagelens.stage("forward"):
+            pass
+    return os.getpid()
+
+def wait_until_folded():
+    while stagelens.instrumentors.recorder.pending:
+        time.sleep(0.01)
+
+def wait_for(child):
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+def main():
+"""
+TAIL = """
+if __name__ == "__main__":
+    main()
+"""
+
+THROUGH_THE_END = """
+    with stagelens.request("outer"):
+        serve("inside")
+        child = os.fork()
+        if child == 0:
+            serve("child", 2)
+    if child == 0:
+        serve("child")
+        return
+    wait_for(child)
+    serve("parent", 4)
+"""
+FROM_A_THREAD = """
+    def fork():
+        child = os.fork()
+        if child == 0:
+            serve("child")
+            stagelens.instrumentors.recorder.flush()
+            os._exit(0)
+        wait_for(child)
+    with stagelens.request("outer"):
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+"""
+# The child cancels the tasks it has copies of, and all of them run through the end of their request.
+FROM_A_TASK = """
+    async def wait():
+        async with stagelens.request("outer"):
+            await asyncio.sleep(0.2)
+    async def fork():
+        await asyncio.sleep(0)
+        async with stagelens.request("outer"):
+            child = os.fork()
+            if child == 0:
+                raise asyncio.CancelledError
+        wait_for(child)
+    async def both():
+        await asyncio.gather(wait(), fork())
+    try:
+        asyncio.run(both())
+    except asyncio.CancelledError:
+        serve("child")
+"""
+# What a generator holds open is attached to no context in which the fork happens.
+INSIDE_A_STREAM = """
+    @stagelens.request("outer")
+    def stream():
+        yield 1
+        yield 2
+    running = stream()
+    next(running)
+    child = os.fork()
+    list(running)
+    if child:
+        wait_for(child)
+    else:
+        serve("child")
+"""
+LEFT_AT_ONCE = """
+    child = os.fork()
+    if child == 0:
+        serve("lost")
+        os._exit(0)
+    wait_for(child)
+    serve("parent", 3)
+"""
+DAEMON = """
+    serve("parent")
+    child = os.fork()
+    if child == 0:
+        serve("between")
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        serve("daemon", 2)
+        return
+    wait_for(child)
+"""
+GENERATIONS = """
+    for generation in range(4):
+        serve(f"generation-{generation}")
+        child = os.fork()
+        if child:
+            wait_for(child)
+            return
+"""
+SUBPROCESS = """
+    script = "import stagelens\\nwith stagelens.request('child'): pass"
+    with stagelens.request("outer"):
+        subprocess.run([sys.executable, "-c", script], preexec_fn=os.getpid, check=True)
+"""
+PROCESS = """
+    context = multiprocessing.get_context("{way}")
+    with stagelens.request("outer"):
+        child = context.Process(target=serve, args=("child", 2))
+        child.start()
+        child.join()
+    assert child.exitcode == 0
+"""
+EXECUTOR = """
+    context = multiprocessing.get_context("{way}")
+    serve("parent")
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool, stagelens.request("outer"):
+        list(pool.map(serve, ["child"] * 3))
+"""
+POOL = """
+    serve("parent")
+    pool = multiprocessing.get_context("{way}").Pool(1)
+    pool.map(serve, ["child"] * 3)
+    pool.close()
+    pool.join()
+"""
+
+WAYS = ("fork", "spawn", "forkserver")
+CASES = {
+    "through the end": (THROUGH_THE_END, {"outer": 1, "child": 3, "parent": 4}),
+    "from a thread": (FROM_A_THREAD, {"outer": 1, "child": 1}),
+    "from a task": (FROM_A_TASK, {"outer": 2, "child": 1}),
+    "inside a stream": (INSIDE_A_STREAM, {"outer": 1, "child": 1}),
+    "left at once": (LEFT_AT_ONCE, {"parent": 3}),
+    "daemon": (DAEMON, {"parent": 1, "daemon": 2}),
+    "generations": (GENERATIONS, {f"generation-{number}": 1 for number in range(4)}),
+    "subprocess": (SUBPROCESS, {"outer": 1, "child": 1}),
+    **{f"process by {way}": (PROCESS.format(way=way), {"outer": 1, "child": 2}) for way in WAYS},
+    **{f"executor by {way}": (EXECUTOR.format(way=way), {"parent": 1, "outer": 1, "child": 3}) for way in WAYS},
+    **{f"pool by {way}": (POOL.format(way=way), {"parent": 1, "child": 3}) for way in WAYS},
+}
+
+
+def run(script: str, tmp_path: Path, sink: Sink, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* under `stagelens run`, with nothing reported before it ends."""
+    path = tmp_path / "job.py"
+    path.write_text(script)
+    command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-W", "error", str(path)]
+    env = sink.environment(**{"STAGELENS_EXPORT_INTERVAL": "1h", **variables})
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def counted(sink: Sink) -> dict[str, int]:
+    """Return how many requests of each name were reported."""
+    counts: Counter[str] = Counter()
+    for name, _, point in sink.points():
+        if name == "inference.request.duration":
+            counts[point["attributes"]["http.route"]] += int(point["count"])
+    return dict(counts)
+
+
+def reporters(sink: Sink) -> dict[str, int]:
+    """Return how many processes have reported requests of each name."""
+    instances = {
+        (point["attributes"]["http.route"], resource["service.instance.id"]) for _, resource, point in sink.points()
+    }
+    return dict(Counter(route for route, _ in instances))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_child_reports_its_own_and_none_its_parents(
+    case: str, tmp_path: Path, sink: Sink, until: Callable[..., None]
+) -> None:
+    """Each request is counted exactly once, by the process that began it."""
+    script, expected = CASES[case]
+    done = run(HEAD + script + TAIL, tmp_path, sink)
+    until(lambda: sum(counted(sink).values()) >= sum(expected.values()), "every request")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert counted(sink) == expected
+    assert reporters(sink) == dict.fromkeys(expected, 1)
+
+
+STORM = """
+    stop = threading.Event()
+    served = []
+    def load():
+        while not stop.is_set():
+            served.append(serve("parent"))
+            if len(stagelens.instrumentors.recorder.pending) > 1000:
+                wait_until_folded()
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        time.sleep(0.02)
+        child = os.fork()
+        if child == 0:
+            serve("child")
+            stagelens.instrumentors.recorder.flush()
+            os._exit(0)
+        wait_for(child)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    print(len(served))
+"""
+
+
+def test_a_fork_in_the_middle_of_an_export_loses_nothing_and_hangs_nobody(
+    tmp_path: Path, sink: Sink, until: Callable[..., None]
+) -> None:
+    """While threads record, fold and export, children are forked one after the other."""
+    done = run(HEAD + STORM + TAIL, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="100ms")
+    served = int(done.stdout)
+
+    until(lambda: sum(counted(sink).values()) >= served + 20, "every request")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert counted(sink) == {"parent": served, "child": 20}
+    assert len(sink.instances()) == 21
+
+
+THREADS = """
+    print([thread.name for thread in threading.enumerate()])
+    with stagelens.request("first"):
+        print(threading.active_count())
+    child = os.fork()
+    if child == 0:
+        print(threading.active_count(), flush=True)
+        os._exit(0)
+    wait_for(child)
+"""
+
+
+def test_there_is_no_thread_before_the_first_record(tmp_path: Path, sink: Sink) -> None:
+    """Neither in an instrumented process nor in a child that was forked from one that has recorded."""
+    done = run(HEAD + THREADS + TAIL, tmp_path, sink)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["['MainThread']", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "last"),
+    [
+        ("pass", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("raise LookupError('planted')", 1, "LookupError: planted"),
+        ("os.kill(os.getpid(), 15)", -15, ""),
+        # What Python says then, it says only if no module is being loaded meanwhile.
+        ("wait_until_folded(); os.kill(os.getpid(), 2)", -2, "KeyboardInterrupt"),
+        ("threading.Thread(target=time.sleep, args=(0.05,)).start()", 0, ""),
+    ],
+)
+def test_a_process_without_a_collector_ends_as_it_would_without_us(
+    tmp_path: Path, sink: Sink, ending: str, code: int, last: str
+) -> None:
+    """Its own exit code, no word of ours on stderr, and long before a post would give up."""
+    script = HEAD + f"    serve('last', 300)\n    {ending}\n" + TAIL
+    done = run(
+        script, tmp_path, sink, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", OTEL_EXPORTER_OTLP_TIMEOUT="600000"
+    )
+
+    assert done.returncode == code
+    assert (done.stderr.splitlines() or [""])[-1] == last
+    assert "stagelens" not in done.stderr
+
+
+GEVENT = """
+{before}
+from gevent import monkey
+{after}
+import gevent, os, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+def handle(name):
+    with stagelens.request(name):
+        for _ in range(3):
+            with stagelens.stage(name):
+                gevent.sleep(0.001)
+        thread = threading.Thread(target=stagelens.stage(name)(gevent.sleep), args=(0.001,))
+        thread.start()
+        thread.join()
+        pool.submit(stagelens.stage(name)(gevent.sleep), 0.001).result()
+        gevent.spawn(int).join()
+seen = []
+finish = recorder.finish
+def kept(marks, *rest):
+    seen.append((rest[2], {{key for key in marks[3::3] if key[0] != "@"}} - {{"queue"}}, marks[3::3].count(rest[2])))
+    finish(marks, *rest)
+manual.finish = kept
+with ThreadPoolExecutor(2) as pool:
+    gevent.joinall([gevent.spawn(handle, f"r{{number % 8}}") for number in range(40)], raise_error=True)
+assert len(seen) == 40
+assert all(stages == {{name}} and count == 5 for name, stages, count in seen), seen
+assert recorder.current.get() is None
+child = os.fork()
+if child == 0:
+    with stagelens.request("child"):
+        gevent.sleep(0.001)
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+"""
+IMPORT = "import stagelens\nfrom stagelens.instrumentors import manual, recorder"
+PATCH = "monkey.patch_all()"
+
+
+@pytest.mark.parametrize("order", ["patched before", "patched after"])
+def test_greenlets_keep_their_requests_apart(
+    order: str, tmp_path: Path, sink: Sink, until: Callable[..., None]
+) -> None:
+    """Requests on one thread, and their threads and pools, whether gevent has patched the process before us or after."""
+    before, after = ("", f"{PATCH}\n{IMPORT}") if order == "patched before" else (IMPORT, PATCH)
+    done = run(GEVENT.format(before=before, after=after), tmp_path, sink)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+    until(lambda: sum(counted(sink).values()) >= 41, "every request")
+
+    assert counted(sink) == {**{f"r{number}": 5 for number in range(8)}, "child": 1}
+    assert len(sink.instances()) == 2

@@ -1,0 +1,96 @@
+"""A kept request as spans: nested requests, facts of a stage, timings and stalls."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import stagelens
+from stagelens.core import names
+from stagelens.instrumentors import recorder, stalls
+from stagelens.instrumentors.fold import dimensions_of
+from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.spans import Kept, Span, trace_of
+from stagelens.instrumentors.stalls import Stall, Stalls
+
+if TYPE_CHECKING:
+    import pytest
+    from conftest import Finished
+
+
+def spans(record: recorder.Record) -> list[Span]:
+    """The spans of *record*, as if it had been kept."""
+    return trace_of(Kept(record, "slow", dimensions_of(read(record[0]).facts, record[3], failed=False), set())).spans
+
+
+def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
+    """It is counted with the outer one, and the trace shows it with what ran in it."""
+    with stagelens.request("outer"), stagelens.stage("preprocess"):
+        with stagelens.request("inner"), stagelens.stage("forward"):
+            pass
+        with stagelens.stage("postprocess"):
+            pass
+    (record,) = finished
+    root, *below = spans(record)
+    by_name = {span.name: span for span in below}
+    parents = {root.span_id: "outer", **{span.span_id: span.name for span in below}}
+
+    assert root.name == "outer"
+    assert {name: parents[span.parent_id] for name, span in by_name.items()} == {
+        "preprocess": "outer",
+        "inner": "outer",
+        "forward": "inner",
+        "postprocess": "outer",
+    }
+    assert names.STAGE not in by_name["inner"].attributes
+
+
+def test_what_is_known_of_a_stage_is_on_its_span() -> None:
+    """Two models in one request are told apart, and how each was timed."""
+    marks = [recorder.CLOSED, 0, 0]
+    marks += ["forward", 1, 2, "@model", "detector", 0, "@batch", 4, 0]
+    marks += ["forward@gpu", 3, 5, "@model", "classifier", 0, "@provider", "CUDAExecutionProvider", 0]
+    root, detector, classifier = spans((marks, 0, 9, "/predict", "", 200, "server"))
+
+    assert detector.attributes == {names.STAGE: "forward", names.MODEL: "detector", names.BATCH_SIZE: 4}
+    assert classifier.attributes == {
+        names.STAGE: "forward",
+        names.TIMING: "gpu",
+        names.MODEL: "classifier",
+        names.PROVIDER: "CUDAExecutionProvider",
+    }
+    assert root.attributes["stagelens.timing.forward"] == "gpu"
+    assert (root.attributes["stagelens.stage.forward"], root.attributes["stagelens.stage.overhead"]) == (3, 6)
+
+
+def test_a_trace_says_how_long_the_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the root, and on the stage that took longer for it; other stages say nothing."""
+    monkeypatch.setattr(stalls.stalls, "_ring", [Stall("gc", 12, 15), Stall("gc", 90, 99)])
+    marks = [recorder.CLOSED, 10, 0, "preprocess", 10, 14, "forward", 20, 30]
+    root, preprocess, forward = spans((marks, 10, 40, "/predict", "", 200, "server"))
+
+    assert root.attributes["stagelens.stall.gc"] == 3
+    assert preprocess.attributes["stagelens.stall.gc"] == 2
+    assert "stagelens.stall.gc" not in forward.attributes
+
+
+def test_garbage_collections_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real ones, once however often they are watched for, and within a bound."""
+    monkeypatch.setattr(stalls, "MIN_STALL_NS", 0)
+    watched = Stalls()
+    callbacks = len(gc.callbacks)
+    try:
+        watched.watch()
+        watched.watch()
+        added = len(gc.callbacks) - callbacks
+        started = recorder.clock()
+        for _ in range(stalls.MAX_STALLS + 9):
+            gc.collect(0)
+        ended = recorder.clock()
+    finally:
+        gc.callbacks[:] = gc.callbacks[:callbacks]
+
+    assert added == 1
+    assert 0 < watched.overlaps(started, ended)["gc"] <= ended - started
+    assert watched.overlaps(ended, ended + 10**9) == {}
+    assert len(watched) == stalls.MAX_STALLS

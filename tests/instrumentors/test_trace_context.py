@@ -1,0 +1,226 @@
+"""The trace a request is part of: what it hands on, and the user's own spans around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace as api
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+import stagelens
+from stagelens.instrumentors import recorder, trace_context, user_spans
+from stagelens.instrumentors.fold import dimensions_of
+from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
+from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.spans import Kept, Trace, trace_of
+from stagelens.instrumentors.trace_context import Parent, is_forced, parse, traceparent
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = OpenTelemetrySdkInstrumentor
+INCOMING = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+
+def trace(record: recorder.Record) -> Trace:
+    """The trace of *record*, as if it had been kept."""
+    dimensions = dimensions_of(read(record[0]).facts, record[3], failed=False)
+    return trace_of(Kept(record, "forced", dimensions, set()))
+
+
+def test_every_call_of_a_request_hands_on_the_same_ids(finished: Finished) -> None:
+    """They are those of the root of the trace, should it be kept."""
+    with stagelens.request("job"):
+        marks = recorder.current.get()
+        assert marks is not None
+        handed_on = {traceparent(marks), traceparent(marks)}
+    kept = trace(finished[0])
+
+    assert handed_on == {f"00-{kept.trace_id}-{kept.spans[0].span_id}-01"}
+
+
+def test_the_callers_trace_goes_on_with_its_own_flags(finished: Finished) -> None:
+    """A trace that nobody records upstream is not recorded downstream because of us."""
+    with stagelens.request("job", traceparent=INCOMING):
+        marks = recorder.current.get()
+        assert marks is not None
+        handed_on = parse(traceparent(marks))
+    kept = trace(finished[0])
+    caller = parse(INCOMING)
+    assert handed_on is not None
+    assert caller is not None
+
+    assert handed_on == Parent(caller.trace_id, kept.spans[0].span_id, 0)
+    assert kept.spans[0].parent_id == caller.span_id
+    assert not kept.sampled
+
+
+def test_calls_at_once_hand_on_the_same_ids() -> None:
+    """Two threads of a request that call out at the same time agree."""
+    marks: list[Any] = [recorder.OPEN, 0, 0]
+    start = threading.Barrier(8)
+    seen: set[str] = set()
+
+    def call() -> None:
+        start.wait()
+        seen.add(traceparent(marks))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("variables", [{"STAGELENS_PROPAGATE": "false"}, {"OTEL_SDK_DISABLED": "true"}])
+def test_nothing_is_handed_on_where_that_is_switched_off(variables: dict[str, str]) -> None:
+    """The services a request calls then see what they always saw."""
+    code = "from stagelens.instrumentors.trace_context import traceparent; print(repr(traceparent(['@open', 0, 0])))"
+    env = {**os.environ, **variables}
+    answer = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+
+    assert answer.stdout == "''\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "header", "forced"),
+    [("", "", False), ("", "1", False), ("s3cret", "1", False), ("s3cret", "s3cret", True)],
+)
+def test_a_trace_is_forced_only_as_the_service_was_told(
+    monkeypatch: pytest.MonkeyPatch, told: str, header: str, forced: bool
+) -> None:
+    """Nobody off the network has traces kept unless the service says so."""
+    monkeypatch.setenv("STAGELENS_FORCE_TRACE", told)
+
+    assert is_forced(header) is forced
+
+
+def ids(context: api.SpanContext | None) -> tuple[str, str]:
+    """The ids of a span as they are written."""
+    assert context is not None
+    return f"{context.trace_id:032x}", f"{context.span_id:016x}"
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]:
+    """The user's own SDK, set up as their program would, and what it exports."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    yield exporter
+    provider.shutdown()
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_a_kept_request_is_part_of_the_users_own_trace(finished: Finished, exported: InMemorySpanExporter) -> None:
+    """Below their span, with its stages below it, through their own exporter."""
+    with api.get_tracer("theirs").start_as_current_span("their server span"), stagelens.request("job"):
+        with stagelens.stage("forward"):
+            pass
+        marks = recorder.current.get()
+        assert marks is not None
+        handed_on = parse(traceparent(marks))
+    user_spans.emit([trace(finished[0])], 0)
+    theirs, job, forward = exported.get_finished_spans()
+
+    assert [span.name for span in (theirs, job, forward)] == ["their server span", "job", "forward"]
+    assert ids(job.parent) == ids(theirs.context)
+    assert ids(forward.parent) == ids(job.context)
+    # Their backend knows their span for certain, ours only where it was kept.
+    assert handed_on is not None
+    assert handed_on[:2] == ids(theirs.context)
+    # Whatever the SDK exports with, it can write them.
+    assert json.loads(job.to_json())["attributes"]["stagelens.kept.because"] == "forced"
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_a_span_that_starts_inside_the_request_is_its_parent(
+    finished: Finished, exported: InMemorySpanExporter
+) -> None:
+    """An instrumentation that opens its server span inside the application is later than we are."""
+    with stagelens.request("job"):
+        for name in ("their server span", "another"):
+            with api.get_tracer("theirs").start_as_current_span(name):
+                pass
+    user_spans.emit([trace(finished[0])], 0)
+    theirs, _, job = exported.get_finished_spans()
+
+    assert ids(job.parent) == ids(theirs.context)
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """We add nothing to a trace the user's own sampler has dropped."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(sampler=ALWAYS_OFF)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    with api.get_tracer("theirs").start_as_current_span("dropped"), stagelens.request("job"):
+        pass
+    user_spans.emit([trace(finished[0])], 0)
+    provider.shutdown()
+
+    assert exporter.get_finished_spans() == ()
+
+
+def test_without_a_provider_of_theirs_nothing_is_emitted(
+    finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK may be loaded (we depend on it) and not used."""
+    monkeypatch.setattr(api, "_TRACER_PROVIDER", None)
+    with stagelens.request("job"):
+        pass
+    user_spans.emit([trace(finished[0])], 0)
+
+    assert reported == set()
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_a_span_that_cannot_be_read_costs_nothing(
+    finished: Finished, reported: set[str], exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their span starts and ends as before, and the request is counted."""
+
+    def broken(_: object) -> Parent:
+        raise RuntimeError
+
+    monkeypatch.setattr("stagelens.instrumentors.libraries.opentelemetry_sdk._parent", broken)
+    with stagelens.request("job"), api.get_tracer("theirs").start_as_current_span("theirs"):
+        pass
+
+    assert [span.name for span in exported.get_finished_spans()] == ["theirs"]
+    assert len(finished) == 1
+    assert reported == {"finding the span of a request"}
+
+
+def test_the_patch_goes_away_again() -> None:
+    """The very same method stands there afterwards."""
+    before = vars(api_span())["start"]
+    module = OpenTelemetrySdkInstrumentor()
+    module.instrument()
+    patched = vars(api_span())["start"]
+    module.uninstrument()
+
+    assert patched is not before
+    assert vars(api_span())["start"] is before
+    assert trace_context.span_of_theirs is None
+
+
+def api_span() -> type:
+    """The SDK's class of spans."""
+    from opentelemetry.sdk.trace import Span  # noqa: PLC0415 - it is only looked at
+
+    return Span

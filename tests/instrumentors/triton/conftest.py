@@ -1,0 +1,75 @@
+"""What the tests against a real Triton server share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+
+from stagelens.instrumentors import recorder
+
+sys.path.append(str(Path(__file__).parents[2] / "triton"))
+
+from triton_server import TraceSink, TritonServer, is_installed
+
+
+class Recorded(Protocol):
+    """What a request has recorded; its marks are those of the only request."""
+
+    def stages(self) -> list[str]:
+        """Return its stages, in the order they ended."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what it says about itself."""
+        ...
+
+    def marks(self) -> list[tuple[str, Any, Any]]:
+        """Return its triples."""
+        ...
+
+
+@pytest.fixture(scope="session")
+def traces() -> Generator[TraceSink]:
+    """Receive what the server traces."""
+    with TraceSink() as sink:
+        yield sink
+
+
+@pytest.fixture(scope="session")
+def triton(traces: TraceSink) -> Generator[TritonServer]:
+    """Start the server once; where it is not installed its tests are skipped, never in CI."""
+    if not is_installed() and not os.environ.get("CI"):
+        pytest.skip("no Triton server; `make triton` installs one, and `make test` does")
+    with TritonServer(traces.url) as server:
+        yield server
+
+
+@pytest.fixture
+def in_a_request(finished: Any) -> Generator[Recorded]:
+    """Run the test inside a request; what it recorded is in the fixture afterwards."""
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+    yield finished
+    recorder.end(token)
+
+
+def _inputs(client: Any, *values: float, batch: bool = False) -> list[Any]:
+    array = np.array(values or (1.0, 2.0, 3.0), np.float32)
+    array = array[None] if batch else array
+    tensor = client.InferInput("IN", list(array.shape), "FP32")
+    tensor.set_data_from_numpy(array)
+    return [tensor]
+
+
+@pytest.fixture
+def inputs() -> Callable[..., list[Any]]:
+    """Make the input of a model: of `tritonclient.http` or `.grpc`, these numbers, perhaps as a batch of one."""
+    return _inputs

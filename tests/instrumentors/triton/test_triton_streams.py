@@ -1,0 +1,350 @@
+"""Decoupled models over the streams of tritonclient's gRPC clients: time to the first part, gaps, and whose part it is."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+from tritonclient.utils import InferenceServerException
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import triton_calls, triton_parts, triton_streams
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Recorded
+    from triton_server import TritonServer
+
+grpc: Any = tritonclient.grpc
+grpc_aio: Any = tritonclient.grpc.aio
+
+INSTRUMENTOR = TritonClientInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+
+@pytest.fixture
+def client(triton: TritonServer) -> Generator[Any]:
+    """A client of gRPC, made after instrumenting."""
+    with grpc.InferenceServerClient(triton.grpc) as client:
+        yield client
+
+
+class Answers:
+    """A callback that keeps what it is given, and reads it."""
+
+    def __init__(self) -> None:
+        self.parts: queue.Queue[tuple[Any, Any, Any]] = queue.Queue()
+
+    def __call__(self, result: Any, error: Any) -> None:
+        """Take a part."""
+        value = None if result is None else result.as_numpy("OUT")
+        self.parts.put((value, error, recorder.current.get()))
+
+    def take(self, count: int) -> list[tuple[Any, Any, Any]]:
+        """Return the next parts."""
+        return [self.parts.get(timeout=30) for _ in range(count)]
+
+
+def check(recorded: Recorded, parts: int) -> None:
+    """Assert that one wait, its first part and its longest gap are recorded."""
+    marks = recorded.marks()
+    (_, begun, arrived) = next(mark for mark in marks if mark[0] == "network")
+    (_, first, definition) = next(mark for mark in marks if mark[0] == "@first_token")
+    gaps = [mark[1] for mark in marks if mark[0] == "@gap"]
+    model = next(mark[1] for mark in marks if mark[0] == "@model")
+
+    assert definition == "triton_first_response"
+    assert model == "stream"
+    assert begun < first <= arrived
+    assert len(gaps) == (1 if parts > 1 else 0)
+    assert all(0 < gap <= arrived - first for gap in gaps)
+
+
+def test_one_whole_answer_is_no_stream_of_parts(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+    """Of a model that is not decoupled: it has no first token, nor has a time to it."""
+    answers = Answers()
+    client.start_stream(answers)
+    client.async_stream_infer("plain", inputs(grpc))
+    answers.take(1)
+    client.stop_stream()
+
+    assert "network" in in_a_request.stages()
+    assert in_a_request.facts().keys() == {"@trace", "@model", "@late"}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_request: Recorded, inputs: Any) -> None:
+    """However many parts there are; each is read inside the request, on the stream's own thread."""
+    answers = Answers()
+    client.start_stream(answers)
+    client.async_stream_infer("stream", inputs(grpc, parts), request_id="a", enable_empty_final_response=True)
+    taken = answers.take(parts + 1)
+    client.stop_stream()
+
+    assert [value[0] for value, _, _ in taken[:-1]] == list(range(parts))
+    assert all(marks is recorder.current.get() for _, _, marks in taken)
+    assert in_a_request.stages() == ["serialize", "network", "serialize", *["serialize"] * (parts + 1)]
+    assert "@late" in in_a_request.facts()
+    check(in_a_request, parts)
+
+
+def test_a_stream_that_does_not_mark_its_end_ends_when_it_is_stopped(
+    client: Any, in_a_request: Recorded, inputs: Any
+) -> None:
+    """Without an id, too: only one call is under way."""
+    answers = Answers()
+    client.start_stream(answers)
+    client.async_stream_infer("stream", inputs(grpc, 3))
+    answers.take(3)
+
+    assert "@late" not in in_a_request.facts()
+    client.stop_stream()
+
+    assert in_a_request.facts()["@late"]._call[1] == max(
+        end for stage, _, end in in_a_request.marks() if stage == "network"
+    )
+    check(in_a_request, 3)
+
+
+def _request(client: Any, inputs: Any, request_id: str, go: threading.Barrier) -> list[Any]:
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    tensors = inputs(grpc, 3)
+    go.wait(30)
+    client.async_stream_infer("stream", tensors, request_id=request_id, enable_empty_final_response=True)
+    go.wait(30)
+    recorder.end(token)
+    return marks
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_requests_that_share_a_stream_never_mix(client: Any, inputs: Any, *, named: bool) -> None:
+    """By their ids each gets its own parts; without, neither gets any."""
+    answers = Answers()
+    client.start_stream(answers)
+    go = threading.Barrier(2)
+    requests: list[list[Any]] = []
+
+    def run(request_id: str) -> None:
+        requests.append(_request(client, inputs, request_id, go))
+
+    threads = [threading.Thread(target=run, args=(name if named else "",)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    taken = answers.take(8)
+    client.stop_stream()
+
+    for marks in requests:
+        assert [any(part[2] is marks for part in taken), "@first_token" in marks] == [named, named]
+
+
+def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, inputs: Any) -> None:
+    """Nor does it disturb the callback."""
+    answers = Answers()
+    client.start_stream(answers)
+    client.async_stream_infer("stream", inputs(grpc, 2))
+    taken = answers.take(2)
+    client.stop_stream()
+
+    assert [value[0] for value, _, _ in taken] == [0, 1]
+    assert [marks for _, _, marks in taken] == [None, None]
+    assert list(finished) == []
+
+
+def test_what_fails_in_a_stream_is_counted(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+    """A model's error names no call, a cancelled stream is all its calls'; a callback's own exception is the user's."""
+    answers = Answers()
+    client.start_stream(answers)
+    client.async_stream_infer("failing", inputs(grpc))
+    assert "planted" in str(answers.take(1)[0][1])
+    client.async_stream_infer("stream", inputs(grpc, 50))
+    answers.take(1)
+    client.stop_stream(cancel_requests=True)
+    with pytest.raises(InferenceServerException, match="not available"):
+        client.async_stream_infer("stream", inputs(grpc, 1))
+
+    failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
+    assert failed == ["triton:error", "triton:cancelled"]
+
+
+def test_a_second_stream_is_refused_and_the_first_goes_on(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+    """As without us."""
+    answers = Answers()
+    client.start_stream(answers)
+    with pytest.raises(InferenceServerException, match="already running"):
+        client.start_stream(Answers())
+    client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
+    answers.take(2)
+    client.stop_stream()
+
+    check(in_a_request, 1)
+
+
+def test_our_failure_does_not_cost_a_part(
+    client: Any,
+    in_a_request: Recorded,
+    inputs: Any,
+    reported: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The user's callback gets every part, though we cannot read them."""
+
+    def broken(_: Any) -> bool:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(triton_parts, "is_last", broken)
+    answers = Answers()
+    client.start_stream(answers)
+    client.async_stream_infer("stream", inputs(grpc, 2))
+    taken = answers.take(2)
+    client.stop_stream()
+
+    assert [value[0] for value, _, _ in taken] == [0, 1]
+    assert reported == {"timing a part of a stream of tritonclient"}
+    assert "network" in in_a_request.stages()
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_calls_that_never_end_are_forgotten(client: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that lives for days must not keep every request that used it."""
+    monkeypatch.setattr(triton_streams, "MAX_CALLS", 2)
+    answers = Answers()
+    client.start_stream(answers)
+    for request_id in "abc":
+        client.async_stream_infer("stream", inputs(grpc, 1), request_id=request_id)
+    answers.take(3)
+
+    assert list(client._stagelens_stream._calls) == ["b", "c"]
+    client.async_stream_infer("stream", inputs(grpc, 1), request_id="c")
+    answers.take(1)
+    assert list(client._stagelens_stream._calls) == ["b", "c"]
+
+
+def test_a_stream_of_a_request_that_has_marked_enough(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+    """It is read to its end all the same."""
+    marks: Any = recorder.current.get()
+    answers = Answers()
+    client.start_stream(answers)
+    marks.extend(("forward", 0, 0) * (recorder.MAX_MARKS // 3))
+    before = len(in_a_request.marks())
+    client.async_stream_infer("stream", inputs(grpc, 3), enable_empty_final_response=True)
+    answers.take(4)
+
+    assert len(in_a_request.marks()) == before
+
+
+def test_what_cannot_be_noted_at_the_end_is_reported(
+    client: Any, in_a_request: Recorded, inputs: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is recorded by then."""
+    monkeypatch.delattr(triton_calls, "Averaged")
+    answers = Answers()
+    client.start_stream(answers)
+    client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
+    answers.take(2)
+    client.stop_stream()
+
+    assert reported == {"timing a stream of tritonclient"}
+    assert "network" in in_a_request.stages()
+
+
+async def _one(inputs: Any, parts: int, **more: Any) -> AsyncIterator[dict[str, Any]]:
+    yield {"model_name": "stream", "inputs": inputs(grpc, parts), **more}
+
+
+def test_a_stream_of_asyncio_is_one_wait(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
+    """It is over when its last part was fetched."""
+
+    async def call() -> list[float]:
+        async with grpc_aio.InferenceServerClient(triton.grpc) as client:
+            parts = client.stream_infer(_one(inputs, 4, request_id="a"))
+            return [result.as_numpy("OUT")[0] async for result, error in parts if error is None]
+
+    assert asyncio.run(call()) == [0, 1, 2, 3]
+    assert [stage for stage in in_a_request.stages() if stage != "serialize"] == ["network"]
+    assert "@late" in in_a_request.facts()
+    check(in_a_request, 4)
+
+
+def test_a_stream_of_asyncio_that_is_cancelled_is_counted(
+    triton: TritonServer, in_a_request: Recorded, inputs: Any
+) -> None:
+    """`cancel` is still the client's."""
+
+    async def call() -> bool:
+        async with grpc_aio.InferenceServerClient(triton.grpc) as client:
+            parts = client.stream_infer(_one(inputs, 50))
+            await anext(parts)
+            return parts.cancel()
+
+    assert asyncio.run(call()) is True
+    assert in_a_request.facts()["@failed"] == "triton:cancelled"
+
+
+def test_a_wrong_input_of_asyncio_is_refused_as_ever(
+    triton: TritonServer, in_a_request: Recorded, instrumented: Instrumentor, inputs: Any
+) -> None:
+    """We read the input for the model's name, and stumble over nothing."""
+
+    async def wrong() -> AsyncIterator[Any]:
+        yield inputs
+
+    async def call() -> None:
+        async with grpc_aio.InferenceServerClient(triton.grpc) as client:
+            async for _ in client.stream_infer(wrong()):
+                pass
+
+    def complaint() -> str:
+        try:
+            asyncio.run(call())
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            return type(error).__name__
+        return ""
+
+    ours = complaint()
+    instrumented.uninstrument()
+
+    assert ours == complaint() != ""
+    assert "@failed" in in_a_request.facts()
+
+
+def test_a_stream_of_asyncio_takes_what_the_client_takes(
+    triton: TritonServer, in_a_request: Recorded, inputs: Any, monkeypatch: pytest.MonkeyPatch, reported: set[str]
+) -> None:
+    """Several calls in one stream, models that fail, no iterator at all, and parts that we cannot read."""
+
+    async def two() -> AsyncIterator[dict[str, Any]]:
+        yield {"model_name": "failing", "inputs": inputs(grpc)}
+        yield {"model_name": "plain", "inputs": inputs(grpc)}
+
+    async def call() -> list[Any]:
+        async with grpc_aio.InferenceServerClient(triton.grpc) as client:
+            answers = [(result, error) async for result, error in client.stream_infer(two())]
+            with monkeypatch.context() as patched:
+                patched.setattr(triton_parts, "is_last", None)
+                answers += [each async for each in client.stream_infer(_one(inputs, 1))]
+            with pytest.raises((TypeError, grpc_aio.InferenceServerException, asyncio.CancelledError)):
+                await anext(client.stream_infer(7))
+            with pytest.raises((TypeError, AttributeError)):
+                client.stream_infer(_one(inputs, 1), headers=7)
+        return answers
+
+    answers = asyncio.run(call())
+
+    assert [error is None for _, error in answers] == [False, True, True]
+    assert reported == {"timing a part of a stream of tritonclient"}
+    facts = [key for key, _, _ in in_a_request.marks()]
+    assert facts.count("@failed") == 2
+    # Two calls in one: no average is theirs.
+    assert facts.count("@late") == 1

@@ -1,0 +1,146 @@
+"""Statistics behind TLS: our own connection trusts whom the user's client was told to trust, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+import tritonclient.http.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from stagelens.instrumentors.libraries.triton_calls import SERVER
+from stagelens.instrumentors.libraries.triton_endpoint import Totals, ask
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
+
+INSTRUMENTOR = TritonClientInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+messages: Any = service_pb2
+STATISTICS = (
+    '{"model_stats": [{"inference_stats": {"success": {"count": 4, "ns": 40}, "compute_input": {"count": 4, "ns": 1},'
+    ' "compute_infer": {"count": 4, "ns": 20}, "compute_output": {"count": 4, "ns": 2}}}]}'
+)
+EXPECTED = Totals(4, 40, 1, 20, 2)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost that nobody else has signed, with its key beside it."""
+    path = tmp_path_factory.mktemp("tls") / "localhost.pem"
+    what = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    name = ["-addext", "subjectAltName=DNS:localhost"]
+    files = ["-out", path, "-keyout", path.with_suffix(".key")]
+    subprocess.run(["openssl", *what.split(), *name, *files], check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def https(certificate: Path) -> Generator[str]:
+    """Serve statistics over HTTPS."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(STATISTICS.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+            """Say nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that does not trust us hangs up."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"localhost:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def grpcs(certificate: Path) -> Generator[str]:
+    """Serve statistics over gRPC with TLS."""
+
+    class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
+        def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 - the service's names
+            times = {"compute_input": 1, "compute_infer": 20, "compute_output": 2}
+            duration = messages.StatisticDuration
+            counted = {name: duration(count=4, ns=ns) for name, ns in times.items()}
+            statistics = messages.InferStatistics(success=duration(count=4, ns=40), **counted)
+            return messages.ModelStatisticsResponse(model_stats=[messages.ModelStatistics(inference_stats=statistics)])
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(), server)
+    key = certificate.with_suffix(".key").read_bytes()
+    credentials = grpc.ssl_server_credentials([(key, certificate.read_bytes())])
+    port = server.add_secure_port("localhost:0", credentials)
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None).wait()
+
+
+def asked(client: Any) -> Totals:
+    """Return what the server of *client* says."""
+    return ask(getattr(client, SERVER), "m", "")
+
+
+def test_over_https_the_clients_authorities_are_trusted(https: str, certificate: Path) -> None:
+    """As a file for the one client, as a context for the other."""
+    options = {"ca_certs": str(certificate)}
+    context = ssl.create_default_context(cafile=certificate)
+
+    async def awaited() -> Totals:
+        async with tritonclient.http.aio.InferenceServerClient(https, ssl=True, ssl_context=context) as client:
+            return asked(client)
+
+    with tritonclient.http.InferenceServerClient(https, ssl=True, ssl_options=options) as client:
+        assert asked(client) == EXPECTED
+    assert asyncio.run(awaited()) == EXPECTED
+
+
+def test_over_https_nobody_else_is_trusted(https: str) -> None:
+    """Without statistics the calls are network, which is better than to be told by a stranger."""
+    with (
+        tritonclient.http.InferenceServerClient(https, ssl=True, insecure=True) as client,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
+        asked(client)
+
+
+def test_over_grpc_the_clients_authorities_are_trusted(grpcs: str, certificate: Path) -> None:
+    """As a file or as credentials."""
+    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+
+    with tritonclient.grpc.InferenceServerClient(grpcs, ssl=True, root_certificates=str(certificate)) as client:
+        assert asked(client) == EXPECTED
+    INSTRUMENTOR().uninstrument()
+    INSTRUMENTOR().instrument()
+    with tritonclient.grpc.InferenceServerClient(grpcs, creds=credentials) as client:
+        assert asked(client) == EXPECTED
+
+
+def test_over_grpc_nobody_else_is_trusted(grpcs: str) -> None:
+    """As over HTTPS."""
+    with (
+        tritonclient.grpc.InferenceServerClient(grpcs, ssl=True) as client,
+        pytest.raises(grpc.RpcError, match="UNAVAILABLE"),
+    ):
+        asked(client)

@@ -1,0 +1,592 @@
+"""tritonclient against a real Triton server: every way to call it, and every way for a call to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import opentelemetry.trace
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+import tritonclient.http
+import tritonclient.http.aio
+from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
+from opentelemetry.instrumentation.grpc import GrpcInstrumentorClient
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tritonclient.utils import InferenceServerException, shared_memory
+
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import triton_calls, triton_infer
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
+from stagelens.instrumentors.registry import LIBRARIES
+
+if TYPE_CHECKING:
+    from conftest import Recorded
+    from triton_server import TraceSink, TritonServer
+
+http: Any = tritonclient.http
+grpc: Any = tritonclient.grpc
+http_aio: Any = tritonclient.http.aio
+grpc_aio: Any = tritonclient.grpc.aio
+
+INSTRUMENTOR = TritonClientInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+PATCHED: list[tuple[Any, str]] = [
+    *((http._client.InferenceServerClient, name) for name in ("__init__", "infer", "async_infer", "_post")),
+    (http._client, "_get_inference_request"),
+    (tritonclient.http.InferAsyncRequest, "get_result"),
+    (http_aio.InferenceServerClient, "__init__"),
+    (http_aio.InferenceServerClient, "infer"),
+    (http_aio, "_get_inference_request"),
+    *((grpc._client.InferenceServerClient, name) for name in ("__init__", "infer", "async_infer")),
+    *((grpc._client.InferenceServerClient, name) for name in ("start_stream", "stop_stream")),
+    (grpc._client.InferenceServerClient, "async_stream_infer"),
+    (grpc._client, "_get_inference_request"),
+    *((grpc_aio.InferenceServerClient, name) for name in ("__init__", "infer", "stream_infer")),
+    (grpc_aio, "_get_inference_request"),
+    (tritonclient.http.InferInput, "set_data_from_numpy"),
+    (tritonclient.grpc.InferInput, "set_data_from_numpy"),
+    (tritonclient.http.InferResult, "as_numpy"),
+    (tritonclient.grpc.InferResult, "as_numpy"),
+    (shared_memory, "set_shared_memory_region"),
+    (shared_memory, "get_contents_as_numpy"),
+]
+
+Call = Callable[..., Any]
+
+# See TraceSink.trace.
+ATTEMPTS = 5
+
+
+def by_http(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
+    with http.InferenceServerClient(triton.http) as client:
+        return client.infer(model, inputs(http), **options).as_numpy("OUT")
+
+
+def by_grpc(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
+    with grpc.InferenceServerClient(triton.grpc) as client:
+        return client.infer(model, inputs(grpc), **options).as_numpy("OUT")
+
+
+def by_http_aio(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
+    async def call() -> Any:
+        async with http_aio.InferenceServerClient(triton.http) as client:
+            return (await client.infer(model, inputs(http), **options)).as_numpy("OUT")
+
+    return asyncio.run(call())
+
+
+def by_grpc_aio(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
+    async def call() -> Any:
+        async with grpc_aio.InferenceServerClient(triton.grpc) as client:
+            return (await client.infer(model, inputs(grpc), **options)).as_numpy("OUT")
+
+    return asyncio.run(call())
+
+
+def by_http_async_infer(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
+    with http.InferenceServerClient(triton.http) as client:
+        return client.async_infer(model, inputs(http), **options).get_result().as_numpy("OUT")
+
+
+def by_grpc_async_infer(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
+    done = threading.Event()
+    answer: list[Any] = []
+
+    def callback(result: Any, error: Any) -> None:
+        answer.extend((error, None if error else result.as_numpy("OUT")))
+        done.set()
+
+    with grpc.InferenceServerClient(triton.grpc) as client:
+        client.async_infer(model, inputs(grpc), callback, **options)
+        assert done.wait(30)
+    if answer[0] is not None:
+        raise answer[0]
+    return answer[1]
+
+
+WAYS: dict[str, Call] = {
+    "http": by_http,
+    "grpc": by_grpc,
+    "http.aio": by_http_aio,
+    "grpc.aio": by_grpc_aio,
+    "http async_infer": by_http_async_infer,
+    "grpc async_infer": by_grpc_async_infer,
+}
+every_way = pytest.mark.parametrize("call", WAYS.values(), ids=WAYS.keys())
+
+
+@every_way
+def test_a_call_is_serialize_around_one_wait(
+    call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
+) -> None:
+    """The wait starts after the request is built, and says which model was called."""
+    np.testing.assert_array_equal(call(triton, "plain", inputs, model_version="1"), [2, 4, 6])
+
+    stages = [stage for stage, _, _ in in_a_request.marks() if not stage.startswith("@")]
+
+    assert [stage for stage in stages if stage != "network"] == ["serialize"] * 3
+    assert stages.count("network") == (2 if call is by_http_async_infer else 1)
+    facts = in_a_request.facts()
+    assert facts["@model"] == "plain"
+    assert facts["@model_version"] == "1"
+    assert "@failed" not in facts
+    late = facts["@late"]
+    (sent, arrived), built = late._call, [end for stage, _, end in in_a_request.marks() if stage == "serialize"][1]
+    assert sent == built < arrived
+
+
+@every_way
+def test_the_server_continues_our_trace(
+    call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
+) -> None:
+    """`traceparent` goes out, and the server's own spans belong to the request's trace."""
+    spans: list[dict[str, Any]] = []
+    for _ in range(ATTEMPTS):
+        call(triton, "plain", inputs)
+        trace_id, span_id = in_a_request.facts()["@trace"]
+        spans = traces.trace(trace_id, 3)
+        if spans:
+            assert [span["parentSpanId"] for span in spans if span["name"] == "InferRequest"] == [span_id]
+            break
+
+    assert {span["name"] for span in spans} == {"InferRequest", "plain", "compute"}
+
+
+@every_way
+def test_the_users_headers_stay_theirs(
+    call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
+) -> None:
+    """A `traceparent` of the user's is kept, and their dict is not written to by us."""
+    spans: list[dict[str, Any]] = []
+    for attempt in range(ATTEMPTS):
+        trace_id = f"{id(call):016x}{attempt + 1:016x}"
+        headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+        call(triton, "plain", inputs, headers=headers)
+        spans = traces.trace(trace_id, 3)
+
+        assert headers == {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+        if spans:
+            break
+
+    assert len(spans) == 3
+    assert "@trace" not in in_a_request.facts()
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_headers_may_come_by_position(triton: TritonServer, inputs: Any) -> None:
+    """The arguments before them are passed on as they are."""
+    before = (None, "", 0, False, False, 0, None)
+    headers: dict[str, str] = {}
+
+    with http.InferenceServerClient(triton.http) as client:
+        assert client.infer("plain", inputs(http), "", *before, headers).as_numpy("OUT")[0] == 2
+    with grpc.InferenceServerClient(triton.grpc) as client:
+        assert client.infer("plain", inputs(grpc), "", *before, 30.0, headers).as_numpy("OUT")[0] == 2
+    assert headers == {}
+
+
+@pytest.mark.usefixtures("in_a_request")
+@pytest.mark.parametrize("library", [http, grpc], ids=["http", "grpc"])
+def test_the_one_plugin_stays_the_users(library: Any, triton: TritonServer, inputs: Any) -> None:
+    """Their plugin can be registered, and sees our header beside theirs."""
+    seen: list[dict[str, str]] = []
+
+    class Plugin(tritonclient.http.InferenceServerClientPlugin):
+        def __call__(self, request: Any) -> None:
+            request.headers["x-mine"] = "1"
+            seen.append(dict(request.headers))
+
+    with library.InferenceServerClient(triton.http if library is http else triton.grpc) as client:
+        client.register_plugin(Plugin())
+        client.infer("plain", inputs(library))
+
+    assert {"traceparent", "x-mine"} <= seen[-1].keys()
+
+
+@every_way
+@pytest.mark.parametrize("model", ["failing", "missing"])
+def test_an_error_of_the_server_is_counted_and_raised(
+    call: Call, model: str, triton: TritonServer, in_a_request: Recorded, inputs: Any
+) -> None:
+    """The wait is recorded as well; nothing is asked of the server about a call that failed."""
+    with pytest.raises(InferenceServerException):
+        call(triton, model, inputs)
+
+    assert "network" in in_a_request.stages()
+    assert in_a_request.facts()["@failed"] == "triton:error"
+    assert "@late" not in in_a_request.facts()
+
+
+@pytest.mark.parametrize("call", [by_http, by_grpc, by_http_aio, by_grpc_aio])
+def test_a_full_queue_is_a_rejected_call(call: Call, triton: TritonServer, finished: Any, inputs: Any) -> None:
+    """Triton counts a rejected call nowhere: of six at once it takes two or three."""
+
+    def request(_: int) -> str:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        try:
+            call(triton, "limited", lambda client: inputs(client, batch=True))
+        except InferenceServerException:
+            pass
+        finally:
+            recorder.end(token)
+        finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+        return marks[marks.index("@failed") + 1] if "@failed" in marks else ""
+
+    with ThreadPoolExecutor(6) as pool:
+        outcomes = list(pool.map(request, range(6)))
+
+    assert set(outcomes) == {"", "triton:rejected"}
+
+
+def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
+    """As the socket, the deadline or the handle's wait says it."""
+    with http.InferenceServerClient(triton.http, network_timeout=0.01) as client, pytest.raises(TimeoutError):
+        client.infer("double", inputs(http))
+    with grpc.InferenceServerClient(triton.grpc) as client, pytest.raises(InferenceServerException):
+        client.infer("double", inputs(grpc), client_timeout=0.01)
+    with http.InferenceServerClient(triton.http) as client:
+        handle = client.async_infer("limited", inputs(http, batch=True))
+        with pytest.raises(InferenceServerException, match="failed to obtain"):
+            handle.get_result(timeout=0.001)
+
+    failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
+    assert failed == ["triton:timeout"] * 3
+
+
+def test_a_call_that_is_given_up_is_cancelled(
+    triton: TritonServer, in_a_request: Recorded, inputs: Any, until: Any
+) -> None:
+    """By the handle of `async_infer`, or with the task that waits."""
+    errors: list[Any] = []
+    with grpc.InferenceServerClient(triton.grpc) as client:
+        call = client.async_infer("double", inputs(grpc), lambda result, error: errors.append((result, error)))
+        call.cancel()
+        until(lambda: errors, "the callback")
+
+    async def give_up(client: Any, library: Any) -> None:
+        task = asyncio.create_task(client.infer("double", inputs(library)))
+        await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await client.close()
+
+    async def both() -> None:
+        await give_up(http_aio.InferenceServerClient(triton.http), http)
+        await give_up(grpc_aio.InferenceServerClient(triton.grpc), grpc)
+
+    asyncio.run(both())
+
+    failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
+    assert failed == ["triton:cancelled"] * 3
+
+
+def test_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
+    """What the client raises is raised."""
+    with http.InferenceServerClient("127.0.0.1:1") as client, pytest.raises(ConnectionRefusedError):
+        client.infer("plain", inputs(http))
+
+    assert in_a_request.facts()["@failed"] == "triton:error"
+
+
+@every_way
+def test_what_the_client_refuses_itself_is_refused_as_ever(
+    call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
+) -> None:
+    """Before anything is sent."""
+    # The HTTP client for asyncio has forgotten to import what it wants to raise.
+    with pytest.raises((InferenceServerException, NameError), match=r"must be a string|raise_error"):
+        call(triton, "plain", inputs, model_version=1)
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        call(triton, "plain", inputs, headers=7)
+
+    failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
+    assert failed == ["triton:error"] * 2
+    assert recorder.current.get() is not None
+
+
+def test_a_greenlet_that_finds_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
+    """It is raised where the result is asked for."""
+    with http.InferenceServerClient("127.0.0.1:1") as client:
+        handle = client.async_infer("plain", inputs(http))
+        with pytest.raises(ConnectionRefusedError):
+            handle.get_result()
+
+    failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
+    assert failed == ["triton:error"]
+
+
+@every_way
+def test_a_request_that_has_marked_enough_is_served_all_the_same(
+    call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
+) -> None:
+    """A loop of a million calls inside one request does not grow for ever."""
+    marks: Any = recorder.current.get()
+    marks.extend(("forward", 0, 0) * (recorder.MAX_MARKS // 3))
+    before = len(in_a_request.marks())
+
+    np.testing.assert_array_equal(call(triton, "plain", inputs), [2, 4, 6])
+    # The ids of the trace that the server is told of.
+    assert len(in_a_request.marks()) <= before + 1
+
+
+def test_a_client_we_cannot_read_is_a_client(reported: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls are network only."""
+    monkeypatch.delattr(triton_infer, "Server")
+    http.InferenceServerClient("127.0.0.1:1").close()
+
+    assert reported == {"noting the server of a client of tritonclient"}
+
+
+def unregistered(client: Any) -> bool:
+    """Say whether the server no longer uses our memory, which it does for a moment after it has answered."""
+    try:
+        client.unregister_system_shared_memory("mine")
+    except InferenceServerException:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("library", [http, grpc], ids=["http", "grpc"])
+def test_copies_of_shared_memory_are_serialize(
+    library: Any, triton: TritonServer, in_a_request: Recorded, until: Any
+) -> None:
+    """In and out; what is on the wire is a name."""
+    values = np.array([1, 2, 3], np.float32)
+    region = shared_memory.create_shared_memory_region("mine", f"/stagelens_{library.__name__}", values.nbytes * 2)
+    with library.InferenceServerClient(triton.http if library is http else triton.grpc) as client:
+        client.register_system_shared_memory("mine", f"/stagelens_{library.__name__}", values.nbytes * 2)
+        try:
+            shared_memory.set_shared_memory_region(region, [values])
+            tensor = library.InferInput("IN", [3], "FP32")
+            tensor.set_shared_memory("mine", values.nbytes)
+            output = library.InferRequestedOutput("OUT")
+            output.set_shared_memory("mine", values.nbytes, values.nbytes)
+            client.infer("plain", [tensor], outputs=[output])
+            answer = shared_memory.get_contents_as_numpy(region, np.float32, [3], values.nbytes).copy()
+        finally:
+            until(lambda: unregistered(client), "the server to let go of the region")
+            shared_memory.destroy_shared_memory_region(region)
+
+    np.testing.assert_array_equal(answer, 2 * values)
+    assert in_a_request.stages() == ["serialize", "serialize", "network", "serialize"]
+
+
+def test_requests_at_once_never_mix(triton: TritonServer, finished: Any, inputs: Any) -> None:
+    """Threads that share a client of gRPC, tasks that share one of asyncio."""
+
+    def record(marks: Any, token: Any) -> list[str]:
+        recorder.end(token)
+        finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+        return [marks[at + 1] for at, key in enumerate(marks) if key == "@model"]
+
+    def in_thread(model: str) -> list[str]:
+        marks, token = recorder.begin() or pytest.fail("a request runs already")
+        shared.infer(model, inputs(grpc))
+        return record(marks, token)
+
+    async def in_task(client: Any, model: str) -> list[str]:
+        marks, token = recorder.begin() or pytest.fail("a request runs already")
+        await asyncio.gather(client.infer(model, inputs(http)), client.infer(model, inputs(http)))
+        return record(marks, token)
+
+    async def tasks() -> list[list[str]]:
+        async with http_aio.InferenceServerClient(triton.http) as client:
+            return await asyncio.gather(*(in_task(client, model) for model in models))
+
+    models = ["plain", "double", "twice", "plain"]
+    with grpc.InferenceServerClient(triton.grpc) as shared, ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(in_thread, models)) == [[model] for model in models]
+    assert asyncio.run(tasks()) == [[model, model] for model in models]
+
+
+@every_way
+def test_outside_a_request_nothing_is_recorded(call: Call, triton: TritonServer, finished: Any, inputs: Any) -> None:
+    """A batch script serves no request."""
+    call(triton, "plain", inputs)
+
+    assert recorder.current.get() is None
+    assert list(finished) == []
+
+
+@every_way
+def test_our_failure_is_logged_once_and_the_result_comes_through(  # noqa: PLR0917 - fixtures
+    call: Call,
+    triton: TritonServer,
+    in_a_request: Recorded,
+    inputs: Any,
+    reported: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither the header nor what is noted of the server may cost a call."""
+
+    def broken(*_: Any) -> Any:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(triton_calls, "traceparent", broken)
+    monkeypatch.setattr(triton_calls, "Averaged", broken)
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        for _ in range(2):
+            np.testing.assert_array_equal(call(triton, "plain", inputs), [2, 4, 6])
+
+    assert "network" in in_a_request.stages()
+    assert len(caplog.records) == len(reported) == 2
+    assert recorder.current.get() is not None
+
+
+def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
+    """Of a call only the names of model and version are kept."""
+    with http.InferenceServerClient(triton.http) as client:
+        client.infer(
+            "plain",
+            inputs(http, 31337.0),
+            request_id="secret-id",
+            headers={"authorization": "secret"},
+            query_params={"q": "secret"},
+            parameters={"p": "secret"},
+        )
+
+    assert [mark for mark in in_a_request.marks() if "secret" in repr(mark) or "31337" in repr(mark)] == []
+
+
+def test_instrumenting_twice_doubles_nothing(
+    triton: TritonServer, in_a_request: Recorded, instrumented: Instrumentor, inputs: Any
+) -> None:
+    """A second call, on another instance, finds everything patched."""
+    instrumented.instrument()
+    TritonClientInstrumentor().instrument(skip_dep_check=True)
+    by_grpc(triton, "plain", inputs)
+
+    assert in_a_request.stages() == ["serialize", "serialize", "network", "serialize"]
+
+
+def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
+    """Every attribute is again the object it was, and looked like it all along."""
+    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
+    signatures = [inspect.signature(vars(owner)[name]) for owner, name in PATCHED]
+    coroutines = [inspect.iscoroutinefunction(vars(owner)[name]) for owner, name in PATCHED]
+    instrumented.uninstrument()
+
+    assert [vars(owner)[name] for owner, name in PATCHED] == originals
+    assert [inspect.signature(original) for original in originals] == signatures
+    assert [inspect.iscoroutinefunction(original) for original in originals] == coroutines
+
+
+def test_subclasses_work(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
+    """A client class of the user's calls ours like the original."""
+
+    class Client(tritonclient.grpc.InferenceServerClient):
+        def __init__(self, url: str) -> None:
+            super().__init__(url=url)
+
+        def infer(self, *args: Any, **options: Any) -> Any:
+            return super().infer(*args, **options)
+
+    with Client(triton.grpc) as client:
+        assert client.infer(model_name="plain", inputs=inputs(grpc)).as_numpy("OUT")[0] == 2
+    assert in_a_request.stages() == ["serialize", "serialize", "network", "serialize"]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import tritonclient.http, tritonclient.grpc.aio; stagelens.instrument()",
+        "stagelens.instrument(); import tritonclient.http, tritonclient.grpc.aio",
+        "from tritonclient.http import InferenceServerClient; stagelens.instrument(); import tritonclient.grpc.aio, tritonclient",
+    ],
+)
+def test_the_order_of_imports_does_not_matter(order: str) -> None:
+    """Instrumented before or after, the library is patched; instrumenting imports nothing."""
+    code = f"""import stagelens, sys; {order}
+print(tritonclient.http.InferenceServerClient.infer.__wrapped__.__qualname__)
+print(tritonclient.grpc.aio.InferenceServerClient.infer.__wrapped__.__qualname__)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert answer.stdout.split() == ["InferenceServerClient.infer"] * 2
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_beside_opentelemetrys_grpc_and_aiohttp_nothing_doubles(
+    triton: TritonServer,
+    in_a_request: Recorded,
+    instrumented: Instrumentor,
+    inputs: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    ours_first: bool,
+) -> None:
+    """Its spans are the user's calls, not our reading of statistics; our stages are as without it."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    # Its gRPC module asks for the global one.
+    monkeypatch.setattr(opentelemetry.trace, "_TRACER_PROVIDER", provider)
+    theirs: list[Any] = [GrpcInstrumentorClient(), AioHttpClientInstrumentor()]
+    if not ours_first:
+        instrumented.uninstrument()
+    for each in theirs:
+        each.instrument()
+    instrumented.instrument()
+    try:
+        by_grpc(triton, "plain", inputs)
+        assert in_a_request.facts()["@late"].ready()
+        by_http_aio(triton, "plain", inputs)
+    finally:
+        for each in theirs:
+            each.uninstrument()
+        provider.shutdown()
+
+    assert [span.name for span in exporter.get_finished_spans()] == [
+        "/inference.GRPCInferenceService/ModelInfer",
+        "POST",
+    ]
+    assert in_a_request.stages() == ["serialize", "serialize", "network", "serialize"] * 2
+
+
+@every_way
+def test_beside_our_own_modules_for_its_clients_the_wait_is_counted_once(
+    call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
+) -> None:
+    """What gRPC and aiohttp do for a call of Triton is no dependency."""
+    ours: list[Instrumentor] = [
+        library.load()() for library in LIBRARIES if library.trigger in ("aiohttp", "grpc", "threading", "urllib3")
+    ]
+    assert len(ours) >= 3
+    for each in ours:
+        each.instrument()
+    try:
+        call(triton, "plain", inputs)
+    finally:
+        for each in ours:
+            each.uninstrument()
+
+    assert set(in_a_request.stages()) == {"serialize", "network"}
+
+
+def test_leaving_another_context_does_nothing(in_a_request: Recorded) -> None:
+    """A coroutine may be closed by whoever collects it."""
+    marks: Any = recorder.current.get()
+    tokens = contextvars.copy_context().run(triton_calls.enter, triton_calls.Call(marks, None, "m", ""))
+    triton_calls.leave(tokens)
+
+    assert recorder.current.get() is marks
+    assert in_a_request.stages() == []

@@ -1,0 +1,20 @@
+"""Doubles a batch of vectors after 30 ms."""
+
+import time
+from typing import Any
+
+import triton_python_backend_utils as triton  # pyright: ignore[reportMissingImports] - part of the server
+
+
+class TritonPythonModel:
+    """A model of Triton's python backend."""
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer all requests of a batch together."""
+        time.sleep(0.030)
+        return [_doubled(request) for request in requests]
+
+
+def _doubled(request: Any) -> Any:
+    values = triton.get_input_tensor_by_name(request, "IN").as_numpy()
+    return triton.InferenceResponse([triton.Tensor("OUT", 2 * values)])

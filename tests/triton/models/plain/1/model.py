@@ -1,0 +1,20 @@
+"""Doubles a vector after 5 ms."""
+
+import time
+from typing import Any
+
+import triton_python_backend_utils as triton  # pyright: ignore[reportMissingImports] - part of the server
+
+
+class TritonPythonModel:
+    """A model of Triton's python backend."""
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer one request after the other."""
+        return [_doubled(request) for request in requests]
+
+
+def _doubled(request: Any) -> Any:
+    time.sleep(0.005)
+    values = triton.get_input_tensor_by_name(request, "IN").as_numpy()
+    return triton.InferenceResponse([triton.Tensor("OUT", 2 * values)])

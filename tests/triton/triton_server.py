@@ -1,0 +1,198 @@
+"""A real Triton server for tests: the one bundled with nvidia-pytriton, with the models beside this file.
+
+`make triton` installs it. The models run in a Python of their own, since the backend knows numpy below 2 only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+HERE = Path(__file__).parent
+INSTALLED = HERE.parent.parent / ".venv" / "triton"
+BINARIES = INSTALLED / "server" / "pytriton" / "tritonserver"
+PYTHON = INSTALLED / "python" / "bin"
+START_SECONDS = 60
+# The server keeps spans back for 0.1 s.
+TRACE_SECONDS = 5
+
+
+class Ports(NamedTuple):
+    """Where the server listens on the loopback."""
+
+    http: int
+    grpc: int
+
+    @classmethod
+    def free(cls) -> Ports:
+        """Return two that are free now."""
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in cls._fields]
+            for each in sockets:
+                each.bind(("127.0.0.1", 0))
+            return cls(*(each.getsockname()[1] for each in sockets))
+
+
+class TritonServer:
+    """A running server; a context manager that stops it.
+
+    Args:
+        traces_url: Where its own traces go, as OTLP/JSON; "" for none.
+        models: The folder of its models.
+    """
+
+    def __init__(self, traces_url: str = "", models: Path = HERE / "models") -> None:
+        self._models = models
+        self.ports = Ports.free()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self._process = subprocess.Popen(
+            [BINARIES / "bin" / "tritonserver", *self._options(traces_url)],
+            env=_environment(),
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    @property
+    def http(self) -> str:
+        """Address of the HTTP endpoint, as the client takes it."""
+        return f"127.0.0.1:{self.ports.http}"
+
+    @property
+    def grpc(self) -> str:
+        """Address of the gRPC endpoint, as the client takes it."""
+        return f"127.0.0.1:{self.ports.grpc}"
+
+    def __enter__(self) -> Self:
+        """Wait until every model is loaded."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                log = self.log()
+                self.stop()
+                raise AssertionError(log)
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def log(self) -> str:
+        """Return what the server has printed."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def stop(self) -> None:
+        """End the server and its models."""
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=1) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _options(self, traces_url: str) -> list[str]:
+        options = [
+            f"--model-repository={self._models}",
+            f"--backend-directory={BINARIES / 'backends'}",
+            "--http-address=127.0.0.1",
+            f"--http-port={self.ports.http}",
+            "--grpc-address=127.0.0.1",
+            f"--grpc-port={self.ports.grpc}",
+            "--allow-metrics=false",
+        ]
+        if traces_url:
+            traces = ["mode=opentelemetry", "level=TIMESTAMPS", "rate=1", "count=-1"]
+            traces += [f"opentelemetry,url={traces_url}", "opentelemetry,bsp_schedule_delay=100"]
+            options += [f"--trace-config={each}" for each in traces]
+        return options
+
+
+class TraceSink:
+    """Takes the OTLP/JSON that the server sends, as it comes; a context manager."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                sink.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    @property
+    def url(self) -> str:
+        """Where to send traces."""
+        return f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+
+    def spans(self) -> Iterator[dict[str, Any]]:
+        """Yield every span that came."""
+        for body in list(self.bodies):
+            for resource in body["resourceSpans"]:
+                for scope in resource["scopeSpans"]:
+                    yield from scope["spans"]
+
+    def trace(self, trace_id: str, count: int) -> list[dict[str, Any]]:
+        """Return the spans of a trace, as soon as there are *count*; fewer if they do not come.
+
+        Over gRPC the server (24.10) gives some 4 % of calls a trace of their own, whatever `traceparent` says: ask again.
+        """
+        deadline = time.monotonic() + TRACE_SECONDS
+        while True:
+            spans = [span for span in self.spans() if span["traceId"] == trace_id]
+            if len(spans) >= count or time.monotonic() > deadline:
+                return spans
+            time.sleep(0.02)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def is_installed() -> bool:
+    """Say whether `make triton` has run."""
+    return (BINARIES / "backends" / "python" / "triton_python_backend_stub").exists()
+
+
+def _environment() -> dict[str, str]:
+    # The backend's process must load the very libpython that belongs to its interpreter's standard library.
+    ask = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    libraries = subprocess.run([PYTHON / "python", "-c", ask], capture_output=True, text=True, check=True).stdout
+    return {
+        "PATH": f"{PYTHON}{os.pathsep}{os.environ.get('PATH', '')}",
+        "LD_LIBRARY_PATH": libraries.strip(),
+    }
