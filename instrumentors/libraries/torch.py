@@ -85,6 +85,9 @@ class TorchInstrumentor(Instrumentor):
         self.replace(module.nn.Module, "__call__", lambda original: _call(original, is_traced, is_compiling))
         self.replace(module, "load", _loading)
         self.replace(module.jit, "load", _loading)
+        # Pickled by reference they are looked up where they were defined.
+        self.replace(module.serialization, "load", lambda _: module.load)
+        self.replace(module.jit._serialization, "load", lambda _: module.jit.load)  # noqa: SLF001
         self.replace(module.nn.Module, "load_state_dict", _loading)
         for name in MOVING:
             self.replace(module.nn.Module, name, lambda original: _moving(original, is_traced))

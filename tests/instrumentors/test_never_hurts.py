@@ -18,7 +18,7 @@ import pytest
 
 from stagelens.instrumentors.registry import LIBRARIES
 
-PROGRAM = Path(__file__).parent / "harmless.py"
+PROGRAM = Path(__file__).parent / "harmless" / "examine.py"
 # Where a promise is kept in another way than by its letter.
 ALLOWED = MappingProxyType(
     {
@@ -36,10 +36,10 @@ TRIGGERS = [library.trigger for library in LIBRARIES]
 
 @functools.cache
 def harmless(*trigger: str) -> dict[str, Any]:
-    """Run `harmless.py` and return what it prints."""
-    # Without the folder of the program in front of all others; Django wants to be configured.
+    """Run `harmless/examine.py` and return what it prints."""
+    # Django wants to be configured.
     answer = subprocess.run(
-        [sys.executable, "-P", PROGRAM, *trigger],
+        [sys.executable, PROGRAM, *trigger],
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "django.conf.global_settings", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

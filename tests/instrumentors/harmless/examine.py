@@ -1,8 +1,8 @@
 """Instruments libraries in a process of its own and prints as JSON what came of it.
 
-- `harmless.py TRIGGER`: what of that library is patched, and what of it is not as it was. Every attribute of the modules
+- `examine.py TRIGGER`: what of that library is patched, and what of it is not as it was. Every attribute of the modules
   and classes that could be patched is remembered before: no claim of ours about what was patched is trusted.
-- `harmless.py`: what of each library is patched when it is imported after `stagelens.instrument()`.
+- `examine.py`: what of each library is patched when it is imported after `stagelens.instrument()`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Callable, Generator, Iterator
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
+from calls import refused
+
 from stagelens.instrumentors.instrumentor import Instrumentor, Patch
 from stagelens.instrumentors.registry import LIBRARIES, instrument
 
@@ -31,7 +33,6 @@ KINDS: Final = (
     inspect.isclass,
 )
 ABSENT: Final = object()
-PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Place(NamedTuple):
@@ -128,50 +129,6 @@ def unheard(noise: list[str]) -> Generator[None]:
         yield
     noise += [str(warning.message) for warning in warned]
     noise += printed.getvalue().splitlines()
-
-
-def refused(original: Any, replacement: Any) -> Iterator[str]:
-    """Yield the ways to call *original* that *replacement* itself, without what it says of itself, does not take."""
-    try:
-        theirs = inspect.signature(original)
-        ours = inspect.signature(replacement, follow_wrapped=False)
-    except (ValueError, TypeError):
-        # Written in C: nothing to compare with.
-        return
-    for way, (args, options) in ways(theirs).items():
-        try:
-            bound = ours.bind(*args, **options)
-        except TypeError as error:
-            yield f"{way}: {error}"
-        else:
-            yield from defaulted(way, bound, theirs)
-
-
-def defaulted(way: str, bound: inspect.BoundArguments, theirs: inspect.Signature) -> Iterator[str]:
-    """Yield the defaults that we would fill in and that are not the library's."""
-    for name, parameter in bound.signature.parameters.items():
-        if name not in bound.arguments and parameter.default is not parameter.empty:
-            default = theirs.parameters[name].default if name in theirs.parameters else ABSENT
-            if default != parameter.default:
-                yield f"{way}: {name} is {parameter.default!r} with us and {default!r} without"
-
-
-def ways(signature: inspect.Signature) -> dict[str, tuple[list[object], dict[str, object]]]:
-    """Return calls: all by position, all by name as far as that goes, and the shortest; the instance is never named."""
-    listed = list(signature.parameters.values())
-    placed = [each for each in listed if each.kind in PLACED]
-    unnamed = [each for each in placed if each.kind is each.POSITIONAL_ONLY or each.name in {"self", "cls"}]
-    named = {each.name: object() for each in placed if each not in unnamed}
-    only_named = {each.name: object() for each in listed if each.kind is each.KEYWORD_ONLY}
-    needed = {each.name for each in listed if each.default is each.empty}
-    return {
-        "by position": ([object() for _ in placed], only_named),
-        "by name": ([object() for _ in unnamed], named | only_named),
-        "without defaults": (
-            [object() for each in placed if each.name in needed],
-            {name: value for name, value in only_named.items() if name in needed},
-        ),
-    }
 
 
 def overridden(place: Place) -> bool:
