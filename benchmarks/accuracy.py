@@ -17,7 +17,8 @@ busy machine is longer than planned.
 
 Goals: every stage within 3 % or 0.3 ms at p50 and p99, covered at least 95 %. `durations` shows how much is covered of
 requests that do nothing but run a model for 1 to 100 ms: what a framework takes to route a request and call its handler
-is nobody's stage, about 0.25 ms on a quiet machine, so that the shortest cannot reach the goal and have none.
+is nobody's stage, 0.25 to 0.55 ms where this was written. There 1, 2 and 5 ms MISS the goal; like the short runs of
+`fastapi-onnx` they are shown as missed, and `--gate` does not hold what is covered of them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def arguments() -> argparse.Namespace:
         help=f"clients, where a stack has no number of its own (default: {CONCURRENCY})",
     )
     parser.add_argument("--seed", type=int, default=SEED, help="of the planted times")
-    parser.add_argument("--gate", action="store_true", help="exit with 1 if a goal is missed")
+    parser.add_argument("--gate", action="store_true", help="exit with 1 if a gated goal is missed")
     options = parser.parse_args()
     unknown = set(options.stacks) - set(STACKS)
     if unknown:
@@ -78,11 +79,11 @@ def started(stack: Stack, name: str, collector: str) -> Generator[int]:
 
 
 def judge(scenario: Scenario, name: str, asked: list[Asked], books: Books) -> bool:
-    """Print what was planted and reported in *scenario* of service *name*, and say whether all goals are met."""
+    """Print what was planted and reported in *scenario* of service *name*, and say whether all gated goals are met."""
     reported = books.read(len(asked), service=name, route=scenario.path)
     compared = [compare(stage, asked, reported, averaged=stage in scenario.averaged) for stage in scenario.compared]
-    show(f"{name} {scenario.path}", compared, reported, has_goal=scenario.has_goal)
-    good = all(each.near for each in compared) and (reported.covered >= MIN_COVERED or not scenario.has_goal)
+    show(f"{name} {scenario.path}", compared, reported, gated=scenario.gated)
+    good = all(each.near for each in compared) and (reported.covered >= MIN_COVERED or not scenario.gated)
     if scenario.model:
         traced = books.read(len(asked), service=triton.SERVICE, model=scenario.model)
         compared = [compare(stage, asked, traced) for stage in scenario.compared]
@@ -92,7 +93,7 @@ def judge(scenario: Scenario, name: str, asked: list[Asked], books: Books) -> bo
 
 
 def measure(name: str, options: argparse.Namespace, books: Books) -> bool:
-    """Measure the stack called *name*, and say whether all goals are met."""
+    """Measure the stack called *name*, and say whether all gated goals are met."""
     stack = STACKS[name]
     print(f"{name}: {stack.title}", flush=True)
     if stack.triton and not triton.is_installed():
@@ -112,7 +113,7 @@ def main() -> int:
     options = arguments()
     with collecting() as books:
         missed = [name for name in options.stacks or STACKS if not measure(name, options, books)]
-    print(f"missed: {', '.join(missed)}" if missed else "all goals are met")
+    print(f"missed: {', '.join(missed)}" if missed else "all gated goals are met")
     return 1 if missed and options.gate else 0
 
 

@@ -10,10 +10,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
-# Where `noting_arrival` leaves the time, and those at which parts of the body were handed to the server, in Unix nanoseconds.
-ARRIVED, SENT = "arrived", "sent"
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+# Where `noting_arrival` leaves the time, in Unix nanoseconds.
+ARRIVED = "arrived"
 # The header that says when the answer was handed to the server, in Unix nanoseconds.
 ANSWERED = b"x-answered"
 WARM_UP = {"preprocess": 0.001, "forward": 0.001, "postprocess": 0.001}
@@ -60,23 +65,17 @@ class Plan:
         return {"arrived": self.arrived, "began": self.began, "spent": self.spent}
 
 
-def noting_arrival(application: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Return an ASGI application around *application* that notes, outside of all that is timed, when bytes come and go."""
+def noting_arrival(application: Application) -> Application:
+    """Return an ASGI application around *application* that notes, outside of all that is timed, when requests come and go."""
 
-    async def outermost(
-        scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        sent: list[int] = []
-
-        async def noting(message: Any) -> None:
+    async def outermost(scope: Message, receive: Receive, send: Send) -> None:
+        async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), (ANSWERED, str(time.time_ns()).encode())]
-            elif message.get("body"):
-                sent.append(time.time_ns())
             await send(message)
 
         if scope["type"] == "http":
-            scope["state"] = {**scope.get("state", {}), ARRIVED: time.time_ns(), SENT: sent}
+            scope["state"] = {**scope.get("state", {}), ARRIVED: time.time_ns()}
         await application(scope, receive, noting)
 
     return outermost

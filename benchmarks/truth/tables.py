@@ -14,15 +14,15 @@ COLUMNS = (*_ONE, *_ONE, "exact", "exact", "single", "")
 GROUPS = ("p50", "", "", "", "p99", "", "", "", "p50", "p99", "p99", "")
 
 
-def show(title: str, compared: Sequence[Compared], reported: Reported, *, has_goal: bool = True) -> None:
-    """Print the table of one scenario; *has_goal* says whether so much of it is to be covered as the goal is."""
+def show(title: str, compared: Sequence[Compared], reported: Reported, *, gated: bool = True) -> None:
+    """Print the table of one scenario; *gated* says whether `--gate` holds what is covered of it."""
     print(f"  {title}: {reported.requests} requests, mean {_ms(reported.mean)} ms")
     print(_line("", GROUPS))
     print(_line("[ms]", COLUMNS))
     for each in compared:
         print(_line(each.stage, _cells(each)))
     _show_others(reported, {OVERHEAD, *(each.stage for each in compared)})
-    verdict = "ok" if reported.covered >= MIN_COVERED else "MISSED" if has_goal else "too short for the goal"
+    verdict = "ok" if reported.covered >= MIN_COVERED else "MISSED" if gated else "MISSED, not gated"
     print(
         f"    covered: p50 {reported.covered:.1%} (overhead there {_ms(reported.overhead)} ms),"
         f" mean {reported.covered_mean:.1%}  {verdict}\n",
