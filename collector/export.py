@@ -19,7 +19,8 @@ from .replies import JSON
 from .spans import TraceReader
 from .store import Batch, KeptTrace, Point
 from .tally import Tally
-from .triton import Pieces, TritonReader
+from .triton import TritonReader
+from .triton_pieces import Pieces
 from .wire import ResourceMetrics, ResourceSpans
 
 Signal: TypeAlias = Literal["metrics", "traces"]

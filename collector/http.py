@@ -31,7 +31,7 @@ from .health import Health
 from .points import Window
 from .replies import JSON, PROTOBUF, Reply, failure, metrics_reply, traces_reply
 from .selfmetrics import SelfMetrics
-from .triton import Pieces
+from .triton_pieces import Pieces
 from .wire import TooLargeError, UnsupportedError
 from .writer import FullError, UncommittedError, UnwritableError, Writer
 

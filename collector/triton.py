@@ -16,10 +16,8 @@ Source: https://github.com/triton-inference-server/server/blob/main/docs/user_gu
 from __future__ import annotations
 
 import heapq
-import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,63 +25,33 @@ from typing import NamedTuple
 from ..core import names
 from ..core.counts import Counts, dominant
 from ..core.partition import Interval, partition
-from .dimensions import SeriesReader, text
+from .dimensions import SeriesReader
 from .points import Window
 from .store import KeptTrace, Point, Series
 from .tally import Reason, RejectedError, Tally
+from .triton_pieces import COMPUTE_STEPS, QUEUE_START, ROOT, Piece, Pieces
 from .wire import TRITON_SCOPE, Event, ResourceSpans, Span
 
-ROOT = "InferRequest"
-MODEL_NAME, MODEL_VERSION = "triton.model_name", "triton.model_version"
 FIRST_RESPONSE = "triton_first_response"
-# An export of Triton comes every few seconds; as many of a model and export become traces, the slowest.
+# An export of Triton comes every few seconds; as many of a model and export become traces, the slowest, and show as many
+# of their intervals, the longest.
 KEPT_A_MODEL = 10
+MAX_INTERVALS_SHOWN = 256
 KEPT_BECAUSE = "slow"
+# More than any server has loaded, or an ensemble has steps.
+MAX_MODELS_AN_EXPORT = 500
+MAX_SPANS_A_REQUEST = 5000
+_TRACE_ID_DIGITS, _SPAN_ID_DIGITS = 32, 16
 _NANOSECONDS = 1_000_000_000
-
-
-class Pieces:
-    """Spans of requests that have not ended: those of a request may come in several exports, its own span last.
-
-    They stay for a while after it has: an export that could not be committed is sent again.
-
-    Args:
-        clock: Monotonic. [seconds]
-    """
-
-    MAX_SPANS = 50_000
-    MAX_AGE_SECONDS = 60.0
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._spans: dict[tuple[str, str], tuple[float, Span]] = {}
-
-    def add(self, spans: Sequence[Span]) -> list[Span]:
-        """Keep *spans*, and return all that is kept of their traces."""
-        now = self._clock()
-        traces = {span.trace_id for span in spans}
-        with self._lock:
-            for span in spans:
-                self._spans[span.trace_id, span.span_id] = (now, span)
-            self._forget(now)
-            return [span for _, span in self._spans.values() if span.trace_id in traces]
-
-    def _forget(self, now: float) -> None:
-        # In order of arrival, but for those sent again: they are few.
-        for key, (at, _) in list(self._spans.items()):
-            if at >= now - self.MAX_AGE_SECONDS and len(self._spans) <= self.MAX_SPANS:
-                return
-            del self._spans[key]
 
 
 class _Request(NamedTuple):
     """One request as Triton saw it; times in Unix nanoseconds."""
 
     root: Span
-    model: Span
+    model: Piece
     start: int
-    intervals: list[tuple[Interval, str]]  # with the model it is about
+    intervals: list[tuple[Interval, str]]  # inside the request, with the model each is about
     own: dict[str, int]
 
 
@@ -113,14 +81,19 @@ class TritonReader:
                 self._read_server(spans, SeriesReader(item.resource))
 
     def _read_server(self, spans: list[Span], reader: SeriesReader) -> None:
-        below: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
-        for span in self.pieces.add(spans):
-            below[span.trace_id, span.parent_id].append(span)
-        requests: defaultdict[Series, list[_Request]] = defaultdict(list)
-        for root in (span for span in spans if span.name == ROOT):
+        sound = [span for span in spans if _has_ids(span)]
+        self.tally.reject(Reason.IDS, "spanId must be 8 bytes, and traceId 16, not all zero", len(spans) - len(sound))
+        below: defaultdict[tuple[str, str], list[Piece]] = defaultdict(list)
+        for trace_id, pieces in self.pieces.add(sound).items():
+            for piece in pieces:
+                below[trace_id, piece.parent_id].append(piece)
+        requests: dict[Series, list[_Request]] = {}
+        roots = {(span.trace_id, span.span_id): span for span in sound if span.name == ROOT}
+        for root in roots.values():
             try:
                 request = self._request(root, below)
-                requests[reader.series(_series_attributes(request.model), error=root.error)].append(request)
+                series = reader.series(_series_attributes(request.model), error=root.error)
+                _room_for(series, requests).append(request)
             except RejectedError as error:
                 self.tally.reject(error.reason, f"trace {root.trace_id[:40]}, span {root.span_id[:16]}: {error}")
         for series, found in requests.items():
@@ -128,10 +101,8 @@ class TritonReader:
             slowest = heapq.nlargest(KEPT_A_MODEL, found, key=lambda request: request.root.end_ns - request.start)
             self.traces += [_kept(series, request) for request in slowest]
 
-    def _request(self, root: Span, below: Mapping[tuple[str, str], list[Span]]) -> _Request:
-        model = next(
-            (span for span in below.get((root.trace_id, root.span_id), ()) if MODEL_NAME in span.attributes), None
-        )
+    def _request(self, root: Span, below: Mapping[tuple[str, str], list[Piece]]) -> _Request:
+        model = next((piece for piece in below.get((root.trace_id, root.span_id), ()) if piece.model is not None), None)
         if model is None:
             msg = "no span of a model came before it; send all of a server's spans to one collector"
             raise RejectedError(Reason.PARENT, msg)
@@ -141,11 +112,26 @@ class TritonReader:
         if root.end_ns < start:
             msg = f"it ends {start - root.end_ns} ns before it begins"
             raise RejectedError(Reason.DURATION, msg)
-        name = text(model.attributes[MODEL_NAME])
-        intervals = [(interval, name) for interval in _transfers(root.events)]
-        intervals += _model_intervals(model, below, {root.span_id})
+        found = [(interval, model.model or "") for interval in _transfers(root.events)]
+        found += _model_intervals(root.trace_id, model, below)
+        intervals = [
+            ((stage, max(begin, start), min(end, root.end_ns)), name)
+            for (stage, begin, end), name in found
+            if begin <= end and begin <= root.end_ns and end >= start
+        ]
         own = partition([interval for interval, _ in intervals], start, root.end_ns)
         return _Request(root, model, start, intervals, own)
+
+
+def _room_for(series: Series, requests: dict[Series, list[_Request]]) -> list[_Request]:
+    if series not in requests and len(requests) >= MAX_MODELS_AN_EXPORT:
+        raise RejectedError(Reason.SIZE, f"the export has more than {MAX_MODELS_AN_EXPORT} models")
+    return requests.setdefault(series, [])
+
+
+def _has_ids(span: Span) -> bool:
+    wanted = ((span.trace_id, _TRACE_ID_DIGITS), (span.span_id, _SPAN_ID_DIGITS))
+    return all(len(found) == digits and found.strip("0") for found, digits in wanted)
 
 
 def _transfers(events: Sequence[Event]) -> Iterator[Interval]:
@@ -157,35 +143,33 @@ def _transfers(events: Sequence[Event]) -> Iterator[Interval]:
 
 
 def _model_intervals(
-    model: Span, below: Mapping[tuple[str, str], list[Span]], above: set[str]
-) -> Iterator[tuple[Interval, str]]:
-    """Yield the stages of *model*, and of the models below it if it is an ensemble, each with the model it is about."""
-    name = text(model.attributes[MODEL_NAME])
-    queued = _times(model).get("QUEUE_START")
-    for span in below.get((model.trace_id, model.span_id), ()):
-        # A span that is its own ancestor would never end.
-        if span.span_id in above:
-            continue
-        if MODEL_NAME in span.attributes:
-            yield from _model_intervals(span, below, above | {model.span_id})
-            continue
-        at = _times(span)
-        steps = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
-        times = [queued, *(at.get(step) for step in steps)]
-        for stage, (begin, end) in zip(("queue", "h2d", "forward", "d2h"), pairwise(times), strict=True):
-            if begin is not None and end is not None:
-                yield (stage, begin, end), name
+    trace_id: str, model: Piece, below: Mapping[tuple[str, str], list[Piece]]
+) -> list[tuple[Interval, str]]:
+    """Return the stages of *model*, and of the models below it if it is an ensemble, each with the model it is about.
+
+    Raises:
+        RejectedError: There are too many.
+    """
+    found: list[tuple[Interval, str]] = []
+    # Each has one parent, so only a circle through the request's own id comes back: it ends at the limit.
+    models, seen = [model], 0
+    while models:
+        model = models.pop()
+        pieces = below.get((trace_id, model.span_id), ())
+        seen += len(pieces)
+        if seen > MAX_SPANS_A_REQUEST:
+            raise RejectedError(Reason.SIZE, f"it has more than {MAX_SPANS_A_REQUEST} spans below it")
+        models += (piece for piece in pieces if piece.model is not None)
+        for part in (piece for piece in pieces if piece.model is None):
+            times = [model.times.get(QUEUE_START), *(part.times.get(step) for step in COMPUTE_STEPS)]
+            for stage, (begin, end) in zip(("queue", "h2d", "forward", "d2h"), pairwise(times), strict=True):
+                if begin is not None and end is not None:
+                    found.append(((stage, begin, end), model.model or ""))
+    return found
 
 
-def _times(span: Span) -> dict[str, int]:
-    return {event.name: event.time_ns for event in span.events}
-
-
-def _series_attributes(model: Span) -> dict[str, str | int | float | bool]:
-    return {
-        names.MODEL: model.attributes[MODEL_NAME],
-        names.MODEL_VERSION: model.attributes.get(MODEL_VERSION, ""),
-    }
+def _series_attributes(model: Piece) -> dict[str, str | int | float | bool]:
+    return {names.MODEL: model.model or "", names.MODEL_VERSION: model.version}
 
 
 def _points(series: Series, requests: Sequence[_Request]) -> Iterator[Point]:
@@ -202,9 +186,11 @@ def _points(series: Series, requests: Sequence[_Request]) -> Iterator[Point]:
 def _add_stream(counts: Counts, request: _Request) -> None:
     """Count the way to the first of several answers, and the longest wait between two."""
     sent = sorted(
-        event.time_ns for event in request.root.events if event.name in ("GRPC_SEND_START", "HTTP_SEND_START")
+        event.time_ns
+        for event in request.root.events
+        if event.name in ("GRPC_SEND_START", "HTTP_SEND_START") and request.start < event.time_ns <= request.root.end_ns
     )
-    if len(sent) < 2 or sent[0] <= request.start:  # noqa: PLR2004 - one answer is no stream
+    if len(sent) < 2:  # noqa: PLR2004 - one answer is no stream
         return
     own = partition([interval for interval, _ in request.intervals], request.start, sent[0])
     counts.add_first_token(own, sent[0] - request.start, FIRST_RESPONSE)
@@ -215,7 +201,8 @@ def _add_stream(counts: Counts, request: _Request) -> None:
 
 def _kept(series: Series, request: _Request) -> KeptTrace:
     root = request.root
-    ordered = sorted(request.intervals, key=lambda item: (item[0][1], item[0][2]))
+    shown = heapq.nlargest(MAX_INTERVALS_SHOWN, request.intervals, key=lambda item: item[0][2] - item[0][1])
+    ordered = sorted(shown, key=lambda item: item[0][1:])
     return KeptTrace(
         trace_id=root.trace_id,
         span_id=root.span_id,
@@ -229,8 +216,8 @@ def _kept(series: Series, request: _Request) -> KeptTrace:
             {
                 "name": stage,
                 "stage": stage,
-                "start_ns": max(begin, request.start) - request.start,
-                "duration_ns": max(0, min(end, root.end_ns) - max(begin, request.start)),
+                "start_ns": begin - request.start,
+                "duration_ns": end - begin,
                 "attributes": {names.MODEL: model},
             }
             for (stage, begin, end), model in ordered

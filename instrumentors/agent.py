@@ -17,7 +17,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ..core import names
@@ -27,12 +27,13 @@ from .exporter import Batch, Exporter
 from .fold import Delta, Dimensions, Fold
 from .late import Waiting
 from .otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
-from .spans import Kept, trace_of
+from .spans import Kept, Trace, trace_of
 from .stalls import stalls
 
 logger = logging.getLogger("stagelens")
 
 FOLD_AT_ONCE = 64
+TRACES_AT_ONCE = 8
 FOLD_EVERY_SECONDS = 1.0
 PAUSE_SECONDS = 0.001
 
@@ -165,8 +166,10 @@ class Agent:
         self._fold_waiting(time.monotonic())
 
     def _fold_waiting(self, now: float) -> None:
-        for record in self._waiting.due(now):
-            self._count(record)
+        for some in chunks(self._waiting.due(now), FOLD_AT_ONCE):
+            for record in some:
+                self._count(record)
+            self._pause()
 
     def _add(self, record: recorder.Record) -> None:
         if not self._waiting.holds(record, time.monotonic()):
@@ -194,8 +197,11 @@ class Agent:
             dropped = {}
         if dropped:
             self._offer_metrics(interval, {}, dropped)
+        room = user_spans.MAX_SPANS
         for some in chunks(_kept(deltas), TRACES_A_BODY):
-            self._offer_traces(some, anchor_ns)
+            traces = self._traces(some)
+            room = user_spans.emit(traces, anchor_ns, room)
+            self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
 
     def _dropped(self) -> dict[str, int]:
         dropped = self._losses.take()
@@ -210,10 +216,16 @@ class Agent:
         requests = sum(delta.counts.requests for delta in deltas.values()) + sum(dropped.values())
         self._offer(self.config.metrics_url, partial(self._encoder.metrics, interval, deltas, dropped), requests)
 
-    def _offer_traces(self, kept: list[Kept], anchor_ns: int) -> None:
-        traces = [trace_of(item) for item in kept]
-        user_spans.emit(traces, anchor_ns)
-        self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
+    def _traces(self, kept: Sequence[Kept]) -> list[Trace]:
+        traces: list[Trace] = []
+        for some in chunks(kept, TRACES_AT_ONCE):
+            for item in some:
+                try:
+                    traces.append(trace_of(item))
+                except Exception as error:
+                    self._report("a kept request could not be written as a trace; it is counted all the same", error)
+            self._pause()
+        return traces
 
     def _offer(self, url: str, encode: Callable[[], bytes], requests: int) -> None:
         try:

@@ -37,6 +37,7 @@ from urllib.parse import unquote, urlsplit
 from ..core import names
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration, parse_size
+from .reading import printable
 
 logger = logging.getLogger("stagelens")
 
@@ -150,7 +151,8 @@ def _resource(read: _Reader) -> dict[str, str]:
     version = read("STAGELENS_SERVICE_VERSION", _text, attributes.get(names.SERVICE_VERSION, ""))
     if version:
         attributes[names.SERVICE_VERSION] = version
-    return attributes
+    # What is no UTF-8 in the environment is none on the wire either, and would have every export refused.
+    return {printable(key): printable(value) for key, value in attributes.items()}
 
 
 def script_name(argv: list[str]) -> str:

@@ -104,7 +104,7 @@ class Fold:
         if not _STREAM_FACTS.isdisjoint(facts):
             _add_stream(delta.counts, facts, intervals, start, end)
         for reason, spent in facts.get("@failed", ()):
-            delta.counts.add_stream(names.FAILED_CALL, text(reason) or OTHER, whole(spent) / 1e9)
+            delta.counts.add_stream(names.FAILED_CALL, text(reason)[:MAX_STAGE] or OTHER, whole(spent) / 1e9)
         # As it was counted: a thread that outlives the request may still write.
         kept = (frozen, *record[1:])
         delta.sampler.offer(kept, end - start, failed=failed, cold="load" in own, forced="@force" in facts)
@@ -122,8 +122,8 @@ class Fold:
         key = (get("@model"), get("@model_version"), route, get("@device"), failed)
         try:
             return self._by_facts[key]
-        except (KeyError, TypeError):
-            # New, or a fact that is no text.
+        except Exception:
+            # New, or a fact that is no text, whose hash may raise anything.
             series = self._find(dimensions_of(facts, route, failed=failed))
         if len(self._by_facts) < self._max_series and all(type(fact) in _TEXTS for fact in key[:-1]):
             self._by_facts[key] = series
@@ -156,8 +156,8 @@ _STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
 def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int) -> None:
     """Count what the tokens of a request were like."""
     first, definition = facts.get("@first_token", (None, ""))
-    definition = text(definition) or OTHER
-    if isinstance(first, int) and start < first <= end:
+    definition = text(definition)[:MAX_STAGE] or OTHER
+    if first is not None and start < first <= end:
         counts.add_first_token(partition(intervals, start, first), first - start, definition)
     spent, tokens = facts.get("@per_token", (0, 0))
     if tokens:

@@ -49,7 +49,7 @@ def _first(facts: dict[str, Any], key: str, first: Any, _second: Any) -> None:
 
 
 def _first_token(facts: dict[str, Any], key: str, when: Any, definition: Any) -> None:
-    if key not in facts or when < facts[key][0]:
+    if isinstance(when, int) and (key not in facts or when < facts[key][0]):
         facts[key] = (when, definition)
 
 
@@ -74,6 +74,7 @@ _COMBINED = {
     "@failed": _every,
     "@trace": _first,
     "@parent": _first,
+    "@traceparent": _first,
     "@first_token": _first_token,
     "@tokens_in": _sum,
     "@tokens_out": _sum,
@@ -102,11 +103,16 @@ def _stage_keys(keys: Iterable[str]) -> Iterable[tuple[str, str]]:
             yield stage, timing
 
 
+# OTLP's integers have 64 bits: one that is larger has the collector refuse everything that is sent with it.
+MAX_WHOLE = 2**63 - 1
+
+
 def whole(value: Any) -> int:
-    """Return *value* as a whole number from 0 up, 0 where it is none."""
+    """Return *value* as a whole number from 0 to `MAX_WHOLE`, 0 where it is none."""
     try:
-        return max(0, int(value or 0))
-    except (TypeError, ValueError, OverflowError):
+        return min(max(0, int(value or 0)), MAX_WHOLE)
+    except Exception:
+        # An object of the user's may raise anything.
         return 0
 
 
@@ -124,5 +130,9 @@ MAX_TEXT = 200
 
 
 def text(value: object) -> str:
-    """Return *value* as text that is safe to count by and to show."""
-    return "" if value is None else printable(str(value)[:MAX_TEXT])
+    """Return *value* as text that is safe to count by and to show; "" where it has none."""
+    try:
+        return "" if value is None else printable(str(value)[:MAX_TEXT])
+    except Exception:
+        # An object of the user's may raise anything.
+        return ""

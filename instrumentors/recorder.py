@@ -109,6 +109,8 @@ FACTS: Final = (
     "@failed",
     "@late",
 )
+# Said again they say nothing new; of the others each counts.
+_LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch"})
 # How a stage was timed, if not by a clock around the call: from events on the device; only its launch, since the device
 # did not tell; as a server reports it for this very call; as a server's average over the calls of the moment.
 TIMINGS: Final = ("@gpu", "@launch", "@reported", "@averaged")
@@ -138,7 +140,7 @@ def _shortened(marks: Marks) -> bool:
     It begins where the first began and is as long as all of them together: how much time belongs to the stage, and how
     much to nobody, does not change. A mark that another thread writes at the same moment may be lost.
     """
-    if marks[-3] == FULL:
+    if marks[-3] == FULL or marks[0] == CLOSED:
         return False
     shorter: Marks = marks[:3]
     latest: dict[str, Any] = {}
@@ -146,9 +148,10 @@ def _shortened(marks: Marks) -> bool:
     triples = zip(marks[3::3], marks[4::3], marks[5::3], strict=False)
     for key, first, second in triples:
         if key[0] == "@":
-            if latest.get(key, marks) == first:
-                continue
-            latest[key] = first
+            if key in _LAST_WINS:
+                if latest.get(key) == first:
+                    continue
+                latest[key] = first
         elif shorter[-3] == key and first >= ended:
             shorter[-1] += second - first
             ended = second

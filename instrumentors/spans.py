@@ -6,8 +6,9 @@ below the innermost request around it.
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..core import names
@@ -16,7 +17,7 @@ from .fold import Dimensions, known_stage
 from .reading import Reading, read, text, timings, whole
 from .recorder import TIMINGS, Kind, Marks, Record
 from .sampler import Because
-from .stalls import stalls
+from .stalls import Stall, overlaps, stalls
 from .trace_context import parent_of
 
 # A kept trace shows its longest intervals; more would not be read.
@@ -92,9 +93,9 @@ def trace_of(kept: Kept) -> Trace:
     parent = parent_of(reading.facts)
     fresh = os.urandom(24).hex()
     trace_id, root_id = reading.facts.get("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]))
-    root = _root(kept, reading, root_id, parent.span_id if parent else "")
+    root = _root(kept, reading, root_id, parent.span_id if parent and parent.trace_id == trace_id else "")
     inside = _children(marks, root, max(start, end)) + _stages(marks, root, kept.own_stages)
-    longest = sorted(inside, key=lambda span: span.start - span.end)[:MAX_SPANS]
+    longest = heapq.nsmallest(MAX_SPANS, inside, key=lambda span: span.start - span.end)
     below = sorted(longest, key=lambda span: (span.start, -span.end))
     return Trace(trace_id, parent is None or bool(parent.flags & 1), [root, *_nested(root, below)])
 
@@ -111,7 +112,7 @@ def _root(kept: Kept, reading: Reading, span_id: str, parent_id: str) -> Span:
         **_named(
             {
                 names.METHOD: method,
-                names.HTTP_STATUS: http_status,
+                names.HTTP_STATUS: whole(http_status),
                 names.ERROR_TYPE: text(error_type) or (str(http_status) if failed else ""),
                 names.BATCH_SIZE: whole(facts.get("@batch")),
                 names.PROVIDER: text(facts.get("@provider")),
@@ -120,7 +121,7 @@ def _root(kept: Kept, reading: Reading, span_id: str, parent_id: str) -> Span:
         names.KEPT_BECAUSE: kept.because,
         **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in own.items()},
         **{f"{names.TIMING}.{stage}": timing for stage, timing in timings(marks).items()},
-        **_stalled(start, end),
+        **_stalled(stalls.during(start, end), start, end),
     }
     name = " ".join(filter(None, (method, text(route)))) or "request"
     return Span(name, span_id, parent_id, kind, start, end, attributes, failed)
@@ -130,7 +131,7 @@ def _children(marks: Marks, root: Span, end: int) -> list[Span]:
     """Return the requests inside the request."""
     triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
     return [
-        _span(root, text(key.removeprefix(CHILD)) or "request", t0, min(t1, end), {})
+        _span(text(key.removeprefix(CHILD)) or "request", t0, min(t1, end), {})
         for key, t0, t1 in triples
         if key.startswith(CHILD) and root.start <= t0 <= t1 and t0 <= end
     ]
@@ -147,7 +148,7 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
             # What a thread did after the response is not the request's.
             if first <= second and first <= root.end and second >= root.start:
                 said = {names.TIMING if f"@{timing}" in TIMINGS else names.PART: timing} if timing else {}
-                latest = _span(root, name, max(first, root.start), min(second, root.end), {names.STAGE: name, **said})
+                latest = _span(name, max(first, root.start), min(second, root.end), {names.STAGE: name, **said})
                 spans.append(latest)
         elif latest is not None and key in TEXTS:
             latest.attributes[TEXTS[key]] = text(first)
@@ -158,23 +159,27 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
     return spans
 
 
-def _span(root: Span, name: str, start: int, end: int, attributes: dict[str, str | int]) -> Span:
-    return Span(name, os.urandom(8).hex(), root.span_id, "internal", start, end, attributes | _stalled(start, end))
+def _span(name: str, start: int, end: int, attributes: dict[str, str | int]) -> Span:
+    """Return a span that has yet to get its place in the trace: few of those that are made are shown."""
+    return Span(name, "", "", "internal", start, end, attributes)
 
 
 def _nested(root: Span, below: list[Span]) -> Iterator[Span]:
     """Yield the spans *below* the root, in order of their start, each below the innermost request around it."""
     around = [root]
+    met = stalls.during(root.start, root.end)
     for span in below:
         while len(around) > 1 and around[-1].end < span.end:
             around.pop()
-        yield span._replace(parent_id=around[-1].span_id)
+        attributes = span.attributes | _stalled(met, span.start, span.end)
+        placed = span._replace(span_id=os.urandom(8).hex(), parent_id=around[-1].span_id, attributes=attributes)
+        yield placed
         if names.STAGE not in span.attributes:
-            around.append(span)
+            around.append(placed)
 
 
-def _stalled(start: int, end: int) -> dict[str, str | int]:
-    return {names.STALL_PREFIX + cause: spent for cause, spent in stalls.overlaps(start, end).items()}
+def _stalled(met: Sequence[Stall], start: int, end: int) -> dict[str, str | int]:
+    return {names.STALL_PREFIX + cause: spent for cause, spent in overlaps(met, start, end).items()}
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, str | int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from .recorder import clock
@@ -48,14 +49,9 @@ class Stalls:
         if self._collection not in gc.callbacks:
             gc.callbacks.append(self._collection)
 
-    def overlaps(self, start: int, end: int) -> dict[str, int]:
-        """Return how long the process stood still between *start* and *end*, in nanoseconds by cause."""
-        found: dict[str, int] = {}
-        for cause, begun, ended in list(self._ring):
-            shared = min(end, ended) - max(start, begun)
-            if shared > 0:
-                found[cause] = found.get(cause, 0) + shared
-        return found
+    def during(self, start: int, end: int) -> list[Stall]:
+        """Return those that touch the time from *start* to *end*."""
+        return [stall for stall in list(self._ring) if stall.end > start and stall.start < end]
 
     def _collection(self, phase: str, _: dict[str, Any]) -> None:
         # No other Python code runs in between: a collection holds the interpreter's lock and does not nest.
@@ -63,6 +59,16 @@ class Stalls:
             self._since = clock()
         elif clock() - self._since >= MIN_STALL_NS:
             self._ring.append(Stall(GC, self._since, clock()))
+
+
+def overlaps(met: Iterable[Stall], start: int, end: int) -> dict[str, int]:
+    """Return how long the process stood still between *start* and *end*, in nanoseconds by cause."""
+    found: dict[str, int] = {}
+    for cause, begun, ended in met:
+        shared = min(end, ended) - max(start, begun)
+        if shared > 0:
+            found[cause] = found.get(cause, 0) + shared
+    return found
 
 
 stalls: Final = Stalls()

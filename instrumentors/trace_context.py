@@ -19,8 +19,8 @@ SAMPLED = 1
 # Which text in the header X-Force-Trace has the request's trace kept; without it the header does nothing.
 FORCE_VARIABLE = "STAGELENS_FORCE_TRACE"
 
-# Version, trace id, parent id, flags; later versions may add.
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+# Version, trace id, parent id, flags; later versions than 00 may add.
+_TRACEPARENT = re.compile(r"(?!ff|00.{54})[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
 
 class Parent(NamedTuple):
@@ -73,7 +73,8 @@ def traceparent(marks: list[Any]) -> str:
 
 def parent_of(facts: dict[str, Any]) -> Parent | None:
     """Return the span a request with these facts was made in: the user's own around it, or the caller's."""
-    return facts.get("@parent") or parse(str(facts.get("@traceparent", "")))
+    given = facts.get("@traceparent")
+    return facts.get("@parent") or (parse(given) if isinstance(given, str) else None)
 
 
 def is_forced(header: str) -> bool:

@@ -270,14 +270,14 @@ def _lane(span: Mapping[str, Any], whole: float, step: float, found: KeptTrace, 
             )
         )
     parts.insert(0, html.I(style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"}))
-    note = _note(span)
-    if note:
+    said = note(span)
+    if said:
         side = (
             {"left": f"calc({left + width:.2f}% + 7px)"}
             if left + width < _MIDDLE
             else {"right": f"calc({100 - left:.2f}% + 7px)"}
         )
-        parts.append(html.Span(note, className="lb", style=side))
+        parts.append(html.Span(said, className="lb", style=side))
     place = _rank_of(setting.stages.get(stage), found.stages_ns.get(stage, 0) / _NS)
     name = str(span["name"])
     shown = " · ".join(dict.fromkeys(part for part in (label(stage), name if name != stage else "") if part))
@@ -313,12 +313,13 @@ def _row(stage: str, shown: str, parts: Sequence[Component], tick: float, measur
     )
 
 
-def _note(span: Mapping[str, Any]) -> str:
+def note(span: Mapping[str, Any]) -> str:
+    """Return what is written beside a span: the pauses it met, its model, batch and device, and how it was timed."""
     attributes = dict(span.get("attributes") or {})
     stalls = [
-        f"{key.removeprefix(STALL_PREFIX).upper()} pause {duration(int(value) / _NS)}"
+        f"{key.removeprefix(STALL_PREFIX).upper()} pause {duration(value / _NS)}"
         for key, value in attributes.items()
-        if key.startswith(STALL_PREFIX)
+        if key.startswith(STALL_PREFIX) and isinstance(value, int)
     ]
     timed = [f"timed by {attributes[TIMING]}"] if TIMING in attributes else []
     facts = [

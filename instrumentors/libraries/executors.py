@@ -65,7 +65,9 @@ class ExecutorInstrumentor(Instrumentor):
         }
 
     def _threading(self, module: ModuleType) -> None:
-        self.replace(module.Thread, "start", _start)
+        # Inherited where gevent has put a class of its own in the place of the original.
+        for owner in module.Thread.__mro__:
+            self.replace(owner, "start", _start)
         # Has one of its own where somebody else has wrapped it.
         self.replace(module.Timer, "start", _start)
 
@@ -146,7 +148,8 @@ def _submit(original: Any) -> Any:
         if marks is None or marks[0] != OPEN or not job_and_args:
             return original(self, *job_and_args, **options)
         fn, *args = job_and_args
-        job = _job(fn, marks, submitted := clock())
+        waiting: list[Any] = [marks, clock()]
+        job = _job(fn, waiting)
         # The pool may start a thread for it, which is not the request's.
         token = current.set(None)
         try:
@@ -154,7 +157,7 @@ def _submit(original: Any) -> Any:
         finally:
             current.reset(token)
         try:
-            future._stagelens = marks, submitted  # noqa: SLF001 - cheaper than a callback
+            future._stagelens = waiting  # noqa: SLF001 - cheaper than a callback
         except Exception:
             report("watching a job")
         return future
@@ -166,9 +169,9 @@ def _cancel(original: Any) -> Any:
     def cancel(self: Any) -> Any:
         cancelled = original(self)
         # It has waited all the same.
-        job = vars(self).pop("_stagelens", None) if cancelled else None
-        if job is not None:
-            _waited(*job)
+        waiting = vars(self).pop("_stagelens", None) if cancelled else None
+        if waiting:
+            _waited(*waiting)
         return cancelled
 
     return cancel
@@ -180,20 +183,23 @@ def _pooled(thread_pool: type) -> Callable[[Any], Any]:
             marks = current.get()
             if marks is None or marks[0] != OPEN or not isinstance(self, thread_pool):
                 return original(self, func, *args, **options)
-            return original(self, _job(func, marks, clock()), *args, **options)
+            return original(self, _job(func, [marks, clock()]), *args, **options)
 
         return call
 
     return make
 
 
-def _carried(function: Any, marks: Marks) -> Any:
-    """Return *function* to be called in the request, if that still runs by then."""
+def _carried(function: Any, marks: Marks | None) -> Any:
+    """Return *function* to be called once, in the request, if that still runs by then."""
 
     def call(*args: Any, **options: Any) -> Any:
-        if marks[0] != OPEN:
+        nonlocal marks
+        # A future that is kept keeps its callbacks, which must not keep the request.
+        request, marks = marks, None
+        if request is None or request[0] != OPEN:
             return function(*args, **options)
-        token = current.set(marks)
+        token = current.set(request)
         try:
             return function(*args, **options)
         finally:
@@ -202,14 +208,22 @@ def _carried(function: Any, marks: Marks) -> Any:
     return call
 
 
-def _job(function: Any, marks: Marks, submitted: int) -> Any:
-    """Return *function* to be called by a pool's thread, in the request if that still runs by then."""
+def _job(function: Any, waiting: list[Any]) -> Any:
+    """Return *function* to be called by a pool's thread, in the request if that still runs by then.
+
+    Args:
+        function: The job.
+        waiting: The request's marks, and since when the job waits. Empty once it has begun: a future that is kept must
+            not keep the request.
+    """
+    marks, submitted = waiting
     # When the last of the request's jobs ended, and a 0 for each that runs: in the first triple, where it is found at
     # once and goes with the request. Appending and taking off are atomic.
     jobs: list[int] = marks[2] or [0]
     marks[2] = jobs
 
     def call(*args: Any, **options: Any) -> Any:
+        waiting.clear()
         if marks[0] != OPEN:
             return function(*args, **options)
         _waited(marks, submitted)

@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, Marks, clock, current
+from ..recorder import MAX_MARKS, OPEN, Marks, clock, current
 from .pretrained import describe
 from .torch_models import busy, meet, models
 
@@ -63,7 +63,7 @@ def generate(original: Any) -> Any:
         marks, outer = current.get(), _thread.run
         if outer is not None:
             return _inner(original, outer, self, args, options)
-        if marks is None:
+        if marks is None or marks[0] != OPEN:
             return original(self, *args, **options)
         run = _thread.run = Run()
         outside, busy.inside = busy.inside, True

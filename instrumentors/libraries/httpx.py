@@ -54,9 +54,9 @@ def _send_single_request(original: Any) -> Any:
         try:
             response = original(self, sent)
         except Exception as error:
-            _name_the_users(error, sent, request)
+            _give_back(error, sent, request)
             raise
-        _name_the_users(response, sent, request)
+        _give_back(response, sent, request)
         return response
 
     return _send_single_request
@@ -71,9 +71,9 @@ def _send_single_request_async(original: Any) -> Any:
         try:
             response = await original(self, sent)
         except Exception as error:
-            _name_the_users(error, sent, request)
+            _give_back(error, sent, request)
             raise
-        _name_the_users(response, sent, request)
+        _give_back(response, sent, request)
         return response
 
     return _send_single_request
@@ -95,10 +95,16 @@ def _with_trace(request: Any, marks: Marks) -> Any:
     return twin
 
 
-def _name_the_users(outcome: Any, sent: Any, request: Any) -> None:
-    """Have the response or the exception name the request that the user knows."""
-    if getattr(outcome, "_request", None) is sent:
-        outcome.request = request
+def _give_back(outcome: Any, sent: Any, request: Any) -> None:
+    """Have the user's request be what sending made of it, such as read, and the response or the exception name it."""
+    if sent is request:
+        return
+    try:
+        vars(request).update(vars(sent) | {"headers": request.headers})
+        if getattr(outcome, "_request", None) is sent:
+            outcome.request = request
+    except Exception:
+        report("handing a trace on")
 
 
 def _iter(original: Any) -> Any:

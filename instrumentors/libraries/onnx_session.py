@@ -62,7 +62,7 @@ class Known:
             return None
         try:
             # Of a list: a generator takes twice as long.
-            shapes = () if self.device == "cpu" else tuple([shape_of(value) for value in feed.values()])
+            shapes = () if self.device == "cpu" else tuple([tuple(shape_of(value)) for value in feed.values()])
         except Exception:
             # Nothing that ONNX Runtime would run.
             return None

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
-from ..recorder import Marks, clock, current, has_room
+from ..recorder import OPEN, Marks, clock, current, has_room
 from . import onnx_copies as copies
 from .onnx_session import NOTHING, Known, known_of
 from .onnx_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
@@ -134,6 +134,9 @@ def _time(marks: Marks | None, known: Known, feed: Any, run_options: Any, origin
     """Return `original(*args)`, which runs *feed*, as a stage of the request, if there is one."""
     unseen = None if known.warm else known.unseen(feed)
     stage = "forward" if unseen is None and run_options is None else known.stage(unseen, run_options)
+    if marks is not None and marks[0] != OPEN:
+        # A task that outlives its request: the model it runs is not the request's.
+        marks = None
     begun = clock()
     try:
         results = original(*args)

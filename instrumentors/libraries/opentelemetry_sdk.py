@@ -13,7 +13,7 @@ from typing import Any
 from .. import trace_context
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import MAX_MARKS, current
+from ..recorder import MAX_MARKS, OPEN, current
 from ..trace_context import Parent
 
 
@@ -43,7 +43,7 @@ def _start(original: Any) -> Any:
     def start(self: Any, start_time: Any = None, parent_context: Any = None) -> None:
         original(self, start_time, parent_context)
         marks = current.get()
-        if marks is not None and len(marks) < MAX_MARKS:
+        if marks is not None and marks[0] == OPEN and len(marks) < MAX_MARKS:
             try:
                 if "@parent" not in marks[::3]:
                     marks.extend(("@parent", _parent(self.get_span_context()), 0))

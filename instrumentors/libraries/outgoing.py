@@ -32,11 +32,16 @@ def waited(marks: Marks, begun: int) -> None:
 def read(marks: Marks, begun: int) -> None:
     """Write down that a part of a body was waited for since *begun* by `clock`, whether or not it came."""
     ended = clock()
-    # A fixed place in a list that only grows: whatever another thread appends meanwhile, it is not overwritten.
+    # A fixed place: whatever another thread appends meanwhile, it is not overwritten.
     size = len(marks)
-    if marks[size - 3] == BODY and marks[size - 2] <= begun < marks[size - 1] + MAX_GAP_NS:
-        marks[size - 1] = ended
-    elif size < MAX_MARKS:
+    try:
+        if marks[size - 3] == BODY and marks[size - 2] <= begun < marks[size - 1] + MAX_GAP_NS:
+            marks[size - 1] = ended
+            return
+    except IndexError:
+        # Another thread has made room in a full list meanwhile.
+        pass
+    if size < MAX_MARKS:
         marks.extend((BODY, begun, ended))
 
 

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, Marks, clock, current
+from ..recorder import MAX_MARKS, OPEN, Marks, clock, current
 from .pretrained import describe
 
 
@@ -31,7 +31,7 @@ def item(original: Any) -> Any:
 
     def call(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or _thread.inside_item:
+        if marks is None or marks[0] != OPEN or _thread.inside_item:
             return original(self, *args, **options)
         _thread.inside_item = True
         _thread.begun = _thread.ended = 0
@@ -57,7 +57,7 @@ def forward(original: Any) -> Any:
 
     def forward(self: Any, model_inputs: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or _thread.inside_forward:
+        if marks is None or marks[0] != OPEN or _thread.inside_forward:
             return original(self, model_inputs, **options)
         _thread.inside_forward = True
         begun = _thread.begun = clock()
@@ -78,7 +78,7 @@ def get_iterator(original: Any) -> Any:
 
     def get_iterator(self: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is not None and isinstance(inputs, list) and len(marks) < MAX_MARKS:
+        if marks is not None and marks[0] == OPEN and isinstance(inputs, list) and len(marks) < MAX_MARKS:
             marks.extend(("@batch", len(inputs), 0))
         return original(self, inputs, *args, **options)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import MAX_MARKS, Marks, clock, current
+from ..recorder import MAX_MARKS, OPEN, Marks, clock, current
 from . import pretrained
 
 # Where the classes are: since version 5.4, and before it.
@@ -75,7 +75,7 @@ _thread = _Thread()
 def _inference(original: Any) -> Any:
     def call(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or _thread.inside or _is_elsewhere(options):
+        if marks is None or marks[0] != OPEN or _thread.inside or _is_elsewhere(options):
             return original(self, *args, **options)
         _thread.inside = True
         _thread.prepared = 0

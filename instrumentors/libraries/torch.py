@@ -16,9 +16,9 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor
-from ..recorder import MAX_MARKS, Marks, clock, current, has_room
+from ..recorder import MAX_MARKS, OPEN, Marks, clock, current, has_room
 from . import torch_copies as copies
-from .torch_device import Begun, Capture, Work, devices
+from .torch_device import CAPTURING, Begun, Work, devices
 from .torch_dynamo import compiling, pass_over, with_originals
 from .torch_methods import methods
 from .torch_models import Model, meet, models, relocate, whereabouts
@@ -128,10 +128,13 @@ def _call(original: Any, is_traced: Callable[[], bool], is_compiling: Callable[[
 
 def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
     marks = current.get()
+    if marks is not None and marks[0] != OPEN:
+        # A task that outlives its request: the model it calls is not the request's.
+        marks = None
     # Also outside of a request: who warms up at the start has no cold request.
     model = models.get(id(module)) or meet(module)
     work = None if marks is None else _begin(model, args, marks)
-    if work is Capture.RUNNING:
+    if work is CAPTURING:
         return original(module, *args, **options)
     stage = "load" if model.cold > 0 else "forward"
     _busy.inside = True
@@ -151,10 +154,11 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
 def _begin(model: Model, args: Any, marks: Marks) -> Begun:
     if model.at is not None:
         return devices.begin(model.at, marks)
-    if model.device or not devices.in_use or not args or copies.is_on_host(args[0]):
+    if model.device or not devices.in_use or not args:
         return None
     # Frozen, it has no parameters: it runs where its input is.
-    return devices.begin(args[0].device, marks)
+    device = copies.off_host(args[0])
+    return None if device is None else devices.begin(device, marks)
 
 
 def _mark(marks: Marks, stage: str, begun: int, model: Model, work: Work | None) -> None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..recorder import MAX_MARKS, Marks, clock, current
-from .torch_device import Capture, devices
+from .torch_device import CAPTURING, devices
 from .torch_methods import Method
 from .torch_models import busy
 
@@ -23,9 +23,10 @@ def to_host(original: Any) -> Method:
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or busy.inside or is_on_host(self):
+        device = None if marks is None or busy.inside else off_host(self)
+        if marks is None or device is None:
             return original(self, *args, **options)
-        return _copy(original, "d2h", self.device, marks, (self, *args), options)
+        return _copy(original, "d2h", device, marks, (self, *args), options)
 
     return Method(method, original)
 
@@ -36,7 +37,7 @@ def to_device(original: Any) -> Method:
 
     def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or busy.inside or not is_on_host(self):
+        if marks is None or busy.inside or off_host(self) is not None:
             return original(self, *args, **options)
         device = _target(args, options) or devices.torch.device(kind)
         return _copy(original, "h2d", device, marks, (self, *args), options)
@@ -52,13 +53,14 @@ def to(original: Any) -> Method:
         if marks is None or busy.inside:
             return original(self, *args, **options)
         if devices.in_use:
-            return _to(original, marks, self, args, options)
+            stage, device = _crossing(self, _target(args, options))
+            return _copy(original, stage, device, marks, (self, *args), options)
         # No device was seen yet: there is none to record an event on, and to look afterwards costs less.
         begun = clock()
         out = original(self, *args, **options)
         if out is not self and not devices.in_use and not _alike(self, out):
             devices.in_use = True
-            _mark(marks, _crossing(self, out.device), begun)
+            _mark(marks, _crossing(self, _device(out))[0], begun)
         return out
 
     return Method(method, original)
@@ -67,22 +69,17 @@ def to(original: Any) -> Method:
 def copy_(original: Any) -> Method:
     """Wrap `copy_`, which fills a tensor where it is, such as the input of a CUDA graph."""
 
-    def method(self: Any, src: Any, *args: Any, **options: Any) -> Any:
+    def method(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or busy.inside or _alike(self, src):
-            return original(self, src, *args, **options)
-        stage = _crossing(src, self.device)
-        device = self.device if stage == "h2d" else src.device
-        return _copy(original, stage, device, marks, (self, src, *args), options)
+        if marks is None or busy.inside:
+            return original(self, *args, **options)
+        source = args[0] if args else options.get("other")
+        if _alike(self, source):
+            return original(self, *args, **options)
+        stage, device = _crossing(source, _device(self))
+        return _copy(original, stage, device, marks, (self, *args), options)
 
     return Method(method, original)
-
-
-def _to(original: Any, marks: Marks, tensor: Any, args: Any, options: Any) -> Any:
-    target = _target(args, options)
-    stage = "" if target is None else _crossing(tensor, target)
-    device = target if stage == "h2d" else tensor.device
-    return _copy(original, stage, device, marks, (tensor, *args), options)
 
 
 def _copy(  # noqa: PLR0917 - by position, because keywords cost the request path more
@@ -92,7 +89,7 @@ def _copy(  # noqa: PLR0917 - by position, because keywords cost the request pat
     if not stage or devices.torch.compiler.is_compiling():
         return original(*args, **options)
     work = devices.begin(device, marks)
-    if work is Capture.RUNNING:
+    if work is CAPTURING:
         return original(*args, **options)
     begun = clock()
     # A tensor subclass is handed the method, ours, and calls it once more.
@@ -116,12 +113,20 @@ def _mark(marks: Marks, stage: str, begun: int) -> None:
 # A tensor subclass may run code of its own where it is asked where it is: it may fail.
 
 
-def is_on_host(tensor: Any) -> bool:
-    """Say whether *tensor* is on the host."""
+def off_host(tensor: Any) -> Any:
+    """Return the device that *tensor* is on, None when that is the host."""
     try:
-        return tensor.is_cpu
+        return None if tensor.is_cpu else tensor.device
     except Exception:
-        return True
+        return None
+
+
+def _device(tensor: Any) -> Any:
+    """Return the device of *tensor*, None where it does not tell."""
+    try:
+        return tensor.device
+    except Exception:
+        return None
 
 
 def _alike(tensor: Any, other: Any) -> bool:
@@ -132,15 +137,16 @@ def _alike(tensor: Any, other: Any) -> bool:
         return True
 
 
-def _crossing(tensor: Any, target: Any) -> str:
-    """Return the stage of copying *tensor* to device *target*, "" when it does not cross."""
+def _crossing(tensor: Any, target: Any) -> tuple[str, Any]:
+    """Return the stage of copying *tensor* to device *target*, "" when it does not cross, and which device takes part."""
     try:
-        kinds = tensor.device.type, target.type
+        source = tensor.device
+        kinds = source.type, target.type
     except Exception:
-        return ""
+        return "", None
     if "meta" in kinds or kinds.count("cpu") != 1:
-        return ""
-    return "h2d" if kinds[0] == "cpu" else "d2h"
+        return "", None
+    return ("h2d", target) if kinds[0] == "cpu" else ("d2h", source)
 
 
 def _target(args: Any, options: Any) -> Any:

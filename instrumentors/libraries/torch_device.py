@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, Marks
+from ..recorder import MAX_MARKS, OPEN, Marks
 from .torch_events import EventSource, Stamp, Timeline, event_source
 
 # Of one request and thread; the rest is timed by its launch.
@@ -165,6 +165,8 @@ class Capture(Enum):
     RUNNING = 1
 
 
+# An enum looks its members up slowly.
+CAPTURING: Final = Capture.RUNNING
 Begun: TypeAlias = Work | Capture | None
 
 
@@ -195,15 +197,18 @@ class Devices:
         self.in_use = False
 
     def begin(self, device: Any, marks: Marks) -> Begun:
-        """Note that work for a request begins on *device*, a `torch.device`; None when it tells no times."""
+        """Note that work for a request begins on *device*, a `torch.device`; None when no times are to be told."""
         self.in_use = True
+        if marks[0] != OPEN:
+            # Nobody would ask for the events of a request that is over.
+            return None
         try:
             source = self._source(device.type)
             if source is None:
                 return None
             stream = source.stream(device)
             if stream is None:
-                return Capture.RUNNING
+                return CAPTURING
             timeline = self.timelines.get(stream.device)
             if timeline is None:
                 timeline = self.timelines.setdefault(stream.device, Timeline(source))

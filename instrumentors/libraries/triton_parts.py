@@ -59,14 +59,14 @@ class Streamed(Call):
         if self._ended:
             return
         self._ended = True
-        if error is not None or not self._parts:
-            self._last = clock()
-            self._wait.grow_end(self._last)
-        if len(self.marks) < MAX_MARKS:
-            try:
+        try:
+            if error is not None or not self._parts:
+                self._last = clock()
+                self._wait.grow_end(self._last)
+            if len(self.marks) < MAX_MARKS:
                 self.settle(self._last, error, status)
-            except Exception:
-                report("timing a stream of tritonclient")
+        except Exception:
+            report("timing a stream of tritonclient")
 
     def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
         """Say which model was called; an average tells of one inference, not of several in a row."""
@@ -85,29 +85,39 @@ class Growing:
         end: Its second value.
     """
 
-    __slots__ = ("_at", "_marks")
+    __slots__ = ("_at", "_key", "_marks", "_start")
 
     def __init__(self, marks: Marks, key: str, start: int, end: int) -> None:
         self._marks = marks
-        self._at = -1
-        if len(marks) >= MAX_MARKS:
-            return
-        marks.extend((key, start, end))
-        # Other threads may have written after us.
-        at = len(marks) - 3
-        while at >= 0 and (marks[at] != key or marks[at + 1] is not start):
-            at -= 3
-        self._at = at
+        self._key = key
+        self._start = start
+        self._at = 0
+        if len(marks) < MAX_MARKS:
+            marks.extend((key, start, end))
 
     def grow_start(self, value: int) -> None:
         """Raise the first value to *value*."""
-        if self._at >= 0 and value > self._marks[self._at + 1]:
-            self._marks[self._at + 1] = value
+        at = self._place()
+        if at and value > self._start:
+            self._marks[at + 1] = self._start = value
 
     def grow_end(self, value: int) -> None:
         """Raise the second value to *value*."""
-        if self._at >= 0 and value > self._marks[self._at + 2]:
-            self._marks[self._at + 2] = value
+        at = self._place()
+        if at and value > self._marks[at + 2]:
+            self._marks[at + 2] = value
+
+    def _place(self) -> int:
+        """Return where the triple stands, 0 if nowhere; other threads may have written after it, or made room before."""
+        marks, at = self._marks, self._at
+        if not self._stands(at):
+            places = range(len(marks) - 3, 0, -3)
+            self._at = at = next((place for place in places if self._stands(place)), 0)
+        return at
+
+    def _stands(self, at: int) -> bool:
+        marks = self._marks
+        return 0 < at < len(marks) and marks[at] == self._key and marks[at + 1] is self._start
 
 
 def is_last(response: Any) -> bool:

@@ -22,7 +22,7 @@ from stagelens.collector.points import Window
 from stagelens.collector.replies import JSON, PROTOBUF
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
-from stagelens.collector.triton import Pieces
+from stagelens.collector.triton_pieces import Pieces
 from stagelens.core import names
 from stagelens.core.errors import WireError
 

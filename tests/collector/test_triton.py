@@ -16,8 +16,9 @@ from stagelens.collector import json_wire, protobuf_wire
 from stagelens.collector.points import Window
 from stagelens.collector.store import Selection
 from stagelens.collector.tally import Reason
-from stagelens.collector.triton import KEPT_A_MODEL, Pieces, TritonReader
-from stagelens.collector.wire import TRITON_SCOPE, ResourceSpans
+from stagelens.collector.triton import KEPT_A_MODEL, MAX_MODELS_AN_EXPORT, TritonReader
+from stagelens.collector.triton_pieces import Pieces
+from stagelens.collector.wire import TRITON_SCOPE, Event, ResourceSpans, Span
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
@@ -175,7 +176,7 @@ def test_pieces_are_forgotten_in_time() -> None:
     pieces.add([compute, model])
     now[0] = Pieces.MAX_AGE_SECONDS + 1
 
-    assert pieces.add([root]) == [root]
+    assert pieces.add([root]) == {root.trace_id: []}
 
 
 def test_the_slowest_of_an_export_are_kept() -> None:
@@ -190,6 +191,112 @@ def test_the_slowest_of_an_export_are_kept() -> None:
 
     assert histograms(reader, names.REQUEST_DURATION)["forward"].count == 39
     assert [int(trace.trace_id, 16) for trace in reader.traces] == list(range(39, 39 - KEPT_A_MODEL, -1))
+
+
+SECOND = 1_000_000_000
+
+
+def built(trace_id: str = f"{1:032x}", model: str = "plain", **events: list[tuple[str, int]]) -> list[Span]:
+    """A request of a second, from its innermost span outwards; *events* are those of `root`, `inner` and `compute`."""
+    made = [
+        ("compute", f"{3:016x}", f"{2:016x}", {}),
+        ("inner", f"{2:016x}", f"{1:016x}", {"triton.model_name": model}),
+        ("root", f"{1:016x}", "", {}),
+    ]
+    return [
+        Span(
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=parent_id,
+            name="InferRequest" if kind == "root" else kind,
+            start_ns=SECOND,
+            end_ns=2 * SECOND,
+            error=False,
+            attributes=dict(attributes),
+            events=[Event(name, at) for name, at in events.get(kind, ())],
+        )
+        for kind, span_id, parent_id, attributes in made
+    ]
+
+
+def sent(spans: list[Span], pieces: Pieces | None = None) -> TritonReader:
+    """Read *spans* as one export."""
+    return read([ResourceSpans({}, {TRITON_SCOPE: spans}, 0)], pieces)
+
+
+def test_models_in_models_without_end_are_refused() -> None:
+    """A chain of ten thousand, and one that comes back to where it began, each with a reason."""
+    *_, root = built()
+    chain = [
+        Span(root.trace_id, f"{at:016x}", f"{at - 1:016x}", "m", 0, 1, False, {"triton.model_name": "m"})
+        for at in range(2, 10_002)
+    ]
+    back = Span(root.trace_id, root.span_id, chain[0].span_id, "m", 0, 1, False, {"triton.model_name": "m"})
+
+    assert sent([*chain, root]).tally.rejected == {Reason.SIZE: 1}
+    assert sent([chain[0], back, root]).tally.rejected == {Reason.SIZE: 1}
+
+
+def test_a_request_that_comes_twice_in_an_export_is_one() -> None:
+    """Some collector in between has put two batches together."""
+    reader = sent(built() * 2)
+
+    assert histograms(reader, names.REQUEST_DURATION)["overhead"].count == 1
+
+
+@pytest.mark.parametrize(
+    ("trace_id", "span_id"), [("", "1" * 16), ("0" * 32, "1" * 16), ("a" * 10_000, "1" * 16), ("1" * 32, "")]
+)
+def test_spans_without_proper_ids_are_refused(trace_id: str, span_id: str) -> None:
+    """They would be stored and linked to as they are."""
+    *below, root = built(trace_id)
+    root.span_id = span_id
+    reader = sent([*below, root])
+
+    assert reader.traces == reader.points == []
+    assert reader.tally.rejected[Reason.IDS] >= 1
+
+
+def test_what_lies_outside_a_request_is_not_in_its_trace() -> None:
+    """Times of a broken clock, as large as the wire allows, are neither shown nor counted."""
+    last = 2**64 - 1
+    steps = [("COMPUTE_START", SECOND + 10), ("COMPUTE_INPUT_END", last - 1), ("COMPUTE_OUTPUT_START", last)]
+    reader = sent(
+        built(
+            root=[("GRPC_SEND_START", last - 1), ("GRPC_SEND_START", last)], inner=[("QUEUE_START", 0)], compute=steps
+        )
+    )
+    (trace,) = reader.traces
+
+    assert [(span["stage"], span["start_ns"], span["duration_ns"]) for span in trace.spans] == [
+        ("queue", 0, 10),
+        ("h2d", 10, SECOND - 10),
+    ]
+    assert histograms(reader, names.FIRST_TOKEN) == {}
+
+
+def test_a_flood_of_models_is_bounded() -> None:
+    """Each would be a series with traces of its own."""
+    reader = sent([span for number in range(1, 700) for span in built(f"{number:032x}", f"model {number}")])
+
+    assert len({point.series for point in reader.points}) == MAX_MODELS_AN_EXPORT
+    assert reader.tally.rejected == {Reason.SIZE: 699 - MAX_MODELS_AN_EXPORT}
+
+
+def test_pieces_hold_little_of_what_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither large spans, nor many, nor requests, however often they come."""
+    monkeypatch.setattr(Pieces, "MAX_SPANS", 100)
+    pieces = Pieces()
+    *_, model, root = built(model="m" * 10_000)
+    model.attributes |= {f"more {number}": "x" * 1000 for number in range(1000)}
+    model.events = [Event(f"event {number}", number) for number in range(1000)]
+    sent([model] * 3, pieces)
+    held = pieces.add([root])[root.trace_id]
+    for number in range(2, 1000):
+        sent(built(f"{number:032x}"), pieces)
+
+    assert [(len(piece.model or ""), piece.times) for piece in held] == [(200, {})]
+    assert pieces.add([root])[root.trace_id] == []
 
 
 damage = st.sampled_from(["parentSpanId", "spanId", "startTimeUnixNano", "endTimeUnixNano", "name", "events"])

@@ -24,7 +24,7 @@ from stagelens.dashboard.pages.measures import measure
 from stagelens.dashboard.pages.page import panel
 from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
-from stagelens.dashboard.pages.trace import Setting
+from stagelens.dashboard.pages.trace import Setting, note
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.shell import stale_banner
@@ -387,3 +387,17 @@ def test_a_link_to_a_request_opens_it(source: Source) -> None:
 
     assert "Timeline" in text
     assert "This trace was not kept" in other
+
+
+def test_a_note_says_what_a_span_met_and_not_what_makes_no_sense() -> None:
+    """A pause, the model, the batch and how it was timed; a stored attribute of another type breaks nothing."""
+    attributes = {
+        "stagelens.stall.gc": 3_000_000,
+        "stagelens.stall.other": "much",
+        "inference.model.name": "resnet50",
+        "inference.batch.size": 8,
+        "stagelens.timing": "gpu",
+    }
+
+    assert note({"attributes": attributes}) == f"GC pause {duration(0.003)} · resnet50 · batch 8 · timed by gpu"
+    assert note({}) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -117,3 +118,14 @@ def test_no_environment_stops_the_host(environment: dict[str, str]) -> None:
 def test_a_service_without_a_name_is_called_after_its_script(path: str, name: str) -> None:
     """The command as a person knows it."""
     assert script_name([path]) == name
+
+
+def test_a_name_that_is_no_utf8_is_one_that_the_collector_takes() -> None:
+    """As a shell in another locale writes it; with half a character in it every export would be refused."""
+    environment = {
+        "OTEL_SERVICE_NAME": os.fsdecode(b"caf\xe9"),
+        "OTEL_RESOURCE_ATTRIBUTES": f"team={os.fsdecode(bytes([255]))}",
+    }
+    resource = AgentConfig.from_env(environment).resource
+
+    assert resource == {"service.name": "caf\ufffd", "team": "\ufffd"}

@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagelens.collector.json_wire import read_metrics, read_spans
+from stagelens.collector.points import PointReader, Window
+from stagelens.collector.spans import TraceReader
 from stagelens.core import names
 from stagelens.core.counts import microseconds
 from stagelens.core.histogram import Histogram, bucket_index
@@ -245,6 +248,7 @@ def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -
         "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         TRACEPARENT.upper(),
         TRACEPARENT + "x",
+        TRACEPARENT + "-more",
     ],
 )
 def test_an_invalid_traceparent_is_ignored(header: str) -> None:
@@ -359,3 +363,65 @@ def test_chunks_hold_everything_in_order(items: list[int], size: int) -> None:
 
     assert [item for part in parts for item in part] == items
     assert all(0 < len(part) <= size for part in parts)
+
+
+class Hostile(str):
+    """What a user may put where a name belongs: nothing about it works."""
+
+    __slots__ = ()
+
+    def _fail(self, *_: object) -> Any:
+        raise RuntimeError
+
+    __str__ = __repr__ = __hash__ = __eq__ = __bool__ = __int__ = _fail
+
+
+STRANGE = (
+    Hostile("x"),
+    object(),
+    "x" * 10**6,
+    "\ud800",
+    b"x",
+    -1,
+    10**30,
+    10**400,
+    float("nan"),
+    float("inf"),
+    [1],
+    None,
+)
+KEYS = (
+    "@model",
+    "@model_version",
+    "@device",
+    "@provider",
+    "@method",
+    "@batch",
+    "@traceparent",
+    "@force",
+    "@first_token",
+    "@tokens_in",
+    "@tokens_out",
+    "@per_token",
+    "@gap",
+    "@failed",
+    "@unheard_of",
+)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("second", [0, 3, *STRANGE[:1], 10**400])
+def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any) -> None:
+    """It is counted, kept and written, and the collector takes every bit of it."""
+    for value in STRANGE:
+        ((dimensions, delta),) = folded(record(("forward", 0, MS), (key, value, second))).items()
+        ((request, because),) = delta.sampler.kept()
+        trace = trace_of(Kept(request, because, dimensions, delta.own_stages))
+        encoder = Encoder({}, lambda: None)
+        points, spans = PointReader(Window(0, 2**40)), TraceReader(Window(0, 2**40))
+        points.read(read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {}))))
+        spans.read(read_spans(gzip.decompress(encoder.traces([trace], 0))))
+
+        assert delta.counts.requests == 1
+        assert len(spans.traces) == 1
+        assert (points.tally.messages, spans.tally.messages) == ([], [])

@@ -223,6 +223,20 @@ def test_a_stage_that_follows_itself_for_ever_keeps_its_time() -> None:
     assert facts["@model"] == "vad"
 
 
+def test_what_adds_up_is_never_shortened() -> None:
+    """A call that failed again, and as many tokens again, are no repetition."""
+    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    for _ in range(recorder.MAX_MARKS // 9):
+        marks.extend(("@model", "gpt", 0, "@device", "cpu", 0, "@tokens_in", 5, 0))
+    marks.extend(("@failed", "triton:timeout", 7) * 2)
+    facts, _ = read(marks[:])
+
+    assert recorder.has_room(marks)
+    assert read(marks).facts == facts
+    assert facts["@tokens_in"] == 5 * (recorder.MAX_MARKS // 9)
+    assert len(facts["@failed"]) == 2
+
+
 def test_a_list_that_cannot_be_shortened_stays_as_it_is() -> None:
     """Stages that take turns would lose their places; trying costs once."""
     marks: recorder.Marks = [recorder.OPEN, 0, 0]

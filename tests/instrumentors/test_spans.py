@@ -91,6 +91,37 @@ def test_garbage_collections_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         gc.callbacks[:] = gc.callbacks[:callbacks]
 
     assert added == 1
-    assert 0 < watched.overlaps(started, ended)["gc"] <= ended - started
-    assert watched.overlaps(ended, ended + 10**9) == {}
+    assert 0 < stalls.overlaps(watched.during(started, ended), started, ended)["gc"] <= ended - started
+    assert watched.during(ended, ended + 10**9) == []
     assert len(watched) == stalls.MAX_STALLS
+
+
+def test_a_request_with_thousands_of_stages_reads_the_stalls_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trace shows few of them: to look at every stall for each stage took a second of the interpreter's lock."""
+    asked: list[tuple[int, int]] = []
+
+    def during(start: int, end: int) -> list[Stall]:
+        asked.append((start, end))
+        return [Stall("gc", 0, end)]
+
+    monkeypatch.setattr(stalls.stalls, "during", during)
+    marks = [recorder.CLOSED, 0, 0]
+    for at in range(4000):
+        marks += ["forward", at * 10, at * 10 + 9]
+    root, *below = spans((marks, 0, 40_000, "/predict", "", 200, "server"))
+
+    assert len(asked) <= 2
+    assert {span.attributes["stagelens.stall.gc"] for span in below} == {9}
+    assert {span.parent_id for span in below} == {root.span_id}
+    assert len({span.span_id for span in below}) == len(below)
+
+
+def test_a_request_inside_that_came_with_a_trace_of_its_own_moves_nothing(finished: Finished) -> None:
+    """The outer request stays in the trace it came with; a span of another trace is not its parent."""
+    outer, inner = (f"00-{number:032x}-{number:016x}-01" for number in (1, 2))
+    with stagelens.request("outer", traceparent=outer), stagelens.request("inner", traceparent=inner):
+        pass
+    late = [recorder.CLOSED, 0, 0, "@trace", (f"{3:032x}", f"{3:016x}"), 0, "@traceparent", inner, 0]
+
+    assert [span.parent_id for span in spans(finished[0])][:1] == [f"{1:016x}"]
+    assert spans((late, 0, 9, "/predict", "", 200, "server"))[0].parent_id == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from opentelemetry import trace as api
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, TraceIdRatioBased
 
 import stagelens
 from stagelens.instrumentors import recorder, trace_context, user_spans
@@ -176,6 +177,50 @@ def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, monkeypatch:
     assert exporter.get_finished_spans() == ()
 
 
+def kept(spans: int = 1) -> Trace:
+    """A kept request of so many spans in no trace of the user's."""
+    marks = [recorder.CLOSED, 0, 0]
+    for at in range(spans - 1):
+        marks += ["forward", at, at + 1]
+    return trace((marks, 0, 9999, "/predict", "", 200, "server"))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "wanted"), [(ALWAYS_OFF, 0), (ALWAYS_ON, 200), (ParentBased(TraceIdRatioBased(0.1)), 20)]
+)
+def test_their_sampler_is_asked_about_traces_that_are_ours_alone(
+    sampler: Any, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends one trace in ten to a backend that is paid by the span does not get all of ours."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(sampler=sampler)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    for number in range(200):
+        traced = kept()._replace(trace_id=f"{1:016x}{number * 2**64 // 200 + 2**56:016x}")
+        user_spans.emit([traced], 0)
+    provider.shutdown()
+
+    assert len(exporter.get_finished_spans()) == wanted
+
+
+def test_their_own_spans_keep_room_in_their_queue(
+    exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit into an export stays out, whole traces of it."""
+    room = user_spans.emit([kept(100)] * 5, 0)
+    room = user_spans.emit([kept(100)] * 50, 0, room)
+
+    assert len(exported.get_finished_spans()) == user_spans.MAX_SPANS // 100 * 100
+    assert user_spans.emit([kept()], 0, room) == 0
+
+    exported.clear()
+    monkeypatch.setattr(user_spans, "MAX_SECONDS", 0)
+    user_spans.emit([kept(5)], 0)
+
+    assert exported.get_finished_spans() == ()
+
+
 def test_without_a_provider_of_theirs_nothing_is_emitted(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +249,16 @@ def test_a_span_that_cannot_be_read_costs_nothing(
     assert [span.name for span in exported.get_finished_spans()] == ["theirs"]
     assert len(finished) == 1
     assert reported == {"finding the span of a request"}
+
+
+@pytest.mark.usefixtures("instrumented", "exported")
+def test_a_span_that_begins_after_the_request_is_not_around_it(finished: Finished) -> None:
+    """A background task goes on in the context of the request it was made in."""
+    with stagelens.request("job"):
+        task = contextvars.copy_context()
+    task.run(api.get_tracer("theirs").start_span, "later")
+
+    assert "@parent" not in finished.facts()
 
 
 def test_the_patch_goes_away_again() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stagelens
+from stagelens.instrumentors import agent as agent_module
 from stagelens.instrumentors import exporter, recorder
 from stagelens.instrumentors.agent import Agent, Schedule
 from stagelens.instrumentors.config import AgentConfig
@@ -137,3 +138,22 @@ def test_an_export_is_due_on_multiples_of_the_interval_and_when_the_clock_was_se
     assert schedule.left_seconds(1003.0) == 7
     assert schedule.due(500.0)
     assert schedule.left_seconds(500.0) == 10
+
+
+def test_a_trace_that_cannot_be_written_costs_no_other(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those of its export nor the numbers, and a flush at exit still delivers."""
+    written = agent_module.trace_of
+
+    def trace_of(kept: Any) -> Any:
+        if kept.record[3] == "broken":
+            raise RuntimeError
+        return written(kept)
+
+    monkeypatch.setattr(agent_module, "trace_of", trace_of)
+    agent = agent_for(sink)
+    serve(1, "broken")
+    serve(1, "sound")
+
+    assert agent.flush(10)
+    assert len(sink.metrics()[0].points("inference.request.duration")) == 2
+    assert [post.path for post in sink.posts if "traces" in post.path] == ["/v1/traces"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import pickle
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp.streams
@@ -21,7 +23,7 @@ import aiohttp.web_request
 import aiohttp.web_response
 import pytest
 from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from opentelemetry import trace
 from opentelemetry.instrumentation.aiohttp_server import AioHttpServerInstrumentor as TheirInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
@@ -30,6 +32,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import aiohttp_exchange
 from stagelens.instrumentors.libraries import aiohttp_server as module
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 
@@ -292,6 +295,24 @@ def test_a_client_that_leaves_finishes_its_request_once(
     assert [record[3:6] for record in finished] == [("/", "CancelledError" if cancels else "", 200)]
 
 
+def test_a_request_that_never_ends_is_closed_in_any_context(finished: Finished) -> None:
+    """The coroutine of a task that was given up is closed by the garbage collector, in whatever context that runs."""
+
+    async def turn(_connection: Any, request: Any, _start_time: float, handler: Any) -> Any:
+        return await handler(request)
+
+    async def forever(_: Any) -> Any:
+        await asyncio.sleep(0)
+
+    connection = SimpleNamespace(_request_handler=forever)
+    handle_request = module._handle_request(turn)  # pyright: ignore[reportPrivateUsage] - a connection cannot be abandoned at will
+    coroutine = handle_request(connection, make_mocked_request("GET", "/"), 0.0, forever)
+    contextvars.copy_context().run(coroutine.send, None)
+    coroutine.close()
+
+    assert len(finished) == 1
+
+
 def test_a_file_is_sent_as_before(finished: Finished, tmp_path: Path) -> None:
     """Sending it is network, and its name is not looked at."""
     (tmp_path / "secret.txt").write_bytes(b"content")
@@ -423,7 +444,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
         return response
 
     owner, _, name = internal.rpartition(".")
-    monkeypatch.setattr(getattr(module, owner) if owner else module, name, broken)
+    monkeypatch.setattr(getattr(module, owner) if owner else aiohttp_exchange, name, broken)
     answers = [ask(application(("GET", "/", stream)), "GET", "/") for _ in range(3)]
 
     assert answers == [(200, b"fine")] * 3

@@ -63,11 +63,6 @@ async def later() -> None:
     """Work on a loop."""
 
 
-def square(value: int) -> int:
-    """Say it to a process, which can only be sent what it can import."""
-    return value * value
-
-
 def routes(finished: Finished) -> dict[str, list[str]]:
     """Return the stages of each request by its name."""
     return {route: [key for key in marks[3::3] if key[0] != "@"] for marks, _, _, route, *_ in finished}
@@ -370,8 +365,9 @@ def test_a_thread_pool_of_multiprocessing_hands_its_jobs_over(finished: Finished
 def test_a_pool_of_processes_is_left_alone(finished: Finished) -> None:
     """What it sends to its processes must be what it was given."""
     with request("processes"), multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.map(square, [2, 3]) == [4, 9]
-        assert pool.apply(square, (4,)) == 16
+        # A process can only be sent what it can import.
+        assert pool.map(abs, [-2, 3]) == [2, 3]
+        assert pool.apply(abs, (-4,)) == 4
         pool.close()
         pool.join()
 
@@ -463,6 +459,28 @@ def test_jobs_and_threads_leave_no_work_for_the_garbage_collector(finished: Fini
         gc.enable()
 
     assert len(finished) == 1
+
+
+def test_a_future_that_is_kept_does_not_keep_its_request(finished: Finished) -> None:
+    """A cache of futures must not hold what thousands of requests wrote down."""
+
+    class Late:
+        """Something that goes with the request."""
+
+    with request("caches"), ThreadPoolExecutor(1) as pool:
+        marks = recorder.current.get()
+        late = Late()
+        assert marks is not None
+        marks.extend(("@late", late, 0))
+        gone = weakref.ref(late)
+        future = pool.submit(work)
+        future.add_done_callback(lambda _: work())
+    del marks, late
+    finished.clear()
+    gc.collect()
+
+    assert future.result() == 0
+    assert gone() is None
 
 
 def test_a_failure_of_ours_is_logged_once_and_threads_and_jobs_run(
@@ -600,6 +618,25 @@ print(marks[3::3])
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert answer.stdout == "['queue']\n"
+
+
+@pytest.mark.parametrize("order", ["PATCH; INSTRUMENT", "INSTRUMENT; PATCH"])
+def test_threads_under_gevent_belong_to_the_request(order: str) -> None:
+    """Whether it has put its own class in the place of the original before us or after."""
+    instrument = "from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor as I; I().instrument()"
+    script = f"""
+from gevent import monkey
+{order.replace("INSTRUMENT", instrument).replace("PATCH", "monkey.patch_all()")}
+import threading
+from stagelens.instrumentors import recorder
+marks, token = recorder.begin()
+thread = threading.Thread(target=lambda: print(recorder.current.get() is marks))
+thread.start()
+thread.join()
+"""
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert answer.stdout == "True\n"
 
 
 def test_instrumenting_loads_no_pool() -> None:

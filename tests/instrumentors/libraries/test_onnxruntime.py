@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import inspect
 import logging
@@ -12,7 +13,7 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import magika
 import numpy as np
@@ -25,6 +26,7 @@ from stagelens.instrumentors import recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import onnx_session
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
+from stagelens.instrumentors.manual import request
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -204,6 +206,21 @@ def test_on_an_accelerator_the_first_run_of_every_shape_is_load(
     assert in_a_request.facts() == {**FACTS, "@device": "cuda", "@batch": 2}
 
 
+def test_an_input_with_a_shape_of_its_own_is_run(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested lists may have any attribute: a shape need not be a tuple."""
+
+    class Rows(list[Any]):
+        shape: ClassVar = [1, 2]
+
+    monkeypatch.setitem(onnx_session.DEVICES, "CPU", "cuda")
+    session = load()
+    feed = {name: Rows(value.tolist()) for name, value in feed_of(session, 1).items()}
+    session.run(None, feed)
+    session.run(None, feed)
+
+    assert in_a_request.stages() == ["load", "forward"]
+
+
 def test_a_session_of_ever_new_shapes_is_not_always_cold(
     in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,6 +380,16 @@ def test_outside_a_request_nothing_is_recorded(finished: Finished, warm: Any, fe
 
     assert recorder.current.get() is None
     assert list(finished) == []
+
+
+def test_a_run_after_the_request_is_none_of_its(finished: Finished, warm: Any, feed: dict[str, Any]) -> None:
+    """A background task goes on in the context of the request it was made in."""
+    with request("answers"):
+        task = contextvars.copy_context()
+    task.run(warm.run, None, feed)
+
+    assert finished.stages() == []
+    assert "@model" not in finished.facts()
 
 
 def test_our_failure_is_logged_once_and_the_result_comes_through(

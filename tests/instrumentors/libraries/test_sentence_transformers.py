@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import logging
 import os
@@ -28,6 +29,7 @@ from stagelens.instrumentors.libraries import sentence_transformers as module
 from stagelens.instrumentors.libraries.sentence_transformers import SentenceTransformersInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
+from stagelens.instrumentors.manual import request
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
@@ -177,6 +179,15 @@ def test_outside_a_request_nothing_is_recorded(embedder: SentenceTransformer, fi
     embedder.encode("word1")
 
     assert list(finished) == []
+
+
+def test_what_is_called_after_the_request_is_none_of_its(embedder: SentenceTransformer, finished: Finished) -> None:
+    """A background task goes on in the context of the request it was made in."""
+    with request("answers"):
+        task = contextvars.copy_context()
+    task.run(embedder.encode, "word1")
+
+    assert {"@model", "@batch"}.isdisjoint(finished.facts())
 
 
 def test_requests_at_once_do_not_mix(embedder: SentenceTransformer, finished: Finished) -> None:

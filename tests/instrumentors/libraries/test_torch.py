@@ -28,6 +28,7 @@ from stagelens.instrumentors import recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import torch_models
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
+from stagelens.instrumentors.manual import request
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -154,6 +155,17 @@ def test_outside_a_request_nothing_is_recorded(finished: Finished, net: Net) -> 
     net(X)
 
     assert list(finished) == []
+
+
+def test_a_model_that_is_called_after_the_request_is_none_of_its(finished: Finished, net: Net) -> None:
+    """A background task goes on in the context of the request it was made in."""
+    with request("answers"):
+        net(X)
+        task = contextvars.copy_context()
+    task.run(warm(nn.Linear(4, 4)), X)
+
+    assert finished.stages() == ["forward"]
+    assert finished.facts()["@model"] == "Net"
 
 
 def test_an_exception_is_the_models_own(in_a_request: Finished, net: Net) -> None:

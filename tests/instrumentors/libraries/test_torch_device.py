@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextvars
 import copy
 import functools
+import inspect
 import pickle
 import threading
 from collections.abc import Generator
 from typing import Any, Self
+from unittest import mock
 
 import pytest
 import torch
@@ -601,13 +603,78 @@ def test_methods_look_as_before(instrumented: TorchInstrumentor) -> None:
     ours: Any = torch.Tensor.to
     bound: Any = torch.ones(3).to
 
-    assert (ours.__name__, ours.__doc__) == ("to", ours.original.__doc__)
+    assert (ours.__name__, ours.__doc__, repr(ours)) == ("to", ours.original.__doc__, repr(ours.original))
+    assert (bound.__name__, inspect.isroutine(ours)) == ("to", True)
     assert pickle.loads(pickle.dumps(ours)) == ours  # noqa: S301 - our own bytes
+    assert pickle.loads(pickle.dumps(torch.ones(2).tolist))() == [1.0, 1.0]  # noqa: S301 - our own bytes
     assert copy.deepcopy(ours) == ours
     assert bound(torch.float64).dtype is torch.float64
     assert functools.partial(ours, torch.ones(3))(torch.float64).dtype is torch.float64
     with pytest.raises(TypeError):
         ours(3, "cpu")
+    with pytest.raises(TypeError, match="needs an argument"):
+        ours()
+
+
+def test_an_attribute_of_a_tensor_comes_before_its_method(instrumented: TorchInstrumentor) -> None:
+    """As with a method in C, it can be set, used and deleted again."""
+    assert instrumented
+    x: Any = torch.ones(3)
+    x.item = 3
+
+    assert x.item == 3
+    with mock.patch.object(x, "cpu", return_value=5):
+        assert x.cpu() == 5
+    assert x.cpu() is x
+
+
+def test_the_source_of_a_copy_may_be_named(host: Host, x: torch.Tensor) -> None:
+    """By the name that torch has for it; a call without one is refused by torch."""
+    target: Any = torch.zeros(3)
+    request = Request(host)
+    target.copy_(other=x)
+    with pytest.raises(TypeError, match="copy_"):
+        target.copy_()
+    request.close()
+
+    assert target.tolist() == [1.0, 1.0, 1.0]
+    assert "d2h@gpu" in request.fold()
+
+
+class Strict(torch.Tensor):
+    """A subclass that refuses what it does not know, such as being asked where it is."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ == "__get__":
+            raise NotImplementedError
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Elsewhere:
+    """An input that is no tensor and not on the host."""
+
+    is_cpu = False
+
+
+def test_who_does_not_say_where_it_is_is_passed_on(host: Host, source: Source, reported: set[str]) -> None:
+    """Neither a tensor nor the input of a model has to tell its device."""
+
+    class Count(nn.Module):
+        def forward(self, _: Any) -> int:
+            return 7
+
+    tensor: Any = torch.ones(3).as_subclass(Strict)
+    assert source
+    request = Request(host)
+
+    assert isinstance(tensor.to(torch.float64), Strict)
+    assert tensor.copy_(torch.zeros(3)) is tensor
+    assert isinstance(tensor.cpu(), Strict)
+    assert Count()(Elsewhere()) == 7
+    request.close()
+    assert set(request.fold()) == {"forward"}
+    assert reported == set()
 
 
 def test_what_others_have_replaced_is_left_alone(
@@ -627,6 +694,17 @@ def test_what_others_have_replaced_is_left_alone(
     assert present is theirs
     assert vars(torch.Tensor)["to"] is theirs
     instrumented.instrument()
+
+
+def test_a_copy_after_the_request_leaves_no_event(host: Host, x: torch.Tensor, source: Source) -> None:
+    """A background task goes on in the context of the request it was made in, which is told no more."""
+    request = Request(host)
+    task = contextvars.copy_context()
+    request.close()
+    task.run(x.cpu)
+
+    assert request.late() == []
+    assert source.made == 0
 
 
 def test_a_loop_of_copies_stays_bounded(host: Host, x: torch.Tensor, source: Source) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import inspect
 import logging
@@ -37,6 +38,7 @@ from stagelens.instrumentors import recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import pipelines, pretrained
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
+from stagelens.instrumentors.manual import request
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
@@ -307,6 +309,15 @@ def test_setting_up_a_pipeline_is_load(saved: Path, in_a_request: Finished) -> N
 def test_a_model_is_named_by_its_repository(path: str, name: str) -> None:
     """Never by a folder that is a person's."""
     assert pretrained.repository_name(path) == name
+
+
+def test_what_is_called_after_the_request_is_none_of_its(classify: Any, finished: Finished) -> None:
+    """A background task goes on in the context of the request it was made in."""
+    with request("answers"):
+        task = contextvars.copy_context()
+    task.run(classify, ["word1"])
+
+    assert {"@model", "@batch"}.isdisjoint(finished.facts())
 
 
 def test_requests_at_once_do_not_mix(lengths: Lengths, finished: Finished) -> None:

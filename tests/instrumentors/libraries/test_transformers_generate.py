@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import logging
 import sys
@@ -20,6 +21,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import generation
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
+from stagelens.instrumentors.manual import request
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -290,6 +292,15 @@ def test_outside_a_request_nothing_is_recorded(finished: Finished) -> None:
     run(llama(), "greedy")
 
     assert list(finished) == []
+
+
+def test_what_is_called_after_the_request_is_none_of_its(finished: Finished) -> None:
+    """A background task goes on in the context of the request it was made in."""
+    with request("answers"):
+        task = contextvars.copy_context()
+    task.run(run, llama(), "greedy")
+
+    assert {"@model", "@batch", "@first_token", "@tokens_out"}.isdisjoint(finished.facts())
 
 
 def test_requests_at_once_do_not_mix(finished: Finished) -> None:

@@ -154,6 +154,20 @@ def test_an_error_names_the_request_of_the_user(module: Any, upstream: Upstream)
     assert connecting.value.request is request
 
 
+@pytest.mark.usefixtures("in_a_request")
+def test_a_body_that_the_transport_has_read_is_read_in_the_users_request(module: Any) -> None:
+    """A transport may read what comes from a generator, and the user looks at it afterwards."""
+
+    def answer(request: Any) -> Any:
+        return module.Response(200, content=request.read())
+
+    with module.Client(transport=module.MockTransport(answer)) as client:
+        request = client.build_request("POST", "http://upstream/", content=iter([b"one", b"two"]))
+        response = client.send(request)
+
+    assert request.content == response.request.content == response.content == b"onetwo"
+
+
 def _refuse(module: Any) -> Any:
     def handler(_: Any) -> Any:
         message = "refused"

@@ -428,6 +428,22 @@ def test_of_bodies_read_side_by_side_nothing_is_lost(at: Callable[[int], None]) 
     assert marks[3:] == [outgoing.BODY, 90, 100, outgoing.BODY, 0, 110]
 
 
+class Shortened(list[Any]):
+    """A list that another thread shortens right after its length was asked for."""
+
+    def __len__(self) -> int:
+        """Say what was true a moment ago."""
+        return super().__len__() + 300
+
+
+def test_a_list_that_is_shortened_meanwhile_raises_nothing() -> None:
+    """Whoever reads the body gets it."""
+    marks = Shortened([recorder.OPEN, 0, 0])
+    outgoing.read(marks, 1)
+
+    assert marks[3:5] == [outgoing.BODY, 1]
+
+
 def test_a_full_list_takes_no_more() -> None:
     """A loop of calls inside one request must not grow its record for ever."""
     marks: list[Any] = ["forward", 0, 0] * (recorder.MAX_MARKS // 3)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.libraries import triton_endpoint, triton_statistics
 from stagelens.instrumentors.libraries.triton_endpoint import Server, Totals
-from stagelens.instrumentors.libraries.triton_statistics import Averaged, Known, spread
+from stagelens.instrumentors.libraries.triton_statistics import Averaged, Known, Window, spread
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     return planted
 
 
+def ready(call: Averaged) -> bool:
+    """Ask as the background does: once when the request has ended, and again when all that ended with it were asked."""
+    call.ready()
+    return call.ready()
+
+
 def spent(marks: list[Any]) -> dict[str, int]:
     """Return how long each stage of *marks* took."""
     return {marks[at]: marks[at + 2] - marks[at + 1] for at in range(0, len(marks), 3)}
@@ -78,7 +84,7 @@ def test_the_first_call_has_no_reading_before_it(planted: Planted) -> None:
     """It stays on the wire at once, instead of holding its request."""
     first = planted.serve(1, 1, 900, 0, 900, 0)
 
-    assert first.ready()
+    assert ready(first)
     assert first.marks() == []
 
 
@@ -88,7 +94,7 @@ def test_a_call_between_two_readings_has_their_average(planted: Planted) -> None
     planted.now += SECOND
     call = planted.serve(1, 4, 4 * 600, 4 * 20, 4 * 500, 4 * 30)
 
-    assert call.ready()
+    assert ready(call)
     assert spent(call.marks()) == {
         "queue@averaged": 50,
         "h2d@averaged": 20,
@@ -102,14 +108,14 @@ def test_a_call_waits_for_the_reading_after_it(planted: Planted) -> None:
     planted.serve(0.1, 1, 9, 0, 9, 0).ready()
     call = planted.serve(0.1, 0, 0, 0, 0, 0)
 
-    assert not call.ready()
+    assert not ready(call)
     planted.now += SECOND
-    assert not call.ready()
+    assert not ready(call)
     planted.now += SECOND
     planted.totals = Totals(2, 12, 0, 12, 0)
-    assert not call.ready() or planted.asked == 3
+    assert not ready(call) or planted.asked == 3
     planted.now += SECOND
-    assert call.ready()
+    assert ready(call)
     assert spent(call.marks()) == {"forward@averaged": 3}
 
 
@@ -128,7 +134,7 @@ def test_a_call_that_waited_in_vain_has_the_average_before_it(planted: Planted) 
     planted.serve(0.1, 1, 7, 0, 7, 0).ready()
     call = planted.serve(0.1, 1, 5, 0, 5, 0)
 
-    assert not call.ready()
+    assert not ready(call)
     assert spent(call.marks()) == {"forward@averaged": 7}
 
 
@@ -139,8 +145,37 @@ def test_a_server_started_anew_counts_from_the_beginning(planted: Planted) -> No
     planted.totals = Totals(0, 0, 0, 0, 0)
     call = planted.serve(0.1, 1, 5, 0, 5, 0)
 
-    assert call.ready()
+    assert ready(call)
     assert call.marks() == []
+
+
+def test_a_server_started_anew_may_have_served_more_than_before(planted: Planted) -> None:
+    """Within a second it counts more calls than it had, but less time: that is no average of anything."""
+    planted.serve(0.1, 10, 10 * SECOND, 0, 9 * SECOND, 0).ready()
+    planted.now += SECOND
+    planted.totals = Totals(0, 0, 0, 0, 0)
+    late = planted.serve(0.1, 12, 12 * 900, 0, 12 * 800, 0)
+
+    assert ready(late)
+    assert late.marks() == []
+
+
+def test_a_slow_server_takes_a_tenth_of_the_time_at_most(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests wait to be counted while it is asked, and it may be asked about many models."""
+
+    def slowly(*_: object) -> Totals:
+        planted.asked += 1
+        planted.now += SECOND // 2
+        return planted.totals
+
+    monkeypatch.setattr(triton_statistics, "ask", slowly)
+    began = planted.now
+    while planted.now < began + 60 * SECOND:
+        for model in range(10):
+            Averaged(SERVER, str(model), "", planted.now, planted.now).ready()
+        planted.now += SECOND
+
+    assert 8 <= planted.asked <= 13
 
 
 def test_a_server_that_does_not_tell_is_asked_ever_more_rarely(
@@ -151,7 +186,7 @@ def test_a_server_that_does_not_tell_is_asked_ever_more_rarely(
     with caplog.at_level(logging.WARNING, "stagelens"):
         for _ in range(200):
             call = planted.serve(0.5, 1, 5, 0, 5, 0)
-            assert call.ready()
+            assert ready(call)
             assert call.marks() == []
     asked = planted.asked
     planted.error = None
@@ -163,7 +198,7 @@ def test_a_server_that_does_not_tell_is_asked_ever_more_rarely(
     assert asked <= 7
     (logged,) = caplog.records
     assert "planted:8000 does not tell its statistics (ConnectionRefusedError)" in logged.getMessage()
-    assert call.ready()
+    assert ready(call)
     assert spent(call.marks()) == {"forward@averaged": 5}
 
 
@@ -173,21 +208,23 @@ def test_so_many_models_are_read_and_no_more(planted: Planted) -> None:
     def call(number: int) -> Averaged:
         return Averaged(SERVER, f"m{number}", "", planted.now - 1, planted.now)
 
-    assert all(call(number).ready() for number in range(1000))
+    assert all(ready(call(number)) for number in range(1000))
     assert planted.asked == triton_statistics.MAX_MODELS
     assert call(999).marks() == []
     planted.now += triton_statistics.IDLE_NS + 1
-    assert call(999).ready()
+    assert ready(call(999))
     assert planted.asked == triton_statistics.MAX_MODELS + 1
 
 
 amounts = st.integers(0, 10**12)
 
 
-@given(count=st.integers(1, 10**6), parts=st.tuples(*[amounts] * 4), wall=st.integers(0, 10**12))
-def test_the_servers_stages_lie_inside_the_call(count: int, parts: tuple[int, int, int, int], wall: int) -> None:
+@given(count=st.integers(1, 10**6), parts=st.tuples(*[amounts] * 4), wall=st.integers(0, 10**12), mean=amounts)
+def test_the_servers_stages_lie_inside_the_call(
+    count: int, parts: tuple[int, int, int, int], wall: int, mean: int
+) -> None:
     """One after the other, whatever the server counted: an average may be longer than this call was."""
-    marks = spread(Totals(count, *parts), 1000, 1000 + wall)
+    marks = spread(Window(Totals(count, *parts), mean), 1000, 1000 + wall)
     edges = [edge for at in range(0, len(marks), 3) for edge in marks[at + 1 : at + 3]]
 
     assert [1000, *edges, 1000 + wall] == sorted([1000, *edges, 1000 + wall])
@@ -196,9 +233,20 @@ def test_the_servers_stages_lie_inside_the_call(count: int, parts: tuple[int, in
 
 def test_steps_side_by_side_share_the_time_they_took() -> None:
     """An ensemble's steps may compute longer together than the ensemble ran."""
-    marks = spread(Totals(calls=1, whole=100, h2d=20, forward=180, d2h=0), 0, 200)
+    marks = spread(Window(Totals(calls=1, whole=100, h2d=20, forward=180, d2h=0), 200), 0, 200)
 
     assert marks == ["h2d@averaged", 50, 60, "forward@averaged", 60, 150]
+
+
+@given(st.lists(st.integers(1_000, 10**9), min_size=1, max_size=50), st.floats(0, 1))
+def test_all_calls_together_have_what_the_server_says(walls: list[int], share: float) -> None:
+    """However different they were: cutting the average to the short ones would lose what the long ones had more."""
+    whole = int(sum(walls) * share)
+    window = Window(Totals(len(walls), whole, 0, whole, 0), sum(walls) / len(walls))
+    marks = [spread(window, 0, wall) for wall in walls]
+    told = sum(end - start for each in marks for start, end in zip(each[1::3], each[2::3], strict=True))
+
+    assert whole - 2 * len(walls) <= told <= whole + 1
 
 
 # The real server.
@@ -246,11 +294,14 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
     monkeypatch.setattr(triton_statistics, "READ_EVERY_NS", 0)
     baseline = drive(triton, model, inputs, 1, batch=batch)[0]
     before = own_statistics(triton, model)
-    assert baseline.ready()
+    assert ready(baseline)
     calls = drive(triton, model, inputs, 32, batch=batch)
     until(lambda: counts(triton, model, before["success"]["count"] + 31), "the server to have counted all")
     after = own_statistics(triton, model)
 
+    monkeypatch.setattr(triton_statistics, "READ_EVERY_NS", 60 * SECOND)
+    for call in calls:
+        call.ready()
     assert calls[0].ready()
     reported = [spent(call.marks()) for call in calls]
 
@@ -262,7 +313,6 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
     expected = {**{stage: server_ns(key) for stage, key in computed.items()}, "queue": queue}
     whole = server_ns("success")
     for stage, total in expected.items():
-        # Calls shorter than the average are scaled to their own length.
         assert sum(each.get(f"{stage}@averaged", 0) for each in reported) == pytest.approx(
             total, rel=0.2, abs=whole / 50
         )

@@ -244,6 +244,26 @@ def test_a_stream_of_a_request_that_has_marked_enough(client: Any, in_a_request:
     assert len(in_a_request.marks()) == before
 
 
+def test_a_stream_survives_that_its_request_makes_room(in_a_request: Recorded) -> None:
+    """A list that was full is shortened: the wait is found where it stands then, and the end raises nothing."""
+    marks = recorder.current.get()
+    assert marks is not None
+    # The Triton server is not needed for that.
+    call = triton_parts.Streamed(marks, object(), "model", "")
+    while len(marks) < recorder.MAX_MARKS:
+        marks.extend(("own", len(marks), len(marks)))
+    lasting = triton_parts.Growing(marks, "@gap", 1, 0)
+    assert recorder.has_room(marks)
+    shortened = len(marks)
+    lasting.grow_start(2)
+    call.end(TimeoutError())
+    waits = [mark for mark in in_a_request.marks() if mark[0] == "network"]
+
+    assert shortened < 1000
+    assert [wait[2] > wait[1] for wait in waits] == [True]
+    assert in_a_request.facts()["@failed"] == "triton:timeout"
+
+
 def test_what_cannot_be_noted_at_the_end_is_reported(
     client: Any, in_a_request: Recorded, inputs: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
