@@ -14,7 +14,7 @@ class Reading(NamedTuple):
     """A request's marks, sorted out.
 
     Args:
-        facts: By key; of several the one that counts (`recorder.FACTS` says which).
+        facts: By key; of several the one that counts (`recorder` says which).
         intervals: Stage, start, end; without what a stage was timed by. [nanoseconds by the recorder's clock]
     """
 

@@ -16,7 +16,23 @@ A request is one plain list, its *marks*, that travels in a context variable. Th
 
 - a stage that was not measured by this thread's clock says by what, after an "@": `"forward@gpu", t0, t1` (see `TIMINGS`).
   Any other word there names a part of the stage: `"dependency@body"` is what came after the headers.
-- a fact about the request: `"@model", "resnet50", 0` (see `FACTS`).
+- a fact about the request: `"@model", "resnet50", 0`. The two values that follow each key:
+
+      @model, @model_version, @device, @provider, @method  text, 0; of several with one key the last wins
+      @batch            how many items, 0; the last wins
+      @traceparent      the W3C header that came with it, 0; the first wins
+      @trace            trace id and id of the request's own span, 0: made for the first call that hands them on; the first wins
+      @parent           the span of the user's own that it was made in (`trace_context.Parent`), 0; the first wins
+      @force            1, 0: keep its trace
+      @child <name>     start, end of a request inside the request
+      @first_token      when, by `clock`, and the definition that was measured by; the earliest wins
+      @tokens_in, @tokens_out  how many, 0; they add up
+      @per_token        nanoseconds, over how many tokens after the first; they add up
+      @gap              nanoseconds between two parts of a stream, 0; the longest wins
+      @failed           what became of a call out of the request, such as "triton:timeout", and its nanoseconds; all count
+      @late             a `Late`, 0
+      @full             0, 0: the list takes no more
+
 - the first triple says whether the request still runs: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last place is for
   `libraries/executors.py`: the jobs of the request that run in thread pools.
 
@@ -61,8 +77,6 @@ from contextvars import ContextVar, Token
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from . import trace_context
-from .trace_context import is_forced as is_forced  # noqa: PLC0414
-from .trace_context import traceparent as traceparent  # noqa: PLC0414
 
 # Monotonic nanoseconds; the fold anchors them to the wall clock.
 clock: Final = time.perf_counter_ns
@@ -75,41 +89,7 @@ Record: TypeAlias = tuple[Marks, int, int, str, str, int, Kind]
 OPEN: Final = trace_context.OPEN
 CLOSED: Final = "@closed"
 FULL: Final = "@full"
-# What a request may say about itself, each with the two values that follow it:
-#   @model, @model_version, @device, @provider, @method: text, 0; of several with one key the last wins.
-#   @batch: how many items, 0; the last wins.
-#   @traceparent: the W3C header that came with it, 0.
-#   @trace: trace id and id of the request's own span, 0: made for the first call that hands them on; the first wins.
-#   @parent: the span of the user's own that the request was made in (`trace_context.Parent`), 0; the first wins.
-#   @force: 1, 0: keep its trace.
-#   @child <name>: start, end of a request inside the request.
-#   @first_token: when, by `clock`, and the definition that was measured by; the earliest wins.
-#   @tokens_in, @tokens_out: how many, 0; they add up.
-#   @per_token: nanoseconds, over how many tokens after the first; they add up.
-#   @gap: nanoseconds between two parts of a stream, 0; the longest wins.
-#   @failed: what became of a call out of the request, such as "triton:timeout", and how many nanoseconds it took; all count.
-#   @late: a `Late`, 0.
-FACTS: Final = (
-    "@model",
-    "@model_version",
-    "@device",
-    "@provider",
-    "@method",
-    "@batch",
-    "@traceparent",
-    "@trace",
-    "@parent",
-    "@force",
-    "@child",
-    "@first_token",
-    "@tokens_in",
-    "@tokens_out",
-    "@per_token",
-    "@gap",
-    "@failed",
-    "@late",
-)
-# Said again they say nothing new; of the others each counts.
+# Facts that, said again, say nothing new; of the others each counts.
 _LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch"})
 # How a stage was timed, if not by a clock around the call: from events on the device; only its launch, since the device
 # did not tell; as a server reports it for this very call; as a server's average over the calls of the moment.

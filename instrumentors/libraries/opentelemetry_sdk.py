@@ -1,7 +1,7 @@
 """OpenTelemetry's SDK: which of the user's own spans a request is in, so that its trace is part of theirs.
 
 A span around the request is found when the request begins; a server span that an instrumentation opens inside the
-application, when it starts. Nothing is timed.
+application, when it starts. Any other span inside the request (a query, say) only names the trace. Nothing is timed.
 """
 
 from __future__ import annotations
@@ -46,11 +46,17 @@ def _start(original: Any) -> Any:
         if marks is not None and marks[0] == OPEN and len(marks) < MAX_MARKS:
             try:
                 if "@parent" not in marks[::3]:
-                    marks.extend(("@parent", _parent(self.get_span_context()), 0))
+                    marks.extend(("@parent", _around(self), 0))
             except Exception:
                 report("finding the span of a request")
 
     return start
+
+
+def _around(span: Any) -> Parent:
+    """Return *span* as what is around the request it started in; the span id is "" for one that is inside instead."""
+    parent = _parent(span.get_span_context())
+    return parent if span.kind.name in {"SERVER", "CONSUMER"} else parent._replace(span_id="")
 
 
 def _current() -> Parent | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .. import recorder
+from .. import trace_context
 from ..instrumentor import report
 from ..recorder import MAX_MARKS, Marks, clock
 
@@ -48,7 +48,7 @@ def read(marks: Marks, begun: int) -> None:
 def traceparent(marks: Marks) -> str:
     """Return the header for a call out of this request, "" for none; never raises."""
     try:
-        return recorder.traceparent(marks)
+        return trace_context.traceparent(marks)
     except Exception:
         report("naming the trace of a call")
         return ""

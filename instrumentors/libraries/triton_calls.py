@@ -10,7 +10,8 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from ..instrumentor import report
-from ..recorder import MAX_MARKS, Marks, clock, current, traceparent
+from ..recorder import MAX_MARKS, Marks, clock, current
+from ..trace_context import traceparent
 from .triton_endpoint import Server
 from .triton_statistics import Averaged
 

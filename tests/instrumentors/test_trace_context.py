@@ -154,12 +154,24 @@ def test_a_span_that_starts_inside_the_request_is_its_parent(
     """An instrumentation that opens its server span inside the application is later than we are."""
     with stagelens.request("job"):
         for name in ("their server span", "another"):
-            with api.get_tracer("theirs").start_as_current_span(name):
+            with api.get_tracer("theirs").start_as_current_span(name, kind=api.SpanKind.SERVER):
                 pass
     user_spans.emit([trace(finished[0])], 0)
     theirs, _, job = exported.get_finished_spans()
 
     assert ids(job.parent) == ids(theirs.context)
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_a_query_inside_the_request_is_not_its_parent(finished: Finished, exported: InMemorySpanExporter) -> None:
+    """The request joins its trace, beside it."""
+    with stagelens.request("job"), api.get_tracer("theirs").start_as_current_span("SELECT"):
+        pass
+    user_spans.emit([trace(finished[0])], 0)
+    query, job = exported.get_finished_spans()
+
+    assert job.parent is None
+    assert ids(job.context)[0] == ids(query.context)[0]
 
 
 @pytest.mark.usefixtures("instrumented")

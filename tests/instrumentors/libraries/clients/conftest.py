@@ -12,6 +12,7 @@ import pytest
 
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.libraries.outgoing import BODY
+from stagelens.instrumentors.trace_context import traceparent
 
 PARTS = (b"one ", b"two ", b"three")
 
@@ -37,7 +38,7 @@ class Running:
 
     def trace(self) -> str:
         """Return the header its calls hand on."""
-        return recorder.traceparent(self.marks)
+        return traceparent(self.marks)
 
 
 @pytest.fixture

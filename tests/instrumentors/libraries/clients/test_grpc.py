@@ -25,12 +25,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, trace_context
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import grpc as module
 from stagelens.instrumentors.libraries import outgoing
 from stagelens.instrumentors.libraries.grpc import GrpcInstrumentor
 from stagelens.instrumentors.libraries.quiet import quiet
+from stagelens.instrumentors.trace_context import traceparent
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -365,7 +366,7 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR09
         message = "ours"
         raise ZeroDivisionError(message)
 
-    monkeypatch.setattr(recorder, "traceparent", broken)
+    monkeypatch.setattr(trace_context, "traceparent", broken)
     call = channel.unary_unary(f"{SERVICE}/Unary")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [call(b"abc", metadata=(("x-own", "1"),)) for _ in range(2)]
@@ -405,7 +406,7 @@ def test_two_requests_at_once_never_mix(
         assert opened is not None
         marks, token = opened
         together.wait()
-        call(b"", metadata=(("x-whose", recorder.traceparent(marks)),), timeout=30)
+        call(b"", metadata=(("x-whose", traceparent(marks)),), timeout=30)
         recorder.end(token)
         recorder.finish(marks, marks[1], recorder.clock())
 

@@ -30,13 +30,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import recorder, trace_context
 from stagelens.instrumentors.libraries import outgoing
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.quiet import quiet
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+from stagelens.instrumentors.trace_context import traceparent
 
 if TYPE_CHECKING:
     from conftest import Running, Upstream
@@ -175,7 +176,7 @@ def test_without_propagation_nothing_is_sent(
     client: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user may switch it off."""
-    monkeypatch.setattr(recorder, "traceparent", lambda _: "")
+    monkeypatch.setattr(trace_context, "traceparent", lambda _: "")
     client.get(f"{upstream.address}/plain", NO_HEADERS)
 
     assert upstream.traces() == []
@@ -210,7 +211,7 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR09
         message = "ours"
         raise ZeroDivisionError(message)
 
-    monkeypatch.setattr(recorder, "traceparent", broken)
+    monkeypatch.setattr(trace_context, "traceparent", broken)
     with caplog.at_level(logging.WARNING, "stagelens"):
         bodies = [client.get(f"{upstream.address}/plain", NO_HEADERS) for _ in range(2)]
 
@@ -261,7 +262,7 @@ def test_two_requests_at_once_never_mix(client: Client, finished: deque[recorder
         assert opened is not None
         marks, token = opened
         together.wait()
-        client.get(f"{upstream.address}/plain", {"X-Whose": recorder.traceparent(marks)})
+        client.get(f"{upstream.address}/plain", {"X-Whose": traceparent(marks)})
         recorder.end(token)
         recorder.finish(marks, marks[1], recorder.clock())
 
