@@ -262,7 +262,7 @@ class Footprint(NamedTuple):
         """Measure it."""
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        requests = sum(type(item) is list and item[:1] == [recorder.CLOSED] for item in gc.get_objects())
+        requests = sum(type(item) is list and bool(item) and item[0] is recorder.CLOSED for item in gc.get_objects())
         threads = {thread.name for thread in threading.enumerate()}
         return cls(sys.getallocatedblocks(), pages * resource.getpagesize(), requests, threads)
 

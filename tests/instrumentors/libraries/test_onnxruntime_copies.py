@@ -84,7 +84,9 @@ def test_on_the_cpu_nothing_is_copied(in_a_request: Finished) -> None:
 
 def test_arrays_go_to_the_device_and_come_back(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
     """A value is made on a device, filled, and read."""
-    value = OrtValue.ortvalue_from_numpy(ARRAY.copy(), "cuda", 0)
+    # Kept: the value lies in it, though it was asked for on a device that would have a copy.
+    array = ARRAY.copy()
+    value = OrtValue.ortvalue_from_numpy(array, "cuda", 0)
     on_cuda(value)
     value.update_inplace(ARRAY + 1)
     answers = value.numpy(), np.asarray(value)
