@@ -272,16 +272,20 @@ def _lane(span: Mapping[str, Any], whole: float, step: float, found: KeptTrace, 
     parts.insert(0, html.I(style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"}))
     said = note(span)
     if said:
-        side = (
-            {"left": f"calc({left + width:.2f}% + 7px)"}
-            if left + width < _MIDDLE
-            else {"right": f"calc({100 - left:.2f}% + 7px)"}
-        )
-        parts.append(html.Span(said, className="lb", style=side))
+        parts.append(_beside(said, left, width))
     place = _rank_of(setting.stages.get(stage), found.stages_ns.get(stage, 0) / _NS)
     name = str(span["name"])
     shown = " · ".join(dict.fromkeys(part for part in (label(stage), name if name != stage else "") if part))
     return _row(stage, shown, parts, step / whole * 100, Measured(seconds, place, main=stage == found.dominant))
+
+
+def _beside(said: str, left: float, width: float) -> Component:
+    """Return a note behind its bar, or before it, or on a bar that leaves room on neither side; places in percent."""
+    if left + width < _MIDDLE:
+        return html.Span(said, className="lb", style={"left": f"calc({left + width:.2f}% + 7px)"})
+    if left > 100 - _MIDDLE:
+        return html.Span(said, className="lb", style={"right": f"calc({100 - left:.2f}% + 7px)"})
+    return html.Span(said, className="lb on", style={"left": f"calc({left:.2f}% + 7px)"})
 
 
 def _overhead_row(found: KeptTrace, setting: Setting, tick: float) -> list[Component]:
