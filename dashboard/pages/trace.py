@@ -29,11 +29,17 @@ _NS = 1e9
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
 # The request is judged against what its service did around it.
 _AROUND = timedelta(hours=6)
-_KEPT = {"slow": "it is among the slowest", "error": "it failed", "uniform": "it is one of the uniform share"}
+_KEPT = {
+    "forced": "somebody asked for it",
+    "error": "it failed",
+    "slow": "it is among the slowest",
+    "cold": "something was loaded or warmed up in it",
+    "uniform": "it is one of the uniform share",
+}
 # From here on a rank is worth the colour of trouble.
 _RARE = 0.99
 _MIN_JUDGED = 20
-# A note stands right of a bar that ends before it, else left, where there is more room. [percent of the lane]
+# A note stands right of a bar that ends before it, left of one that begins behind its mirror, else on it. [percent]
 _MIDDLE = 60
 
 

@@ -229,13 +229,19 @@ def test_a_reloaded_service_reports_before_and_after(
     service = serve("work:app", "--reload", cwd=tmp_path)
     before = service.ask("/work")
     until(lambda: sink.requests(http_route="/work") == 1, "the first child")
-    source.write_text(APP.replace("/work", "/changed"))
-    until(lambda: "Started server process" in service.log().partition("Reloading")[2], "the reload")
+
+    def reloaded() -> bool:
+        # A change before the reloader has first looked is none: it is made until it is seen.
+        if "Reloading" not in service.log():
+            source.write_text(APP.replace("/work", "/changed"))
+        return "Started server process" in service.log().partition("Reloading")[2]
+
+    until(reloaded, "the reload")
     after = service.ask("/changed")
     until(lambda: sink.requests(http_route="/changed") == 1, "the second child")
 
     assert len({before, after, service.process.pid}) == 3
-    assert len(sink.instances()) == 2
+    assert len(sink.instances()) >= 2
 
 
 def test_the_last_requests_before_sigterm_are_reported(
