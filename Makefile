@@ -18,7 +18,7 @@ help: ## list these commands
 demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model service with Stagelens on it; Ctrl-C stops everything
 	@exec $(BIN)/python examples/demo/run.py
 
-test: $(VENV)/dev-$(INSTALL) chromium triton ## install everything the tests need, and run them all
+test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus triton ## install everything the tests need, and run them all
 	$(BIN)/python -m pytest
 
 check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
@@ -47,13 +47,20 @@ build: $(VENV)/dev-$(INSTALL) ## sdist and wheel into dist/
 clean: ## remove what these commands made
 	rm -rf $(VENV) build dist artifacts stagelens.egg-info .pytest_cache .ruff_cache .hypothesis
 
-# The browser of the dashboard's tests: Debian's, where we may install it; else the tests say what is missing.
-.PHONY: chromium
+# Programs the tests run: Debian's, where we may install them; else the tests say what is missing.
+.PHONY: chromium postgresql prometheus
 chromium:
-	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
-	  echo "installing chromium (apt) for the browser tests"; \
-	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
-	|| { [ -z "$$CI" ] && echo "chromium could not be installed: the browser tests will be skipped (apt-get install chromium)"; }
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || $(call apt,chromium)
+
+postgresql:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || $(call apt,postgresql)
+
+prometheus:
+	@command -v prometheus >/dev/null || $(call apt,prometheus)
+
+apt = { echo "installing $(1) (apt) for the tests"; \
+	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >/dev/null; } \
+	|| { [ -z "$$CI" ] && echo "$(1) could not be installed: its tests will be skipped (apt-get install $(1))"; }
 
 # The server of the Triton tests: the one inside the wheel of PyTriton, and a Python for its models, whose backend knows
 # numpy 1 only. There is a wheel for Linux on x86-64; elsewhere the tests say what is missing.

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import __version__
 from .core.errors import StagelensError
@@ -31,7 +31,16 @@ first steps:
 
 # What a command takes: option, environment variable, help with unit and default.
 STORE = (
-    ("--database", "STAGELENS_DATABASE", "where everything is kept (default sqlite:///stagelens.db, in this folder)"),
+    (
+        "--database",
+        "STAGELENS_DATABASE",
+        "where everything is kept: sqlite:///FILE or postgresql://user:password@host/database (default sqlite:///stagelens.db)",
+    ),
+    (
+        "--points",
+        "STAGELENS_POINTS",
+        "a ClickHouse to keep the histograms instead: clickhousedb://user:password@host/database (default none)",
+    ),
 )
 COLLECTOR = (
     ("--collector-host", "STAGELENS_COLLECTOR_HOST", "address for OTLP/HTTP (default 127.0.0.1)"),
@@ -48,6 +57,23 @@ SERVERS: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "collector": ("receive OTLP and keep it in the store", (*STORE, *COLLECTOR)),
     "alerts": ("evaluate the objectives and deliver alerts", (*STORE, *ALERTS)),
     "dashboard": ("serve the pages", (*STORE, *DASHBOARD, *ALERTS)),
+}
+
+# What a command over the store takes besides: name, whether it must be given, help.
+TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
+    "storage": ("what takes the store's room, by tier and by table, and how large it will get", ()),
+    "backup": (
+        "copy the store into one file, while it is used",
+        (("file", True, "a new file; `stagelens dashboard --database sqlite:///FILE` shows what is in it"),),
+    ),
+    "restore": ("copy a backup into a database that holds nothing yet", (("file", True, "the backup"),)),
+    "migrate": (
+        "copy the store into another database that holds nothing yet, of any kind; goes on where it was interrupted",
+        (
+            ("--to", True, "the new database: sqlite:///path or postgresql://user:password@host/database"),
+            ("--to-points", False, "a ClickHouse for the histograms: clickhousedb://… (default none)"),
+        ),
+    ),
 }
 
 
@@ -79,23 +105,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["check"]:
         return _explained(lambda: _check(words[1:]))
     options = _parser().parse_args(words)
+    if options.command in TOOLS:
+        return _explained(lambda: _look_after(options))
     return _explained(lambda: _serve(options.command, _environment(options)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    def layout(prog: str) -> argparse.HelpFormatter:
-        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=22)
+def _layout(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=22)
 
-    parser = argparse.ArgumentParser("stagelens", description=DESCRIPTION, epilog=EPILOG, formatter_class=layout)
+
+def _add_command(
+    commands: Any, name: str, meaning: str, options: Sequence[tuple[str, str, str]]
+) -> argparse.ArgumentParser:
+    sentence = f"{meaning[0].upper()}{meaning[1:]}."
+    command = commands.add_parser(name, help=meaning, description=sentence, formatter_class=_layout)
+    for option, variable, text in options:
+        command.add_argument(option, dest=variable, metavar="X", help=f"{text} [{variable}]")
+    return command
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("stagelens", description=DESCRIPTION, epilog=EPILOG, formatter_class=_layout)
     parser.add_argument("--version", action="version", version=f"stagelens {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="start your own program with every request timed")
     commands.add_parser("check", help="validate an SLO file: file, line, key, value, cure")
     for name, (meaning, options) in SERVERS.items():
-        sentence = f"{meaning[0].upper()}{meaning[1:]}."
-        command = commands.add_parser(name, help=meaning, description=sentence, formatter_class=layout)
-        for option, variable, text in options:
-            command.add_argument(option, dest=variable, metavar="X", help=f"{text} [{variable}]")
+        _add_command(commands, name, meaning, options)
+    for name, (meaning, arguments) in TOOLS.items():
+        command = _add_command(commands, name, meaning, STORE)
+        for argument, required, text in arguments:
+            given: dict[str, Any] = {"required": required} if argument.startswith("--") else {}
+            command.add_argument(argument, metavar="X" if given else "FILE", help=text, **given)
     return parser
 
 
@@ -140,18 +181,24 @@ def _check(words: list[str]) -> int:
     return check.main(words)
 
 
+def _look_after(options: argparse.Namespace) -> int:
+    from .collector import commands  # noqa: PLC0415
+
+    return commands.main(options.command, _environment(options), vars(options))
+
+
 def _serve(command: str, environment: Mapping[str, str]) -> int:
     """Run the parts *command* names until SIGTERM or Ctrl-C, then drain them in reverse."""
     from .collector.config import CollectorConfig  # noqa: PLC0415
-    from .collector.store import Store  # noqa: PLC0415
+    from .collector.opening import open_store, places  # noqa: PLC0415
 
     _log_to_stderr()
     stopped = _stop_on_signals()
     settings = CollectorConfig.from_env(environment)
     with ExitStack() as stack:
-        store = Store.open(settings.database, retention=settings.retention)
+        store = open_store(settings)
         stack.callback(store.close)
-        lines = [f"database   {settings.database}"]
+        lines = places(settings)
         # All are made, and so all settings read, before the first one starts.
         for part, line in _parts(command, environment, store):
             part.start()

@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, exists, insert, select, update
 
+from ..collector.store.texts import storable
 from ..core.errors import ChannelError
 from .channel import OutcomeUnknownError
 from .message import Message
@@ -100,14 +101,16 @@ def sent(connection: Connection, claimed: Claim, now: float) -> None:
 
 def failed(connection: Connection, claimed: Claim, error: ChannelError, now: float, rng: random.Random) -> None:
     """Note that it was not accepted: to be tried again later, or dead when that is useless."""
+    # It may quote what the receiver answered.
+    said = storable(str(error))
     again = now + delay(claimed.attempts, error.retry_after_seconds, rng)
     too_late = again - claimed.created_at > GIVE_UP_SECONDS[claimed.message.finding.severity]
     if error.permanent or too_late:
-        reason = f"{error}" if error.permanent else f"given up after {claimed.attempts} attempts; last: {error}"
+        reason = said if error.permanent else f"given up after {claimed.attempts} attempts; last: {said}"
         _settle(connection, claimed, state="dead", changed_at=now, error=reason)
         return
     unknown = isinstance(error, OutcomeUnknownError) or claimed.message.repeat
-    _settle(connection, claimed, state="waiting", changed_at=now, error=str(error), next_at=again, unknown=unknown)
+    _settle(connection, claimed, state="waiting", changed_at=now, error=said, next_at=again, unknown=unknown)
 
 
 def abandon(connection: Connection, channels: Sequence[str], now: float) -> None:

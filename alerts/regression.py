@@ -1,32 +1,22 @@
 """Is B slower than A at this quantile, and which stage is to blame? Histograms in, verdict out; no assumption on the shape.
 
-The interval of a quantile is made of order statistics: how many of n requests lie below the true quantile is binomial,
-whatever the distribution, so the requests at two ranks around it enclose the true value with the wanted confidence. Each
-end is widened to the edge of the bucket its request lies in.
-
-The binomial takes requests for independent. In a queue they are not: a burst of slow requests is one event. Read the
-interval as the least there is, and see the difference over time before you act on a small one.
-
-Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1; normal approximation of the binomial, which
-`MIN_TAIL` keeps good enough.
+How sure a quantile is, and what that takes for granted, says `core.order_statistics`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
 import pandas as pd
 
-from ..core.histogram import Estimate, Histogram, bucket_bounds
+from ..core.histogram import Estimate, Histogram
+from ..core.order_statistics import CONFIDENCE, bears, interval
+from ..core.order_statistics import ratio as ratio_of
 
 Kind = Literal["regression", "improvement", "same", "not_enough"]
 
-# A percentile is drawn, and judged, with at least so many requests beyond it.
-MIN_TAIL = 10
 # Where a comparison looks when nobody says where.
 QUANTILES = (0.999, 0.99, 0.95, 0.9)
 # A stage is named when it made at least so much of the excess; below it nothing stands out.
@@ -55,7 +45,7 @@ class Verdict:
     """How B compares to A at one quantile.
 
     Args:
-        kind: `not_enough` when fewer than `MIN_TAIL` requests lie beyond the quantile on either side.
+        kind: `not_enough` when fewer than `order_statistics.MIN_TAIL` requests lie beyond the quantile on either side.
         a_value: A's latency there, None without requests. [seconds]
         b_value: B's.
         ratio: b / a, None unless both are known and a is above zero.
@@ -76,7 +66,7 @@ class Verdict:
 
 
 def verdict(
-    a: Histogram, b: Histogram, quantile: float, *, confidence: float = 0.95, min_change: float = MIN_CHANGE
+    a: Histogram, b: Histogram, quantile: float, *, confidence: float = CONFIDENCE, min_change: float = MIN_CHANGE
 ) -> Verdict:
     """Compare two latency histograms at *quantile*.
 
@@ -87,16 +77,13 @@ def verdict(
         confidence: Of each side's interval. The ratio of two such intervals is surer than that. [ratio]
         min_change: Smaller differences are `same`, however sure. [ratio]
     """
-    low, high = interval(a, quantile, confidence), interval(b, quantile, confidence)
+    before, after = interval(a, quantile, confidence), interval(b, quantile, confidence)
     a_n, b_n = a.count, b.count
-    if low is None or high is None or low.value <= 0:
-        return Verdict("not_enough", _value(low), _value(high), None, None, None, a_n, b_n)
-    ratio = high.value / low.value
-    ratio_low = high.low / low.high
-    ratio_high = high.high / low.low if low.low > 0 else math.inf
-    enough = min(a_n, b_n) * (1 - quantile) >= MIN_TAIL - 1e-9
-    kind = _judge(ratio, ratio_low, ratio_high, min_change) if enough else "not_enough"
-    return Verdict(kind, low.value, high.value, ratio, ratio_low, ratio_high, a_n, b_n)
+    ratio = ratio_of(before, after)
+    if ratio is None:
+        return Verdict("not_enough", _value(before), _value(after), None, None, None, a_n, b_n)
+    kind = _judge(ratio, min_change) if bears(min(a_n, b_n), quantile) else "not_enough"
+    return Verdict(kind, _value(before), _value(after), ratio.value, ratio.low, ratio.high, a_n, b_n)
 
 
 def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
@@ -106,21 +93,7 @@ def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
     (0.99, 0.95, None)
     """
     candidates = [quantile for quantile in QUANTILES if quantile <= ceiling] or [QUANTILES[-1]]
-    return next((quantile for quantile in candidates if count * (1 - quantile) >= MIN_TAIL - 1e-9), None)
-
-
-def interval(histogram: Histogram, quantile: float, confidence: float = 0.95) -> Estimate | None:
-    """Return the value at *quantile* with the interval the true one lies in; None when nothing was recorded."""
-    n = histogram.count
-    middle = histogram.quantile(quantile)
-    if middle is None:
-        return None
-    reach = NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(n * quantile * (1 - quantile))
-    first = math.floor(n * quantile - reach)
-    last = math.ceil(n * quantile + reach) + 1
-    low = _edges_at(histogram, first)[0] if first >= 1 else 0.0
-    high = _edges_at(histogram, last)[1] if last <= n else math.inf
-    return Estimate(middle.value, low, high)
+    return next((quantile for quantile in candidates if bears(count, quantile)), None)
 
 
 def blame(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
@@ -148,23 +121,12 @@ def culprit(growth: Sequence[StageGrowth]) -> StageGrowth | None:
     return growth[0] if growth and growth[0].share >= MIN_SHARE else None
 
 
-def _judge(ratio: float, ratio_low: float, ratio_high: float, min_change: float) -> Kind:
-    if ratio_low > 1 and ratio >= 1 + min_change:
+def _judge(ratio: Estimate, min_change: float) -> Kind:
+    if ratio.low > 1 and ratio.value >= 1 + min_change:
         return "regression"
-    if ratio_high < 1 and ratio <= 1 - min_change:
+    if ratio.high < 1 and ratio.value <= 1 - min_change:
         return "improvement"
     return "same"
-
-
-def _edges_at(histogram: Histogram, rank: int) -> tuple[float, float]:
-    left = rank - histogram.zero
-    if left <= 0:
-        return (0.0, 0.0)
-    for index in sorted(histogram.buckets):
-        left -= histogram.buckets[index]
-        if left <= 0:
-            return bucket_bounds(index, histogram.scale)
-    raise AssertionError  # the caller asks for ranks that exist
 
 
 def _value(estimate: Estimate | None) -> float | None:

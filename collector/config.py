@@ -1,6 +1,7 @@
 """The collector's settings, read once at the start.
 
-STAGELENS_DATABASE          sqlite:///stagelens.db   where everything is kept
+STAGELENS_DATABASE          sqlite:///stagelens.db   where everything is kept: an SQLite file or a PostgreSQL database
+STAGELENS_POINTS                                     a ClickHouse database, to keep the histograms there instead
 STAGELENS_COLLECTOR_HOST    127.0.0.1                the address to listen on
 STAGELENS_COLLECTOR_PORT    4318                     the port; 0 takes a free one
 STAGELENS_MAX_BODY          8MiB                     the largest request, as it comes
@@ -11,6 +12,7 @@ STAGELENS_RETENTION_10S     24h                      how long points are kept at
 STAGELENS_RETENTION_1M      14d                      ... at 1 min
 STAGELENS_RETENTION_1H      395d                     ... at 1 h
 STAGELENS_RETENTION_TRACES  7d                       how long kept traces are kept
+STAGELENS_STORAGE_BUDGET    10GiB                    how large the store may be; 0 or none for as large as it gets
 STAGELENS_DASHBOARD_URL     http://127.0.0.1:8600    where people find the dashboard
 """
 
@@ -21,12 +23,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ..core.errors import ConfigError
-from ..core.settings import parse_duration, parse_size
+from ..core.settings import format_size, parse_duration, parse_size
 from .store import Retention
 
 # The port the OpenTelemetry specification gives to OTLP/HTTP.
 DEFAULT_PORT = 4318
 MAX_PORT = 65_535
+DEFAULT_BUDGET_BYTES = 10 * 1024**3
+# Less does not hold the tables, and what comes between two looks at the size.
+MIN_BUDGET_BYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +40,26 @@ class CollectorConfig:
 
     Args:
         database: The URL of the database.
+        points: The URL of the ClickHouse database that keeps the histograms; None to keep them with everything else.
         host: The address to listen on.
         port: The port; 0 takes a free one.
         max_body_bytes: The largest request, as it comes.
         max_inflated_bytes: The largest request, inflated.
         queue_batches: How many requests may wait for the store.
         queue_bytes: How many bytes they may hold together, inflated.
-        retention: How long things are kept.
+        retention: How long things are kept, and how large the store may be.
         dashboard_url: Where people find the dashboard.
     """
 
     database: str = "sqlite:///stagelens.db"
+    points: str | None = None
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     max_body_bytes: int = 8 * 1024**2
     max_inflated_bytes: int = 64 * 1024**2
     queue_batches: int = 1000
     queue_bytes: int = 32 * 1024**2
-    retention: Retention = field(default_factory=Retention)
+    retention: Retention = field(default_factory=lambda: Retention(budget_bytes=DEFAULT_BUDGET_BYTES))
     dashboard_url: str = "http://127.0.0.1:8600"
 
     @classmethod
@@ -69,6 +76,7 @@ class CollectorConfig:
 
         return cls(
             database=env.get("STAGELENS_DATABASE") or default.database,
+            points=env.get("STAGELENS_POINTS") or default.points,
             host=env.get("STAGELENS_COLLECTOR_HOST") or default.host,
             port=_count(env, "STAGELENS_COLLECTOR_PORT", default.port, 0, MAX_PORT),
             max_body_bytes=size("STAGELENS_MAX_BODY", default.max_body_bytes),
@@ -95,7 +103,21 @@ def _retention(env: Mapping[str, str]) -> Retention:
         minutes=kept("STAGELENS_RETENTION_1M", default.minutes),
         hours=kept("STAGELENS_RETENTION_1H", default.hours),
         traces=kept("STAGELENS_RETENTION_TRACES", default.traces),
+        budget_bytes=_budget(env.get("STAGELENS_STORAGE_BUDGET") or ""),
     )
+
+
+def _budget(text: str) -> int | None:
+    if not text:
+        return DEFAULT_BUDGET_BYTES
+    if text.strip().lower() in ("0", "none"):
+        return None
+    key = "STAGELENS_STORAGE_BUDGET"
+    size = parse_size(text, key)
+    if size < MIN_BUDGET_BYTES:
+        msg = f"{key} is {text!r}; it must be at least {format_size(MIN_BUDGET_BYTES)}, or none for as large as it gets"
+        raise ConfigError(msg)
+    return size
 
 
 def _positive(key: str, text: str, value: float) -> int:

@@ -18,7 +18,7 @@ class Maintenance:
         store: What to maintain.
         interval_seconds: The time between two runs.
         health: Told when a run fails and when one succeeds again.
-        metrics: Told of failures.
+        metrics: Told of failures, and of the size of the store.
     """
 
     def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
@@ -40,6 +40,7 @@ class Maintenance:
         """Maintain the store now; a failure is reported, not raised."""
         try:
             self._store.maintain()
+            self._metrics.store(self._store.read.state(), len(self._store.read.folds()))
         except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
             self._metrics.maintenance_failed()
             self._health.failed(PART, f"{type(error).__name__}: {error}")

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from ..core import names, stages
+from ..core.batch_bands import BANDS
 from ..core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
 from .dimensions import SeriesReader, stage_name, text
 from .store import Point
@@ -147,8 +148,11 @@ def _dropped(value: float) -> int:
 def _stage(metric: str, point: HistogramPoint) -> str:
     """Return what tells the point apart within its series: a stage, or by what the metric says, such as a definition."""
     key = names.METRICS[metric]
-    default = stages.OVERHEAD if key == names.DOMINANT else None
-    return stage_name(point.attributes.get(key, default), key)
+    value = point.attributes.get(key, stages.OVERHEAD if key == names.DOMINANT else None)
+    if key == names.BATCH_BAND and value not in BANDS:
+        msg = f"{key} must be one of {', '.join(BANDS)}, got {'nothing' if value is None else repr(text(value)[:40])}"
+        raise RejectedError(Reason.STAGE, msg)
+    return stage_name(value, key)
 
 
 def _histogram(metric: str, point: HistogramPoint) -> Histogram:

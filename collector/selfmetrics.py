@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.process_collector import ProcessCollector
 
 from .health import Health
-from .store import Batch
+from .store import Batch, StoreState
 from .tally import Tally
 
 _PREFIX = "stagelens_collector_"
@@ -47,6 +47,9 @@ class SelfMetrics:
         self._receiving = gauge("receiving_bytes", "Bodies that are being received or wait to be read.")
         self._queued = gauge("queue_batches", "Batches that wait to be committed.")
         self._queued_bytes = gauge("queue_bytes", "Their inflated size.")
+        self._used = gauge("store_bytes", "Room the store takes.")
+        self._budget = gauge("store_budget_bytes", "Room it may take before its oldest detail goes; 0 for no limit.")
+        self._folds = gauge("store_folds", "Dimensions of services with more values than are told apart.")
         gauge("healthy", "1 while the collector can commit and maintain its store.").set_function(
             lambda: not health.reasons
         )
@@ -97,6 +100,12 @@ class SelfMetrics:
         """Show how much waits to be committed."""
         self._queued.set(batches)
         self._queued_bytes.set(size_bytes)
+
+    def store(self, state: StoreState, folds: int) -> None:
+        """Show how large the store is, and how many dimensions fold."""
+        self._used.set(state.size_bytes)
+        self._budget.set(state.budget_bytes or 0)
+        self._folds.set(folds)
 
     def exposition(self) -> bytes:
         """Return the text Prometheus scrapes."""

@@ -8,7 +8,8 @@ below it), below that `compute`. What happened when stands in their events. From
 - `network`: reading the request and sending the answers, over HTTP; over gRPC sending only, since it reads ahead.
 
 With `rate=1` every request is traced and so counted; with less, that share of them. A request that Triton refuses before a
-model has it is in no trace. Triton does not mark failed requests: who called counts them.
+model has it is in no trace. Triton does not mark failed requests: who called counts them. Nor does it say how many items
+a model ran at once, so that `inference.batch.duration` has none of them.
 
 Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/trace.md
 """

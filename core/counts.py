@@ -28,7 +28,7 @@ class Counts:
         # By bucket of the latency, or of the time to the first token, and stage. [nanoseconds]
         self._spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self._spent_to_first_token: defaultdict[int, dict[str, int]] = defaultdict(dict)
-        # By metric, and definition or type of token.
+        # By metric, and definition, type of token or whatever else the metric tells apart.
         self._streams: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
 
     @property
@@ -63,7 +63,7 @@ class Counts:
         _add_up(self._spent_to_first_token[bucket_index(duration / 1e9)], own)
 
     def add_stream(self, metric: str, key: str, value: float) -> None:
-        """Count a *value* from 0 up of the stream of a request: `OUTPUT_TOKEN`, `STREAM_GAP` (seconds) or `TOKENS`."""
+        """Count a *value* from 0 up of a metric that tells something else than stages apart by *key*; see `names.METRICS`."""
         self._streams[metric, key].count_one(value)
 
     def histograms(self) -> Iterator[tuple[str, str, Histogram]]:

@@ -25,6 +25,9 @@ FIRST_TOKEN_TIME = "inference.first_token.time"
 # Tokens a request took in and put out, not seconds.
 TOKENS = "inference.tokens"
 
+# Requests by the time their model ran (the stages forward and prefill), by the band their batch size is in, in seconds.
+BATCH_DURATION = "inference.batch.duration"
+
 # Calls out of requests that failed, whatever the request made of it, by what happened: how long each took, in seconds.
 FAILED_CALL = "inference.failed_call.duration"
 
@@ -54,6 +57,7 @@ CALL_FAILURE = "inference.call.failure"
 TOKENS_IN, TOKENS_OUT = "input", "output"
 PROVIDER = "inference.provider"
 BATCH_SIZE = "inference.batch.size"
+BATCH_BAND = "inference.batch.band"
 METHOD = "http.request.method"
 ERROR_TYPE = "error.type"
 HTTP_STATUS = "http.response.status_code"
@@ -70,6 +74,7 @@ METRICS = MappingProxyType(
         FIRST_TOKEN_TIME: STAGE,
         TOKENS: TOKEN_TYPE,
         FAILED_CALL: CALL_FAILURE,
+        BATCH_DURATION: BATCH_BAND,
     }
 )
 UNITS = MappingProxyType({STAGE_TIME: "us", FIRST_TOKEN_TIME: "us", TOKENS: "{token}"})

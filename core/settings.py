@@ -9,6 +9,8 @@ from .errors import ConfigError
 
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _BYTES = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+# From here on three digits would not be whole.
+_FOUR_DIGITS = 999.5
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
 
 
@@ -46,3 +48,17 @@ def parse_size(text: str, key: str) -> int:
         msg = f"{key} is {text!r}; write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB), such as 16MiB"
         raise ConfigError(msg)
     return int(float(match[1]) * _BYTES[match[2].lower()])
+
+
+def format_size(size_bytes: float) -> str:
+    """Return a size as people read it, with three significant digits.
+
+    >>> format_size(10 * 1024**3), format_size(1_300_000), format_size(512)
+    ('10 GiB', '1.24 MiB', '512 B')
+    """
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < _FOUR_DIGITS:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.3g} {unit}"

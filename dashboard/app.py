@@ -116,11 +116,16 @@ def _connect_server(app: Dash, source: Source) -> None:
         ticked = ctx.triggered_id == "tick" and tick is not None
         # Controls write the address without telling dcc.Location; a tick brings it as it is.
         view = _view(source, path, str(tick.get("search", "")) if ticked and tick else search)
-        revision = source.revision()
-        told = {"beat": tick.get("beat") if tick else None, "revision": revision, "stale": _stale(source, view)}
-        if ticked and seen and seen.get("revision") == revision and seen.get("stale") == told["stale"]:
-            return (*[no_update] * 5, told)
-        return (*_rendered(source, view), told)
+        context = context_of(view, source)
+        told = {"beat": tick.get("beat") if tick else None, **_told(context)}
+        if not (ticked and seen and seen.get("stale") == told["stale"]):
+            return _rendered(context, told)
+        if seen.get("revision") == told["revision"]:
+            return (*[no_update] * 5, {**seen, **told})
+        if told["own"] and seen.get("own") == told["own"]:
+            # Others have new data: what stands beside the page may have changed, the page has not.
+            return (no_update, *_beside(context, str(seen["place"])), no_update, no_update, {**seen, **told})
+        return _rendered(context, told)
 
     @app.callback(
         Output({"k": "spec", "i": MATCH}, "data"),
@@ -140,26 +145,37 @@ def _view(source: Source, path: str | None, search: str | None) -> View:
     return parse(path, search, source.now(), flask.request.cookies.get(ZONE_COOKIE))
 
 
-def _stale(source: Source, view: View) -> str:
-    """Name the state of the flow of data as far as a page shows it: nothing while data flows, else the minute."""
-    shown = stale_banner(context_of(view, source), source.state())
-    return "" if shown is None else f"{source.now():%H:%M}"
+def _told(context: Context) -> dict[str, Any]:
+    """Return what a page was made from: while it is the same the page is, too.
+
+    `revision` is of all data, `own` of the service that the page is about, "" where it is about more than one; `stale`
+    names the state of the flow of data as far as a page shows it: nothing while data flows, else the minute.
+    """
+    source, service = context.source, context.service
+    shown = stale_banner(context, source.state())
+    return {
+        "revision": source.revision(),
+        "own": f"{source.revision(service)} {service}" if service else "",
+        "stale": "" if shown is None else f"{source.now():%H:%M}",
+    }
 
 
-def _rendered(source: Source, view: View) -> tuple[Any, ...]:
-    context = context_of(view, source)
+def _beside(context: Context, place: str) -> tuple[Any, ...]:
+    return side(context, place, context.source.state()), mobile_nav(context, place)
+
+
+def _rendered(context: Context, told: dict[str, Any]) -> tuple[Any, ...]:
     page = _page(context)
-    state = source.state()
-    body: list[Any] = [stale_banner(context, state), *page.body]
+    body: list[Any] = [stale_banner(context, context.source.state()), *page.body]
     root = html.Div(
         [each for each in body if each is not None], className="page", **attributes({"data-title": page.title})
     )
     return (
         root,
-        side(context, page.place, state),
-        mobile_nav(context, page.place),
+        *_beside(context, page.place),
         trail(page.trail),
-        time_menu(view),
+        time_menu(context.view),
+        {**told, "place": page.place},
     )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta
 
+from ..core.settings import format_size
+
 # U+202F, the narrow no-break space of ISO 31-0 between a number and its unit.
 THIN = "\u202f"
 # U+00A0 keeps `1 m 12 s` on one line and its two numbers apart.
@@ -212,6 +214,15 @@ def span(length: timedelta) -> str:
     ('6\u202fh', '1\u202fm\xa030\u202fs', '30\u202fd')
     """
     return _long(round(length.total_seconds()))
+
+
+def size(size_bytes: float | None) -> str:
+    r"""Return a size in bytes with the unit that fits.
+
+    >>> size(10 * 1024**3)
+    '10\u202fGiB'
+    """
+    return UNKNOWN if size_bytes is None else format_size(size_bytes).replace(" ", THIN)
 
 
 def clock(at: datetime) -> str:

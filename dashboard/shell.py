@@ -9,8 +9,9 @@ from dash.development.base_component import Component
 
 from .. import __version__
 from ..collector.store import StoreState
+from ..core.stages import OTHER, label
 from .components import Node, attributes, banner, dot, link
-from .format import count, duration, span
+from .format import count, day, duration, size, span
 from .pages.measures import measure
 from .pages.page import Context
 from .view import BUCKET_SECONDS, WINDOWS, View, service_path
@@ -20,6 +21,7 @@ REFRESH_SECONDS = 15
 STALE = timedelta(seconds=45)
 BUCKET = timedelta(seconds=BUCKET_SECONDS)
 _MAX_SERVICES = 40
+_MAX_FOLDS = 2
 _SKELETON = (54, 78, 320, 280)
 
 _NAV = (
@@ -237,8 +239,24 @@ def _foot(context: Context, state: StoreState) -> Component:
         lines.append(html.Span(f"{agents}data {span(age)} old"))
     if state.dropped:
         lines.append(html.Span(f"{count(state.dropped)} requests not counted", className="warn"))
+    lines += _store_limits(context, state)
     lines.append(html.Span(f"v{__version__}"))
     return html.Div(lines, className="sidefoot")
+
+
+def _store_limits(context: Context, state: StoreState) -> list[Node]:
+    """Return what the store has left out to keep within its bounds: detail for its budget, values for their caps."""
+    said = [
+        f"{span(timedelta(seconds=width))} detail goes back to {day(since.astimezone(context.view.zone))} only: "
+        f"the store is at its budget of {size(state.budget_bytes)}"
+        for width, since in state.shortened.items()
+    ]
+    folds = context.source.ask(context.source.read.folds)
+    own = [fold for fold in folds if fold.service in ("", context.service or fold.service)]
+    said += [f"{fold}: new ones count as {label(OTHER)}" for fold in own[:_MAX_FOLDS]]
+    if len(own) > _MAX_FOLDS:
+        said.append(f"and {len(own) - _MAX_FOLDS} more: stagelens storage")
+    return [html.Span(text, className="warn") for text in said]
 
 
 def _jump() -> Component:

@@ -58,9 +58,9 @@ class Source:
         """Return the present."""
         return datetime.fromtimestamp(self._clock(), UTC)
 
-    def revision(self) -> int:
-        """Return a number that grows whenever data arrives."""
-        return self.read.revision()
+    def revision(self, service: str | None = None) -> int:
+        """Return a number that grows whenever data of *service* arrives, or of any."""
+        return self.read.revision(service)
 
     def state(self) -> StoreState:
         """Return how the store and the agents are, always fresh."""

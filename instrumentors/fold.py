@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core import names
+from ..core import batch_bands, names
 from ..core.counts import Counts
 from ..core.partition import Interval, partition
 from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
@@ -103,6 +103,8 @@ class Fold:
         delta.counts.add(own, end - start)
         if not _STREAM_FACTS.isdisjoint(facts):
             _add_stream(delta.counts, facts, intervals, start, end)
+        if "@batch" in facts:
+            _add_batch(delta.counts, whole(facts["@batch"]), own)
         for reason, spent in facts.get("@failed", ()):
             delta.counts.add_stream(names.FAILED_CALL, text(reason)[:MAX_STAGE] or OTHER, whole(spent) / 1e9)
         # As it was counted: a thread that outlives the request may still write.
@@ -167,6 +169,13 @@ def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Int
     for key, kind in (("@tokens_in", names.TOKENS_IN), ("@tokens_out", names.TOKENS_OUT)):
         if facts.get(key):
             counts.add_stream(names.TOKENS, kind, facts[key])
+
+
+def _add_batch(counts: Counts, size: int, own: Mapping[str, int]) -> None:
+    """Count how long the model of a request ran, by the *size* of its batch; 0 says nothing."""
+    ran = own.get("forward", 0) + own.get("prefill", 0)
+    if size and ran:
+        counts.add_stream(names.BATCH_DURATION, batch_bands.band(size), ran / 1e9)
 
 
 def known_stage(stage: str, own_stages: set[str]) -> str:

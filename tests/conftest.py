@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+# Test modules are not a package: without it they could not import what they share.
+sys.path.insert(0, str(Path(__file__).parent / "postgresql"))
+
+from postgresql_server import Server, find_programs, postgresql
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -32,3 +38,16 @@ def browser() -> Generator[Browser]:
         chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Generator[Server]:
+    """A real PostgreSQL; where it may not be installed the test is skipped, never in CI."""
+    programs = find_programs()
+    if programs is None:
+        message = "no PostgreSQL on this machine; `apt-get install postgresql`, or `make test`, which does"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with postgresql(programs) as server:
+        yield server

@@ -31,7 +31,14 @@ def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
     assert documented == _settings_in_code()
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/configuration.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *(f"docs/{name}.md" for name in ("architecture", "configuration", "exactness", "storage")),
+    ],
+)
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     """A link to a file of the repository names one that exists."""
     text = (ROOT / page).read_text()

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sqlalchemy import Connection
 
 from ...core.histogram import Estimate
 from ...core.names import REQUEST_DURATION, STAGE_TIME
 from ...core.stages import OVERHEAD
 from .columns import Columns, Counts, add_up
-from .fetch import Question, fetch
+from .encoding import Ints
+from .fetch import fetch
 from .frames import frame, staged
+from .points import Question, Snapshot
 from .selection import Selection
 
 MIN_REQUESTS = 8
@@ -53,11 +54,12 @@ class Mixture:
     """The requests of one step, with the time they spent in each stage.
 
     Args:
-        columns: Points of `METRICS`, at least one of them of `inference.request.duration`.
+        columns: Points of *metrics*, at least one of them of the first.
+        metrics: What counts requests by a time, and what holds the time by stage in the same buckets.
     """
 
-    def __init__(self, columns: Columns) -> None:
-        requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
+    def __init__(self, columns: Columns, metrics: tuple[str, str] = METRICS) -> None:
+        requests, times = (columns.of(metric) for metric in metrics)
         self._stages = columns.stages
         # The latency at its own scale, so that it is the same number everywhere; shares at one both metrics have.
         self.latency = add_up(requests)
@@ -91,6 +93,17 @@ class Mixture:
         shares = self._shares(np.abs(self._times.index - centre) <= reach)
         return Band(value, int(inside.sum()), shares, self._named(inside / inside.sum()))
 
+    def share_of(self, stage: str) -> NDArray[np.float64]:
+        """Return the share of their time that the requests in each bucket of `latency` spend in *stage*; shape (k,)."""
+        in_stage = self._times.amount[[name == stage for name in self._stages]].sum(axis=0)
+        shares = dict(zip(self._times.index.tolist(), in_stage / self._times.amount.sum(axis=0), strict=True))
+        coarse = self.latency.index >> (self.latency.scale - self._times.scale)
+        return np.array([shares.get(bucket, 0.0) for bucket in coarse.tolist()], np.float64)
+
+    def dominated_by(self, stage: str) -> Ints:
+        """Return how many requests in each bucket of `latency` *stage* takes most of; shape (k,)."""
+        return self.latency.amount[[name == stage for name in self._stages]].sum(axis=0)
+
     def _shares(self, chosen: NDArray[np.bool_]) -> dict[str, float]:
         spent = self._times.amount[:, chosen].sum(axis=1)
         total = spent.sum()
@@ -110,24 +123,28 @@ def _reach(requests: Counts, centre: int) -> int:
     return int(distance[order][np.searchsorted(held, min(MIN_REQUESTS, int(held[-1])))])
 
 
-def mixture(connection: Connection, selection: Selection) -> Mixture | None:
+def mixture(snapshot: Snapshot, selection: Selection) -> Mixture | None:
     """Return the requests of *selection*, or None if there are none."""
-    columns = fetch(connection, Question(selection, METRICS))
+    columns = fetch(snapshot, Question(selection, METRICS))
     return Mixture(columns) if len(columns.of(REQUEST_DURATION)) else None
 
 
-def breakdown(connection: Connection, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+def breakdown(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
     """See `Reader.breakdown`."""
-    mixed = mixture(connection, selection)
+    return at_percentiles(mixture(snapshot, selection), percentiles)
+
+
+def at_percentiles(mixed: Mixture | None, percentiles: Sequence[float]) -> pd.DataFrame:
+    """Return the frame of `Reader.breakdown`; None stands for no requests."""
     rows = [_row(quantile, mixed.at(quantile)) for quantile in percentiles] if mixed else []
     made = staged(COLUMNS, rows)
     made.attrs["requests"] = mixed.n if mixed else 0
     return made
 
 
-def dominants(connection: Connection, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+def dominants(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
     """See `Reader.dominants`."""
-    mixed = mixture(connection, selection)
+    mixed = mixture(snapshot, selection)
     rows = [
         {"percentile": quantile, "stage": stage, "share": share}
         for quantile in (percentiles if mixed else ())
@@ -144,25 +161,3 @@ def _row(quantile: float, band: Band) -> dict[str, Any]:
     value = band.value
     head = zip(COLUMNS, (quantile, band.n, value.value, value.low, value.high), strict=True)
     return {**dict(head), **band.seconds()}
-
-
-def compare(connection: Connection, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
-    """See `Reader.compare`."""
-    mixed = {"a": mixture(connection, a), "b": mixture(connection, b)}
-    bands = {side: one.at(quantile) if one else None for side, one in mixed.items()}
-    seconds = {side: band.seconds() if band else {} for side, band in bands.items()}
-    made = frame(
-        ("stage", "a_seconds", "b_seconds"),
-        [
-            {"stage": stage, "a_seconds": seconds["a"].get(stage, 0.0), "b_seconds": seconds["b"].get(stage, 0.0)}
-            for stage in seconds["a"] | seconds["b"]
-        ],
-    )
-    made["delta_seconds"] = made["b_seconds"] - made["a_seconds"]
-    values = {side: band.value.value if band else None for side, band in bands.items()}
-    change = (values["b"] or 0.0) - (values["a"] or 0.0)
-    made["share"] = made["delta_seconds"] / change if change else 0.0
-    for side in ("a", "b"):
-        one = mixed[side]
-        made.attrs[f"{side}_value"], made.attrs[f"{side}_n"] = values[side], one.n if one else 0
-    return made.sort_values("delta_seconds", ascending=False, ignore_index=True)

@@ -5,9 +5,7 @@ Counts are added up as integers: the order of rows, tiers and parts cannot chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,6 +35,10 @@ class Steps:
         if self.width is None:
             return np.full(len(at), self.start)
         return np.maximum(at - at % self.width, self.start)
+
+    def number(self, at: Ints) -> Ints:
+        """Return which step each of *at* is in, counted from the one *start* is in."""
+        return np.zeros_like(at) if self.width is None else at // self.width - self.start // self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,8 @@ class Columns:
         """Return the points of *metric*."""
         return self.where(self.metric == schema.METRIC_CODES[metric])
 
-    def by_step(self, steps: Steps) -> Iterator[tuple[int, Columns]]:
-        """Yield the points of each step that has any, with its start in Unix seconds."""
-        starts = steps.of(self.times)
-        edges = np.flatnonzero(np.diff(starts, prepend=-1, append=-1)).tolist() if len(self) else [0]
-        for low, high in pairwise(edges):
-            yield int(starts[low]), self._between(low, high)
-
-    def _between(self, low: int, high: int) -> Columns:
+    def between(self, low: int, high: int) -> Columns:
+        """Return the points from number *low* up to *high*."""
         first, last = self.buckets.offsets[low], self.buckets.offsets[high]
         offsets = self.buckets.offsets[low : high + 1] - first
         buckets = Buckets(offsets, self.buckets.index[first:last], self.buckets.amount[first:last])
@@ -152,20 +148,36 @@ class Counts:
         return Estimate(bucket_middle(bucket, self.scale), *bucket_bounds(bucket, self.scale))
 
 
-def add_up(columns: Columns, scale: int | None = None) -> Counts:
-    """Add up *columns*, of one metric, by stage; at their coarsest scale, or at *scale* if it is coarser still."""
-    coarsest = int(columns.scale.min(initial=MAX_SCALE if scale is None else scale))
+def table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tuple[Ints, Ints]:
+    """Add up the buckets of *columns* in a table.
+
+    Args:
+        columns: What to add up.
+        place: The row of each point; shape (n,).
+        n_rows: Rows of the table.
+        scale: Of its buckets.
+
+    Returns:
+        The buckets that have anything, ascending, shape (k,); and the table, shape (n_rows, k).
+    """
     lengths = columns.buckets.lengths
-    index = columns.buckets.index >> np.repeat(columns.scale - coarsest, lengths)
+    index = columns.buckets.index >> np.repeat(columns.scale - scale, lengths)
     low = int(index.min(initial=0))
     present = np.zeros(int(index.max(initial=0)) - low + 1, bool)
     present[index - low] = True
     filled = np.flatnonzero(present)
     position = np.cumsum(present) - 1
-    amount = np.zeros(len(columns.stages) * len(filled), np.int64)
-    np.add.at(amount, np.repeat(columns.stage, lengths) * len(filled) + position[index - low], columns.buckets.amount)
+    amount = np.zeros(n_rows * len(filled), np.int64)
+    np.add.at(amount, np.repeat(place, lengths) * len(filled) + position[index - low], columns.buckets.amount)
+    return filled + low, amount.reshape(n_rows, len(filled))
+
+
+def add_up(columns: Columns, scale: int | None = None) -> Counts:
+    """Add up *columns*, of one metric, by stage; at their coarsest scale, or at *scale* if it is coarser still."""
+    coarsest = int(columns.scale.min(initial=MAX_SCALE if scale is None else scale))
+    index, amount = table(columns, columns.stage, len(columns.stages), coarsest)
     zero = np.zeros(len(columns.stages), np.int64)
     np.add.at(zero, columns.stage, columns.zero)
     total = np.zeros(len(columns.stages), np.float64)
     np.add.at(total, columns.stage, columns.sum)
-    return Counts(coarsest, filled + low, amount.reshape(len(columns.stages), len(filled)), zero, total)
+    return Counts(coarsest, index, amount, zero, total)

@@ -1,134 +1,136 @@
-"""Opening the database: the SQLite engine, its pragmas, migrations, and errors in the words of the person who runs it."""
+"""Opening the database: its engine, transactions, migrations, and errors in the words of the person who runs it."""
 
 from __future__ import annotations
 
-import sqlite3
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ...core.errors import StoreError
+from . import postgresql, sqlite
+from .dialect import Dialect
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
-# The execution option that makes a transaction take the write lock when it begins, not at its first write: two that
-# upgrade later can only fail.
-_WRITES = "stagelens_writes"
+_DIALECTS: dict[str, Dialect] = {"sqlite": sqlite, "postgresql": postgresql}
+_NO_CURE = "see what the database said"
+_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/database"
 
-# Measured on points of a fleet: 8 kB pages keep one-hour histograms out of overflow pages; FULL costs one fsync a
-# commit and nothing once several batches share it.
-_PRAGMAS = (
-    "PRAGMA busy_timeout = 10000",
-    "PRAGMA page_size = 8192",
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",
-    "PRAGMA cache_size = -65536",
-    "PRAGMA wal_autocheckpoint = 2000",
-)
-_LOCKED_SECONDS, _PAUSE_SECONDS = 10.0, 0.02
 
-_CURES = (
-    ("readonly", "it is read-only; give this user the right to write to the file and to its folder"),
-    ("read-only", "it is read-only; give this user the right to write to the file and to its folder"),
-    ("not a database", "it is not an SQLite database; give another path, or move the file away"),
-    ("malformed", "it is damaged; move the file away, and restore it from a backup"),
-    ("unable to open", "the file cannot be opened; check that its folder exists and that this user may write to it"),
-    ("full", "the disk is full; free some space, nothing else has to be done"),
-    ("locked", "another process is writing to it; stop it, or let it finish"),
-    ("disk i/o", "the disk reported an error; check the disk and the space left on it"),
-)
+def dialect(url: URL) -> Dialect:
+    """Return what knows the kind of database at *url*.
+
+    Raises:
+        StoreError: It is of a kind that cannot hold the store.
+    """
+    known = _DIALECTS.get(url.get_backend_name())
+    if known is None:
+        msg = f"the database URL is {url.render_as_string()!r}; write {_FORMS}"
+        raise StoreError(msg)
+    return known
 
 
 def location(url: URL) -> str:
-    """Return how messages name the database at *url*: its file."""
-    return url.database or str(url)
+    """Return how messages name the database at *url*."""
+    return dialect(url).location(url)
 
 
-def open_engine(url: str) -> Engine:
-    """Return the engine of the SQLite database at *url*; nothing is opened yet.
+def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
+    """Return the engine of the database at *url*; nothing is opened yet.
+
+    Args:
+        url: Of an SQLite file or a PostgreSQL database.
+        budget_bytes: What an SQLite file may not grow past.
 
     Raises:
-        StoreError: *url* is not the URL of an SQLite file.
+        StoreError: *url* is neither.
     """
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        msg = f"the database URL {url!r} cannot be read; write sqlite:///path/to/stagelens.db"
+    except (ArgumentError, ValueError) as error:
+        # What is before the last "@" may be a password.
+        msg = f"the database URL {url.rpartition('@')[2]!r} cannot be read; write {_FORMS}"
         raise StoreError(msg) from error
-    if parsed.get_backend_name() != "sqlite" or not parsed.database or parsed.database == ":memory:":
-        msg = (
-            f"the database URL is {url!r}; this version stores in an SQLite file: write sqlite:///path/to/stagelens.db"
-        )
-        raise StoreError(msg)
-    engine = create_engine(parsed, pool_size=8, max_overflow=24, connect_args={"timeout": 10})
-    event.listen(engine, "connect", _configure)
-    event.listen(engine, "begin", _begin)
-    return engine
-
-
-def _configure(connection: sqlite3.Connection, _record: Any) -> None:
-    # The driver must not open transactions by itself: `_begin` does.
-    connection.isolation_level = None
-    for pragma in _PRAGMAS:
-        _set(connection, pragma)
-
-
-def _set(connection: sqlite3.Connection, pragma: str) -> None:
-    """Execute *pragma*; of several that turn a new file to WAL, all but one are refused at once: the timeout is not for them."""
-    deadline = time.monotonic() + _LOCKED_SECONDS
-    while True:
-        try:
-            connection.execute(pragma).close()
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(_PAUSE_SECONDS)
-        else:
-            return
-
-
-def _begin(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    return dialect(parsed).open_engine(parsed, budget_bytes)
 
 
 @contextmanager
-def explained(url: URL, doing: str) -> Generator[None]:
-    """Turn errors of the database into `StoreError`, with the file and the cure.
+def explained(engine: Engine, doing: str) -> Generator[None]:
+    """Turn errors of the database into `StoreError`, with the place and the cure.
 
     Args:
-        url: Which database.
+        engine: Of which database.
         doing: What was tried, as in "cannot open".
     """
     try:
         yield
-    except (DBAPIError, sqlite3.Error) as error:
-        said = str(error.orig if isinstance(error, DBAPIError) else error)
-        cure = next((cure for sign, cure in _CURES if sign in said.lower()), "see what the database said")
-        msg = f"{doing} {location(url)}: {cure} ({said})"
+    # The driver's own cursors, which points go through, raise the driver's own errors.
+    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+        said = str(error.orig if isinstance(error, DBAPIError) else error).strip()
+        cure = next((cure for sign, cure in dialect(engine.url).CURES if sign in said.lower()), _NO_CURE)
+        msg = f"{doing} {location(engine.url)}: {cure} ({said})"
         raise StoreError(msg) from error
 
 
 @contextmanager
+def reading(engine: Engine) -> Generator[Connection]:
+    """Give a connection that sees one moment.
+
+    Raises:
+        StoreError: The database cannot be read.
+    """
+    known = dialect(engine.url)
+    with explained(engine, "cannot read"), engine.connect() as plain:
+        connection = known.for_reading(plain)
+        with connection.begin():
+            known.hold(connection)
+            yield connection
+
+
+@contextmanager
 def writing(engine: Engine, doing: str) -> Generator[Connection]:
-    """Give a connection in a transaction that may write; it commits at the end, or rolls back.
+    """Give a connection in a transaction that may write, while no other does; it commits at the end, or rolls back.
 
     Raises:
         StoreError: The database cannot begin, write or commit; nothing was written.
     """
-    with explained(engine.url, doing), engine.connect() as plain:
-        connection = plain.execution_options(**{_WRITES: True})
+    known = dialect(engine.url)
+    with explained(engine, doing), engine.connect() as plain:
+        connection = known.for_writing(plain)
         with connection.begin():
+            known.lock(connection)
             yield connection
+
+
+@contextmanager
+def alone(engine: Engine, doing: str) -> Generator[Connection]:
+    """Give a connection for several transactions; whoever else comes in here waits.
+
+    Raises:
+        StoreError: The database cannot begin, write or commit.
+    """
+    known = dialect(engine.url)
+    with explained(engine, doing), engine.connect() as plain:
+        connection = known.for_writing(plain)
+        with known.exclusive(connection):
+            yield connection
+
+
+def used_bytes(connection: Connection) -> int:
+    """Return the room the tables take, without what is free to be used again."""
+    return dialect(connection.engine.url).used_bytes(connection)
+
+
+def compact_traces(connection: Connection) -> bool:
+    """Give back the room of traces whose deletion was committed; return whether there was any."""
+    return dialect(connection.engine.url).compact_traces(connection)
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
@@ -147,7 +149,7 @@ def migrate(engine: Engine, revision: str = "head") -> None:
         if present not in known:
             msg = (
                 f"cannot open {location(engine.url)}: it was written by a newer Stagelens (schema {present}); "
-                "upgrade Stagelens, or give another path"
+                "upgrade Stagelens, or give another database"
             )
             raise StoreError(msg)
         target = {"head": known[-1], "base": None}.get(revision, revision)

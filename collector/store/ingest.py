@@ -1,25 +1,26 @@
-"""Writing batches, inside the writer's transaction: each once, in every tier that has to have it."""
+"""Writing batches: each once, in every tier that has to have it."""
 
 from __future__ import annotations
 
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, case, func, insert, select, update
+from sqlalchemy import Connection, bindparam, case, insert, select, update
 
 from ...core.histogram import SCALE, Histogram
-from . import schema, tiers
+from . import ledger, schema, tiers
+from .clock import MAX_SKEW_SECONDS
 from .encoding import Buckets, encode
+from .points import Change
 from .records import Batch, KeptTrace, Point
-from .rows import PointCounts, PointKey, point_row
+from .rows import PointKey, PointRow
 from .series import Interned, SeriesIndex
+from .texts import storable
 
-# How far a sender's clock may run ahead of ours before we stop believing it. [seconds]
-MAX_SKEW_SECONDS = 60
 _NS = 1_000_000_000
 
 
@@ -35,65 +36,101 @@ class Arrival:
         return at if self.oldest <= at <= self.now + MAX_SKEW_SECONDS else self.now
 
 
-def write(connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival) -> list[bool]:
-    """Count the *batches* that were not counted before.
+def prepare(
+    connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival
+) -> tuple[list[bool], Change | None]:
+    """Find out what of *batches* was not counted before, and what rows it makes.
 
     Returns:
-        For each batch whether it was counted now.
+        For each batch whether it is new, and the write that counts those; None if there is nothing to write.
     """
-    fresh = _insert_batches(connection, batches, arrival.now)
+    batches = [_storable(batch) for batch in batches]
+    fresh = _fresh(connection, batches)
     chosen = [batch for batch, new in zip(batches, fresh, strict=True) if new]
-    points = [point for batch in chosen for point in batch.points]
-    traces = [trace for batch in chosen for trace in batch.traces]
-    if not points and not traces:
-        return fresh
-    revision = 1 + (connection.execute(select(func.max(schema.services.c.revision))).scalar() or 0)
-    keyed = [_key(connection, point, index, arrival) for point in points]
-    _insert_points(connection, keyed, revision)
-    owners = _insert_traces(connection, traces, index, arrival)
-    touched = {key.service_id for key, _ in keyed} | {owner.service_id for owner in owners}
-    _set_revision(connection, touched, revision)
-    _update_seen(connection, keyed)
-    return fresh
+    if not chosen:
+        return fresh, None
+    index.refresh(connection)
+    keyed = [_keyed(connection, point, index, arrival) for batch in chosen for point in batch.points]
+    part = ledger.take_part(connection)
+    rows = _rows(keyed, part, tiers.read(connection))
+
+    def finish(connection: Connection) -> None:
+        _insert_batches(connection, chosen, arrival.now)
+        traces = [trace for batch in chosen for trace in batch.traces]
+        owners = _insert_traces(connection, traces, index, arrival)
+        ledger.add(connection, rows)
+        touched = {point.key.service_id for point in keyed} | {owner.service_id for owner in owners}
+        _set_revision(connection, touched, part)
+        _update_seen(connection, [point.key for point in keyed])
+
+    return fresh, Change(part, rows, finish)
 
 
-def _insert_batches(connection: Connection, batches: Sequence[Batch], now: int) -> list[bool]:
+def _storable(batch: Batch) -> Batch:
+    traces = [
+        replace(
+            trace,
+            trace_id=storable(trace.trace_id),
+            span_id=storable(trace.span_id),
+            because=storable(trace.because),
+            dominant=storable(trace.dominant),
+        )
+        for trace in batch.traces
+    ]
+    return replace(batch, id=storable(batch.id), instance=storable(batch.instance), traces=traces)
+
+
+def _fresh(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
     table = schema.batches
     known = set(connection.scalars(select(table.c.id).where(table.c.id.in_([batch.id for batch in batches]))))
     fresh: list[bool] = []
     for batch in batches:
         fresh.append(batch.id not in known)
         known.add(batch.id)
-    rows = [
-        {"id": batch.id, "received": now, "instance": batch.instance, "dropped": batch.dropped}
-        for batch, new in zip(batches, fresh, strict=True)
-        if new
-    ]
-    if rows:
-        connection.execute(insert(table), rows)
     return fresh
 
 
-def _key(connection: Connection, point: Point, index: SeriesIndex, arrival: Arrival) -> tuple[PointKey, Histogram]:
+def _insert_batches(connection: Connection, batches: Sequence[Batch], now: int) -> None:
+    rows = [
+        {"id": batch.id, "received": now, "instance": batch.instance, "dropped": batch.dropped} for batch in batches
+    ]
+    connection.execute(insert(schema.batches), rows)
+
+
+class _Keyed(NamedTuple):
+    """A point, with the keys of its series and of the total."""
+
+    key: PointKey
+    total: PointKey
+    histogram: Histogram
+
+
+def _keyed(connection: Connection, point: Point, index: SeriesIndex, arrival: Arrival) -> _Keyed:
     bucket = tiers.floor(arrival.believe(point.at), schema.FINEST)
     interned = index.intern(connection, point.series, bucket)
     stage = index.stage(connection, interned.service_id, point.stage)
     code = schema.METRIC_CODES[point.metric]
-    return PointKey(interned.service_id, code, bucket, interned.series_id, stage), point.histogram
+    key = PointKey(interned.service_id, code, bucket, interned.series_id, stage)
+    return _Keyed(key, key.of_total(interned.total_id), point.histogram)
 
 
-def _insert_points(connection: Connection, keyed: Sequence[tuple[PointKey, Histogram]], revision: int) -> None:
-    """Write the rows to the finest tier, and to every other whose watermark has passed them."""
-    rows: list[dict[str, Any]] = []
-    for tier in tiers.read(connection):
-        wanted = [
-            (key.at_tier(tier.seconds), histogram)
-            for key, histogram in keyed
-            if key.bucket >= tier.kept_from and (tier.seconds == schema.FINEST or key.bucket < tier.watermark)
+def _rows(keyed: Sequence[_Keyed], part: int, known: Sequence[tiers.Tier]) -> list[PointRow]:
+    """Return the rows of the finest tier, and of every other whose watermark has passed them."""
+    finest, *coarser = known
+    rows = point_rows(
+        finest.seconds,
+        add_up((point.key, point.histogram) for point in keyed if point.key.bucket >= finest.kept_from),
+        part,
+    )
+    for tier in coarser:
+        late = [
+            (key.at_tier(tier.seconds), point.histogram)
+            for point in keyed
+            if tier.kept_from <= point.key.bucket < tier.watermark
+            for key in (point.key, point.total)
         ]
-        rows += point_rows(tier.seconds, add_up(wanted), part=revision)
-    if rows:
-        connection.execute(insert(schema.points), rows)
+        rows += point_rows(tier.seconds, add_up(late), part)
+    return rows
 
 
 def add_up(keyed: Iterable[tuple[PointKey, Histogram]]) -> dict[PointKey, Histogram]:
@@ -120,16 +157,15 @@ def _coarse(histogram: Histogram) -> Histogram:
     return copy
 
 
-def point_rows(tier: int, total: dict[PointKey, Histogram], *, part: int) -> list[dict[str, Any]]:
+def point_rows(tier: int, total: dict[PointKey, Histogram], part: int) -> list[PointRow]:
     """Return *total* as rows of `points`, in the order of its key."""
     keys = sorted(total)
     histograms = [total[key] for key in keys]
     blobs = encode(_columns(histograms))
-    counts = [
-        PointCounts(histogram.scale, histogram.zero, histogram.count, histogram.sum, blob)
-        for histogram, blob in zip(histograms, blobs, strict=True)
+    return [
+        PointRow(tier, *key, part, histogram.scale, histogram.zero, histogram.count, histogram.sum, blob)
+        for key, histogram, blob in zip(keys, histograms, blobs, strict=True)
     ]
-    return [point_row(tier, part, key, count) for key, count in zip(keys, counts, strict=True)]
 
 
 def _columns(histograms: Sequence[Histogram]) -> Buckets:
@@ -183,10 +219,10 @@ def _set_revision(connection: Connection, service_ids: set[int], revision: int) 
     connection.execute(update(table).where(table.c.id.in_(service_ids)).values(revision=revision))
 
 
-def _update_seen(connection: Connection, keyed: Sequence[tuple[PointKey, Histogram]]) -> None:
+def _update_seen(connection: Connection, keys: Iterable[PointKey]) -> None:
     """Widen the time in which each series was seen."""
     span: dict[int, tuple[int, int]] = {}
-    for key, _ in keyed:
+    for key in keys:
         low, high = span.get(key.series_id, (key.bucket, key.bucket))
         span[key.series_id] = (min(low, key.bucket), max(high, key.bucket))
     if not span:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
-
 from ...core.histogram import Histogram
 from ...core.names import REQUEST_DURATION
 from .columns import add_up
-from .fetch import Question, fetch
+from .fetch import fetch
 from .frames import ordered
+from .points import Question, Snapshot
 from .selection import Selection
 
 
-def latency(connection: Connection, selection: Selection) -> Histogram:
+def latency(snapshot: Snapshot, selection: Selection) -> Histogram:
     """See `Reader.latency`."""
-    columns = fetch(connection, Question(selection, (REQUEST_DURATION,)))
+    columns = fetch(snapshot, Question(selection, (REQUEST_DURATION,)))
     return add_up(columns).histogram() if len(columns) else Histogram()
 
 
-def distributions(connection: Connection, selection: Selection, metric: str) -> dict[str, Histogram]:
+def distributions(snapshot: Snapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
     """Return the histogram of *metric* for each stage, or whatever else tells its points apart, in stage order."""
-    columns = fetch(connection, Question(selection, (metric,)))
+    columns = fetch(snapshot, Question(selection, (metric,)))
     # Each by itself: one that was sent coarser must not make the others coarser.
     return {
         stage: add_up(columns.where(columns.stage == columns.stages.index(stage))).histogram()

@@ -9,15 +9,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from . import schema
-from .columns import Columns
+from .columns import Columns, Steps
 from .encoding import Buckets, Ints
 
-# Bucket indices of any scale lie within ±2**17; see `Histogram.from_otlp`.
-_INDEX_BITS = 18
-_INDEX_OFFSET = 1 << 17
+# Cells of the table they are added up in, for each bucket that is added up: past it the cells in use are found first. Most
+# of a table that is much larger would be empty, and clearing it take longer.
+_CELLS_A_BUCKET, _CELLS = 16, 1 << 20
 # Scales lie within -10..20.
-_SCALES, _SCALE_OFFSET = 64, 32
+_SCALE_OFFSET = 10
+
+
+EMPTY = Columns(
+    times=np.zeros(0, np.int64),
+    series=np.zeros(0, np.int64),
+    metric=np.zeros(0, np.int64),
+    stage=np.zeros(0, np.int64),
+    stages=(),
+    scale=np.zeros(0, np.int64),
+    zero=np.zeros(0, np.int64),
+    sum=np.zeros(0, np.float64),
+    buckets=Buckets(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)),
+)
 
 
 def merge(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
@@ -31,22 +43,42 @@ def merge(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
     """
     lengths = buckets.lengths
     index = buckets.index >> np.repeat(shift, lengths)
-    key = (np.repeat(group, lengths) << _INDEX_BITS) + index + _INDEX_OFFSET
-    order = np.argsort(key, kind="stable")
-    unique, first = np.unique(key[order], return_index=True)
-    amount = np.add.reduceat(buckets.amount[order], first) if len(first) else np.zeros(0, np.int64)
-    sizes = np.bincount(unique >> _INDEX_BITS, minlength=n_groups)
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    return Buckets(offsets, (unique & ((1 << _INDEX_BITS) - 1)) - _INDEX_OFFSET, amount)
+    low = int(index.min(initial=0))
+    width = int(index.max(initial=0)) - low + 1
+    cell = np.repeat(group * width - low, lengths) + index
+    found, amount = _added(cell, buckets.amount, n_groups * width)
+    owner = found // width
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bincount(owner, minlength=n_groups))))
+    return Buckets(offsets, found - owner * width + low, amount)
 
 
-def over_time(columns: Columns) -> Columns:
-    """Return *columns* with one point for each series, metric, stage and scale, at the last of its times."""
+def _added(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
+    """Return the cells that have anything, ascending, and what was added up in each."""
+    used: Ints | None = None
+    if n_cells > max(_CELLS, _CELLS_A_BUCKET * len(cell)):
+        used, cell = np.unique(cell, return_inverse=True)
+        n_cells = len(used)
+    total = np.zeros(n_cells, np.int64)
+    np.add.at(total, cell, amount)
+    found = np.flatnonzero(total)
+    return found if used is None else used[found], total[found]
+
+
+def over_time(columns: Columns, steps: Steps | None = None, *, apart: bool = True) -> Columns:
+    """Return *columns* with one point for each metric, stage and scale, at the last of its times; sorted by step.
+
+    Args:
+        columns: What to add up.
+        steps: Each has points of its own; None for one that takes all.
+        apart: Whether each series has points of its own.
+    """
     if not len(columns):
         return columns
-    metrics = max(schema.METRIC_CODES.values()) + 1
-    owner = (columns.series * metrics + columns.metric) * len(columns.stages) + columns.stage
-    _, first, group = np.unique(owner * _SCALES + columns.scale + _SCALE_OFFSET, return_index=True, return_inverse=True)
+    step = np.zeros(len(columns), np.int64) if steps is None else steps.number(columns.times)
+    series = columns.series if apart else np.zeros(len(columns), np.int64)
+    key = (step, series, columns.metric, columns.stage, columns.scale + _SCALE_OFFSET)
+    owner = np.ravel_multi_index(key, tuple(int(part.max()) + 1 for part in key))
+    _, first, group = np.unique(owner, return_index=True, return_inverse=True)
     times = np.zeros(len(first), np.int64)
     np.maximum.at(times, group, columns.times)
     zero = np.zeros(len(first), np.int64)
@@ -55,7 +87,7 @@ def over_time(columns: Columns) -> Columns:
     np.add.at(total, group, columns.sum)
     return Columns(
         times=times,
-        series=columns.series[first],
+        series=series[first],
         metric=columns.metric[first],
         stage=columns.stage[first],
         stages=columns.stages,
@@ -67,7 +99,9 @@ def over_time(columns: Columns) -> Columns:
 
 
 def join(pieces: Sequence[Columns]) -> Columns:
-    """Return the points of all *pieces*, of which there must be one at least."""
+    """Return the points of all *pieces*, in their order."""
+    if not pieces:
+        return EMPTY
     stages = tuple(sorted({stage for piece in pieces for stage in piece.stages}))
     places = [np.array([stages.index(stage) for stage in piece.stages], np.int64) for piece in pieces]
     lengths = np.concatenate([piece.buckets.lengths for piece in pieces])

@@ -4,83 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Connection
+from numpy.typing import NDArray
 
 from ...core.histogram import ZERO_THRESHOLD, bucket_bounds
 from ...core.names import REQUEST_DURATION
-from .breakdown import METRICS, Mixture
-from .columns import Columns, Counts, add_up
-from .fetch import Question, fetch_steps
+from .breakdown import METRICS
+from .encoding import Ints
+from .fetch import fetch_steps
 from .frames import frame, staged, times
+from .points import Question, Snapshot
 from .selection import Selection
+from .step_counts import StepCounts, add_up_steps
+from .step_mixtures import step_mixtures
 
 # Eight buckets a doubling: finer ones are less than a pixel high.
 HEAT_SCALE = 3
+HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "second", "second_share")
 
 
 def breakdown_over_time(
-    connection: Connection, selection: Selection, quantile: float | None, step: timedelta
+    snapshot: Snapshot, selection: Selection, quantile: float | None, step: timedelta
 ) -> pd.DataFrame:
     """See `Reader.breakdown_over_time`."""
-    columns, steps = fetch_steps(connection, Question(selection, METRICS), step)
-    rows: list[dict[str, object]] = []
-    for at, part in columns.by_step(steps):
-        if not len(part.of(REQUEST_DURATION)):
-            continue
-        mixed = Mixture(part)
-        value, seconds = _at(mixed, quantile)
-        rows.append({"at": at, "n": mixed.n, "value_seconds": value, **seconds})
+    columns, steps = fetch_steps(snapshot, Question(selection, METRICS), step)
+    rows = [row for mixed in step_mixtures(columns, steps) for row in mixed.rows(quantile)]
     return _timed(staged(("at", "n", "value_seconds"), rows), steps.width)
 
 
-def _at(mixed: Mixture, quantile: float | None) -> tuple[float, dict[str, float]]:
-    if quantile is not None:
-        band = mixed.at(quantile)
-        return band.value.value, band.seconds()
-    return mixed.mean, {stage: share * mixed.mean for stage, share in mixed.mean_shares().items()}
-
-
 def quantiles_over_time(
-    connection: Connection, selection: Selection, quantiles: Sequence[float], step: timedelta
+    snapshot: Snapshot, selection: Selection, quantiles: Sequence[float], step: timedelta
 ) -> pd.DataFrame:
     """See `Reader.quantiles_over_time`."""
-    columns, steps = fetch_steps(connection, Question(selection, (REQUEST_DURATION,)), step)
+    columns, steps = fetch_steps(snapshot, Question(selection, (REQUEST_DURATION,)), step)
     names = [f"p{100 * quantile:g}" for quantile in quantiles]
     rows: list[dict[str, object]] = []
-    for at, part in columns.by_step(steps):
-        counts = add_up(part)
-        values = [counts.value_at(quantile).value for quantile in quantiles]
-        rows.append({"at": at, "n": counts.total, **dict(zip(names, values, strict=True))})
+    for counts in add_up_steps(columns, steps):
+        values = (counts.values_at(quantile).tolist() for quantile in quantiles)
+        told = zip(counts.starts.tolist(), counts.total.tolist(), *values, strict=True)
+        rows += [dict(zip(("at", "n", *names), each, strict=True)) for each in told]
     return _timed(frame(("at", "n", *names), rows), steps.width)
 
 
-def heat(connection: Connection, selection: Selection, step: timedelta) -> pd.DataFrame:
+def heat(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
     """See `Reader.heat`."""
-    columns, steps = fetch_steps(connection, Question(selection, (REQUEST_DURATION,)), step)
+    columns, steps = fetch_steps(snapshot, Question(selection, (REQUEST_DURATION,)), step)
     scale = min(HEAT_SCALE, int(columns.scale.min(initial=HEAT_SCALE)))
-    cells = [_cells(at, part, add_up(part, scale)) for at, part in columns.by_step(steps)]
-    empty = frame(("at", "low_seconds", "high_seconds", "n", "dominant"), [])
+    cells = [_cells(counts, columns.stages) for counts in add_up_steps(columns, steps, scale)]
+    empty = frame(HEAT_COLUMNS, [])
     return _timed(pd.concat(cells, ignore_index=True) if cells else empty, steps.width)
 
 
-def _cells(at: int, part: Columns, counts: Counts) -> pd.DataFrame:
-    bounds = [bucket_bounds(index, counts.scale) for index in counts.index.tolist()]
-    amount = counts.amount
-    if counts.zero.any():
-        bounds.insert(0, (0.0, ZERO_THRESHOLD))
-        amount = np.column_stack((counts.zero, amount))
+def _cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
+    """Return the cells that have requests, step by step and upwards."""
+    bounds = [(0.0, ZERO_THRESHOLD), *(bucket_bounds(index, counts.scale) for index in counts.index.tolist())]
+    low, high = np.array(bounds).T
+    amount = np.concatenate((counts.zero[:, :, None], counts.amount), axis=2)
+    step, bucket = np.nonzero(amount.sum(axis=1))
+    found = amount[step, :, bucket].T
     return pd.DataFrame(
         {
-            "at": at,
-            "low_seconds": [low for low, _ in bounds],
-            "high_seconds": [high for _, high in bounds],
-            "n": amount.sum(axis=0),
-            "dominant": [part.stages[most] for most in amount.argmax(axis=0).tolist()],
+            "at": counts.starts[step],
+            "low_seconds": low[bucket],
+            "high_seconds": high[bucket],
+            "n": found.sum(axis=0),
+            **_causes(found, stages),
         }
     )
+
+
+def _causes(amount: Ints, stages: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the two stages that dominate most requests of each cell, and of which share of them; "" for no second one."""
+    # A stage that dominates none, so that there are always two.
+    padded = np.vstack((amount, np.zeros_like(amount[:1])))
+    order = np.argsort(-padded, axis=0, kind="stable")[:2]
+    shares = np.take_along_axis(padded, order, axis=0) / amount.sum(axis=0)
+    first, second = np.where(shares > 0, np.array([*stages, ""], object)[order], "")
+    return {"dominant": first, "share": shares[0], "second": second, "second_share": shares[1]}
 
 
 def _timed(made: pd.DataFrame, width: int | None) -> pd.DataFrame:

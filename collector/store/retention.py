@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from sqlalchemy import Connection, delete, func, select, tuple_, update
 
-from . import schema
+from . import database, ledger, schema
+from .points import Points
 from .tiers import Tier, floor, read
 
+# Where room is made: what comes until the next look has to fit in.
+FULL_SHARE = 0.9
 _NS = 1_000_000_000
+_DAY_NS = 86_400 * _NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Retention:
         traces: Kept traces.
         traces_per_service: Kept traces of a service; the oldest go first. [count]
         batches: The names of batches: how late a retry is still recognised, and how late data may come.
+        budget_bytes: How large the store may be; None for as large as it gets.
     """
 
     seconds_10: timedelta = timedelta(hours=24)
@@ -33,44 +38,97 @@ class Retention:
     traces: timedelta = timedelta(days=7)
     traces_per_service: int = 20_000
     batches: timedelta = timedelta(hours=24)
+    budget_bytes: int | None = None
 
     def of_tier(self, seconds: int) -> timedelta:
         """Return how long the tier with buckets of *seconds* is kept."""
         return (self.seconds_10, self.minutes, self.hours)[schema.TIERS.index(seconds)]
 
+    def was_shortened(self, tier: Tier, now: int) -> bool:
+        """Say whether *tier* goes back less far than its time for lack of room, *now* being in Unix seconds."""
+        return self.budget_bytes is not None and tier.kept_from > now - self.of_tier(tier.seconds).total_seconds()
 
-def forget(connection: Connection, retention: Retention, now: int) -> bool:
-    """Delete what is past its time, *now* being in Unix seconds.
+
+def forget_points(connection: Connection, points: Points, retention: Retention, now: int) -> bool:
+    """Delete one slot of the first tier that holds what is past its time, *now* being in Unix seconds.
+
+    Returns:
+        Whether something was done: there may be more.
+    """
+    tiers = read(connection)
+    for tier, coarser in zip_longest(tiers, tiers[1:]):
+        until = now - int(retention.of_tier(tier.seconds).total_seconds())
+        # Never before it is rolled up.
+        if _cut_to(connection, points, tier, min(until, (coarser or tier).watermark)):
+            return True
+    return False
+
+
+def fit_budget(connection: Connection, points: Points, retention: Retention, used_bytes: int, now: int) -> bool:
+    """Delete the oldest of the finest tier that can spare something, if the store is about to outgrow its budget.
+
+    Each tier keeps the stretch that is being filled. Kept traces go before the coarsest tier does; what is not rolled up yet
+    goes last.
+
+    Returns:
+        Whether something was done: there may be more.
+    """
+    if retention.budget_bytes is None or used_bytes <= retention.budget_bytes * FULL_SHARE:
+        return False
+    tiers = read(connection)
+    return (
+        any(_spare(connection, points, tier, min(now, coarser.watermark)) for tier, coarser in pairwise(tiers))
+        or _spare_traces(connection)
+        or any(_spare(connection, points, tier, now) for tier in tiers)
+    )
+
+
+def _spare(connection: Connection, points: Points, tier: Tier, before: int) -> bool:
+    width = points.freed_seconds(tier.seconds)
+    first, last = ledger.ends(connection, tier.seconds)
+    until = floor(first, width) + width
+    return last > 0 and until <= before and _cut_to(connection, points, tier, until)
+
+
+def _spare_traces(connection: Connection) -> bool:
+    if database.compact_traces(connection):
+        return True
+    traces = schema.traces
+    first, last = connection.execute(select(func.min(traces.c.started), func.max(traces.c.started))).one()
+    if first is None or first == last:
+        return False
+    until = first + max(1, min(last - first, _DAY_NS) // 2)
+    connection.execute(delete(traces).where(traces.c.started < until))
+    return True
+
+
+def _cut_to(connection: Connection, points: Points, tier: Tier, until: int) -> bool:
+    """Forget what *tier* holds before *until*, one slot at most; return whether there was anything to do."""
+    width = schema.SLOT_SECONDS[tier.seconds]
+    until = floor(until, width)
+    if until <= tier.kept_from:
+        return False
+    first, last = ledger.ends(connection, tier.seconds)
+    # Nothing to delete: straight there.
+    if first < until and (first, last) != (0, 0):
+        until = min(until, first + width)
+    points.cut(connection, tier.seconds, until)
+    ledger.cut(connection, tier.seconds, until)
+    rollups = schema.rollups
+    connection.execute(update(rollups).where(rollups.c.tier == tier.seconds).values(kept_from=until))
+    return True
+
+
+def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
+    """Delete traces, batches and series that are past their time.
 
     Returns:
         Whether series were deleted: numbers held in memory are no longer valid.
     """
-    tiers = read(connection)
-    for finer, coarser in pairwise(tiers):
-        # Never before it is rolled up, and cut where the coarser tier can take over.
-        age = now - int(retention.of_tier(finer.seconds).total_seconds())
-        _cut(connection, finer, floor(min(age, coarser.watermark), coarser.seconds))
-    oldest = floor(now - int(retention.hours.total_seconds()), schema.COARSEST)
-    _cut(connection, tiers[-1], min(oldest, tiers[-1].watermark))
     _forget_traces(connection, retention, now)
     table = schema.batches
     connection.execute(delete(table).where(table.c.received < now - int(retention.batches.total_seconds())))
-    return _forget_series(connection, oldest)
-
-
-def _cut(connection: Connection, tier: Tier, until: int) -> None:
-    if until <= tier.kept_from:
-        return
-    points, rollups = schema.points, schema.rollups
-    connection.execute(
-        delete(points).where(
-            points.c.tier == tier.seconds,
-            points.c.service_id.in_(select(schema.services.c.id)),
-            points.c.metric.in_(schema.METRIC_CODES.values()),
-            points.c.bucket < until,
-        )
-    )
-    connection.execute(update(rollups).where(rollups.c.tier == tier.seconds).values(kept_from=until))
+    return _forget_series(connection, read(connection)[-1].kept_from)
 
 
 def _forget_traces(connection: Connection, retention: Retention, now: int) -> None:
@@ -96,4 +154,8 @@ def _forget_traces(connection: Connection, retention: Retention, now: int) -> No
 def _forget_series(connection: Connection, oldest: int) -> bool:
     series, traces = schema.series, schema.traces
     kept = select(traces.c.trace_id).where(traces.c.series_id == series.c.id).exists()
-    return connection.execute(delete(series).where(series.c.last_seen < oldest, ~kept)).rowcount > 0
+    forgotten = connection.execute(delete(series).where(series.c.last_seen < oldest, ~kept)).rowcount > 0
+    if forgotten:
+        table = schema.store
+        connection.execute(update(table).values(series_epoch=table.c.series_epoch + 1))
+    return forgotten

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .tiers import floor
 
@@ -13,9 +12,9 @@ class PointKey(NamedTuple):
 
     Args:
         service_id: Service number.
-        metric: Metric code.
+        metric: Metric code; negative for a total.
         bucket: Start of the bucket. [Unix seconds]
-        series_id: Series number.
+        series_id: Number of the series or total.
         stage: Stage, or dominant stage.
     """
 
@@ -29,12 +28,22 @@ class PointKey(NamedTuple):
         """Return the key of the row in which a tier of *width* seconds counts this one."""
         return self._replace(bucket=floor(self.bucket, width))
 
+    def of_total(self, total_id: int) -> PointKey:
+        """Return the key of the row in which total *total_id* counts this one."""
+        return self._replace(metric=-self.metric, series_id=total_id)
 
-@dataclass(frozen=True, slots=True)
-class PointCounts:
-    """What a row says.
+
+class PointRow(NamedTuple):
+    """A row, in the order of the table's columns.
 
     Args:
+        tier: Width of its bucket. [seconds]
+        service_id: Service number.
+        metric: Metric code; negative for a total.
+        bucket: Start of the bucket. [Unix seconds]
+        series_id: Number of the series or total.
+        stage: Stage, or dominant stage.
+        part: Which write it came with.
         scale: Of the buckets.
         zero: Values below a nanosecond.
         count: All values, or microseconds.
@@ -42,22 +51,20 @@ class PointCounts:
         histogram: The buckets, encoded.
     """
 
+    tier: int
+    service_id: int
+    metric: int
+    bucket: int
+    series_id: int
+    stage: str
+    part: int
     scale: int
     zero: int
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride] - the column has this name, and rows are not searched
     sum: float
     histogram: bytes
 
-
-def point_row(tier: int, part: int, key: PointKey, counts: PointCounts) -> dict[str, Any]:
-    """Return the row as the database takes it."""
-    return {
-        "tier": tier,
-        "part": part,
-        **key._asdict(),
-        "scale": counts.scale,
-        "zero": counts.zero,
-        "count": counts.count,
-        "sum": counts.sum,
-        "histogram": counts.histogram,
-    }
+    @property
+    def key(self) -> PointKey:
+        """What it is about."""
+        return PointKey(self.service_id, self.metric, self.bucket, self.series_id, self.stage)

@@ -1,6 +1,6 @@
 """The store's tables, in SQLAlchemy Core, and the numbers that stand for names in them.
 
-Rows are only ever added and, when their time is over, deleted; readers add rows up. Times are integers: Unix seconds in
+Rows of `points` are only ever added and, when their time is over, deleted; readers add rows up. Times are integers: Unix seconds in
 `points`, `series` and `batches`, nanoseconds in `traces`.
 """
 
@@ -27,6 +27,9 @@ from ...core import names
 TIERS = (10, 60, 3600)
 FINEST, COARSEST = TIERS[0], TIERS[-1]
 
+# What is forgotten as a whole, and counted as a whole in `ledger`. [seconds]
+SLOT_SECONDS = {10: 3600, 60: 3600, 3600: 86_400}
+
 # A metric is one byte in every row; the numbers must never change.
 METRIC_CODES = {
     names.REQUEST_DURATION: 1,
@@ -38,19 +41,37 @@ METRIC_CODES = {
     names.FIRST_TOKEN_TIME: 7,
     names.TOKENS: 8,
     names.FAILED_CALL: 9,
+    names.BATCH_DURATION: 10,
 }
+
+ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
 
 # The columns of `series` that tell one series from another.
 DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status")
 
+# What a total tells apart: it adds up the series that differ in nothing of it. Coarser tiers hold the totals beside the
+# series, and nearly every question is about them: how many routes or devices a service has costs it nothing.
+TOTAL_DIMENSIONS = ("service", "version", "environment", "status")
+
 metadata = MetaData()
+
+# One row: what all who write this database share.
+store = Table(
+    "store",
+    metadata,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    # The number of the last write.
+    Column("last_part", BigInteger, nullable=False),
+    # Grows when series are deleted: what others hold of them in memory is void.
+    Column("series_epoch", BigInteger, nullable=False),
+)
 
 services = Table(
     "services",
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
-    # Grows with every write that touches the service, over all services; also the `part` of the rows of that write.
+    # The `part` of the last write that touched the service.
     Column("revision", BigInteger, nullable=False),
 )
 
@@ -60,6 +81,8 @@ series = Table(
     Column("id", Integer, primary_key=True),
     Column("service_id", Integer, ForeignKey("services.id"), nullable=False),
     *(Column(dimension, Text, nullable=False) for dimension in DIMENSIONS),
+    # The number under which the total it belongs to is kept: of the first series of that total.
+    Column("total_id", Integer, nullable=False, server_default="0"),
     # Starts of the first and the last 10 s bucket that has data. [Unix seconds]
     Column("first_seen", BigInteger, nullable=False),
     Column("last_seen", BigInteger, nullable=False),
@@ -82,11 +105,12 @@ points = Table(
     metadata,
     Column("tier", SmallInteger, primary_key=True),
     Column("service_id", Integer, primary_key=True),
+    # Negative for a total.
     Column("metric", SmallInteger, primary_key=True),
     Column("bucket", BigInteger, primary_key=True),
     Column("series_id", Integer, primary_key=True),
     Column("stage", Text, primary_key=True),
-    # Which write the row came with; 0 for a roll-up.
+    # Which write the row came with.
     Column("part", BigInteger, primary_key=True),
     Column("scale", SmallInteger, nullable=False),
     Column("zero", BigInteger, nullable=False),
@@ -94,6 +118,27 @@ points = Table(
     Column("sum", Double, nullable=False),
     Column("histogram", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
+    # Retention drops partitions, which gives their room back at once.
+    postgresql_partition_by="RANGE (tier, bucket)",
+)
+
+# Parts that are being written where points are not kept in this database: nobody reads them yet.
+intents = Table(
+    "intents",
+    metadata,
+    Column("part", BigInteger, primary_key=True, autoincrement=False),
+    Column("taken_at", BigInteger, nullable=False),
+)
+
+# How much of `points` each slot of each tier holds, kept with every write: counting it would read it all.
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("tier", SmallInteger, primary_key=True, autoincrement=False),
+    Column("slot", BigInteger, primary_key=True, autoincrement=False),
+    Column("rows", BigInteger, nullable=False),
+    # Of the encoded histograms alone.
+    Column("bytes", BigInteger, nullable=False),
 )
 
 traces = Table(
@@ -125,7 +170,12 @@ batches = Table(
     Index("batches_by_time", "received"),
 )
 # There are millions of batches; few of them tell of dropped requests.
-Index("batches_dropped", batches.c.dropped, sqlite_where=batches.c.dropped > 0)
+Index(
+    "batches_dropped",
+    batches.c.dropped,
+    sqlite_where=batches.c.dropped > 0,
+    postgresql_where=batches.c.dropped > 0,
+)
 
 rollups = Table(
     "rollups",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import ColumnElement
 
 from . import schema
+from .texts import name as storable_name
 from .tiers import ceil
 
 
@@ -41,6 +42,16 @@ class Selection:
         """Start and end at the 10 s buckets they stand for, in Unix seconds."""
         return _bucket(self.start), _bucket(self.end)
 
+    @property
+    def is_of_services(self) -> bool:
+        """Whether it takes all that its services have."""
+        return {self.version, self.environment, self.model, self.route, self.status} == {None}
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether it asks for less than a total, see `schema.TOTAL_DIMENSIONS`."""
+        return self.model is not None or self.route is not None
+
     def conditions(self) -> list[ColumnElement[bool]]:
         """Return what the rows of `series` must fulfil."""
         wanted = {
@@ -51,7 +62,7 @@ class Selection:
             "route": self.route,
             "status": self.status,
         }
-        return [schema.series.c[name] == value for name, value in wanted.items() if value is not None]
+        return [schema.series.c[name] == storable_name(value) for name, value in wanted.items() if value is not None]
 
 
 def _bucket(at: datetime) -> int:

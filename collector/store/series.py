@@ -6,14 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 
+from ...core.batch_bands import BANDS
 from ...core.names import STATUS_ERROR, STATUS_OK
 from ...core.stages import BY_KEY, OTHER
 from . import schema
-
-# Longer values are cut: nobody reads them, and each is stored in an index twice.
-MAX_VALUE_CHARS = 256
+from .texts import name as storable_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,15 @@ class SeriesCaps:
 
 @dataclass(frozen=True, slots=True)
 class Interned:
-    """The numbers that stand for a series in the store."""
+    """The numbers that stand for a series in the store, its service and the total it is part of."""
 
     series_id: int
     service_id: int
+    total_id: int
 
 
+# What the points of a metric are told apart by, where it is not the users' to name.
+_KNOWN = {*BY_KEY, *BANDS, OTHER}
 _CAPPED = ("version", "environment", "model", "model_version", "route", "device")
 _FINE = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
 
@@ -86,8 +88,8 @@ _FINE = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER
 class SeriesIndex:
     """The series, services and stages that are already known, in memory; new ones are written as they come.
 
-    It is used by the one writer only. After a transaction that failed, `forget` must be called: what was interned in it
-    is not in the database.
+    `refresh` must be called at the start of a transaction that interns, for others write too. After one that failed,
+    `forget` must be called: what was interned in it is not in the database.
     """
 
     def __init__(self, caps: SeriesCaps) -> None:
@@ -96,16 +98,16 @@ class SeriesIndex:
 
     def forget(self) -> None:
         """Read everything anew at the next use."""
-        self._loaded = False
+        self._epoch = self._last_series = self._last_service = -1
         self._series: dict[Series, Interned] = {}
         self._folded: dict[Series, Series] = {}
         self._services: dict[str, int] = {}
         self._values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._stages: defaultdict[int, set[str]] = defaultdict(set)
+        self._totals: dict[tuple[str, ...], int] = {}
 
     def intern(self, connection: Connection, series: Series, at: int) -> Interned:
         """Return the numbers of *series*, folded where a cap is reached; a new one is first seen *at* these Unix seconds."""
-        self._load(connection)
         folded = self._folded.get(series) or self._fold(series)
         known = self._series.get(folded)
         if known is None:
@@ -114,10 +116,9 @@ class SeriesIndex:
 
     def stage(self, connection: Connection, service_id: int, stage: str) -> str:
         """Return the name under which *stage* is counted: its own, or `__other__` past the cap."""
-        if stage in BY_KEY or stage == OTHER:
+        if stage in _KNOWN:
             return stage
-        self._load(connection)
-        stage = stage[:MAX_VALUE_CHARS]
+        stage = storable_name(stage)
         known = self._stages[service_id]
         if stage in known:
             return stage
@@ -127,21 +128,30 @@ class SeriesIndex:
         known.add(stage)
         return stage
 
-    def _load(self, connection: Connection) -> None:
-        if self._loaded:
-            return
-        columns = [schema.series.c[name] for name in ("id", "service_id", *schema.DIMENSIONS)]
-        for row in connection.execute(select(*columns)).mappings():
-            series = Series(**{name: row[name] for name in schema.DIMENSIONS})
-            self._remember(series, Interned(row["id"], row["service_id"]))
-        for service_id, name in connection.execute(select(schema.services.c.id, schema.services.c.name)):
-            self._services[name] = service_id
-        for service_id, stage in connection.execute(select(schema.stages)):
-            self._stages[service_id].add(stage)
-        self._loaded = True
+    def refresh(self, connection: Connection) -> None:
+        """Learn what other processes have added or deleted since the last time."""
+        epoch = connection.execute(select(schema.store.c.series_epoch)).scalar_one()
+        if epoch != self._epoch:
+            self.forget()
+            self._epoch = epoch
+        services, series, stages = schema.services, schema.series, schema.stages
+        for number, name in connection.execute(
+            select(services.c.id, services.c.name).where(services.c.id > self._last_service)
+        ):
+            self._services[name] = number
+            self._last_service = max(self._last_service, number)
+        columns = [series.c[name] for name in ("id", "service_id", "total_id", *schema.DIMENSIONS)]
+        added = connection.execute(select(*columns).where(series.c.id > self._last_series)).mappings().all()
+        for row in added:
+            one = Series(**{name: row[name] for name in schema.DIMENSIONS})
+            self._remember(one, Interned(row["id"], row["service_id"], row["total_id"]))
+        for number, stage in connection.execute(select(stages)):
+            self._stages[number].add(stage)
 
     def _remember(self, series: Series, interned: Interned) -> None:
+        self._last_series = max(self._last_series, interned.series_id)
         self._series[series] = interned
+        self._totals[_total_key(series)] = interned.total_id
         self._values["", "service"].add(series.service)
         self._values[series.service, "series"].add("\0".join(_key(series)))
         for dimension in _CAPPED:
@@ -151,7 +161,7 @@ class SeriesIndex:
         """Return the series that *series* is counted as; the answer is kept, within a bound."""
         folded = replace(
             series,
-            **{name: value[:MAX_VALUE_CHARS] for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
+            **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
         )
         folded = replace(folded, status=STATUS_ERROR if series.status == STATUS_ERROR else STATUS_OK)
         folded = replace(folded, service=self._admit("", "service", folded.service, self._caps.services))
@@ -181,13 +191,20 @@ class SeriesIndex:
         row = connection.execute(
             insert(schema.series).values(service_id=service_id, first_seen=at, last_seen=at, **values)
         )
-        interned = Interned(_new_id(row.inserted_primary_key), service_id)
+        series_id = _new_id(row.inserted_primary_key)
+        total_id = self._totals.get(_total_key(series), series_id)
+        connection.execute(update(schema.series).where(schema.series.c.id == series_id).values(total_id=total_id))
+        interned = Interned(series_id, service_id, total_id)
         self._remember(series, interned)
         return interned
 
 
 def _key(series: Series) -> tuple[str, ...]:
     return tuple(getattr(series, dimension) for dimension in schema.DIMENSIONS)
+
+
+def _total_key(series: Series) -> tuple[str, ...]:
+    return tuple(getattr(series, dimension) for dimension in schema.TOTAL_DIMENSIONS)
 
 
 def _new_id(key: Sequence[int] | None) -> int:

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pandas as pd
-from sqlalchemy import Connection, func, literal_column, select, text
+from sqlalchemy import func, literal_column, select
 
 from ...core.names import REQUEST_DURATION, STATUS_ERROR
-from . import schema, tiers
-from .fetch import Question
+from . import database, schema, tiers
 from .frames import frame, times
+from .points import Question, Snapshot
+from .retention import Retention
 from .selection import Selection, moment
+from .texts import name as storable_name
 
 SERVICE_COLUMNS = ("service", "versions", "model", "environment", "requests", "errors", "first_seen", "last_seen")
 VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")
@@ -27,20 +29,25 @@ class StoreState:
         last_received: When the last batch came, within the time batches are remembered.
         instances: Processes that sent one in the last 60 s.
         dropped: Requests the agents could not count, within the time batches are remembered.
-        size_bytes: Size of the database file.
+        size_bytes: The room everything takes.
+        budget_bytes: The room it may take; None for as much as it needs.
         oldest: Start of the oldest bucket of any series that is kept.
+        shortened: The tiers (width in seconds) that go back less far than they should, because the budget is used up, and
+            since when each is kept.
     """
 
     last_received: datetime | None
     instances: int
     dropped: int
     size_bytes: int
+    budget_bytes: int | None
     oldest: datetime | None
+    shortened: dict[int, datetime]
 
 
-def services(connection: Connection, start: datetime, end: datetime) -> pd.DataFrame:
+def services(snapshot: Snapshot, start: datetime, end: datetime) -> pd.DataFrame:
     """See `Reader.services`."""
-    seen = _series_in(connection, Selection(start, end))
+    seen = series_in(snapshot, Selection(start, end))
     rows = [_service(name, group) for name, group in seen.groupby("service")]
     made = frame(SERVICE_COLUMNS, rows)
     return _timed(made)
@@ -60,10 +67,10 @@ def _service(name: object, group: pd.DataFrame) -> dict[str, object]:
     }
 
 
-def versions(connection: Connection, selection: Selection) -> pd.DataFrame:
+def versions(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
     """See `Reader.versions`."""
     selection = replace(selection, version=None)
-    seen = _series_in(connection, selection).groupby("version")["requests"].sum()
+    seen = series_in(snapshot, selection).groupby("version")["requests"].sum()
     table = schema.series
     history = (
         select(table.c.version, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
@@ -73,33 +80,25 @@ def versions(connection: Connection, selection: Selection) -> pd.DataFrame:
     )
     rows = [
         {"version": version, "first_seen": first, "last_seen": last, "requests": int(seen.get(version, 0))}
-        for version, first, last in connection.execute(history)
+        for version, first, last in snapshot.connection.execute(history)
     ]
     return _timed(frame(VERSION_COLUMNS, rows))
 
 
-def _series_in(connection: Connection, selection: Selection) -> pd.DataFrame:
+def series_in(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
     """Return the series that have requests in *selection*: its dimensions, `requests`, and the `first` and `last` bucket."""
-    points = schema.points
     start, end = selection.seconds
-    found: list[tuple[int, int, int, int]] = []
-    for segment in tiers.plan(tiers.read(connection), start, end):
-        statement = (
-            select(
-                points.c.series_id,
-                func.sum(points.c.count),
-                func.min(points.c.bucket),
-                func.max(points.c.bucket) + (segment.tier - schema.FINEST),
-            )
-            .where(*Question(selection, (REQUEST_DURATION,)).conditions(segment))
-            .group_by(points.c.series_id)
-        )
-        found += [(row[0], row[1], row[2], row[3]) for row in connection.execute(statement)]
+    question = Question(selection, (REQUEST_DURATION,), by="series")
+    found = [
+        (seen.series_id, seen.requests, seen.first, seen.last + segment.tier - schema.FINEST)
+        for segment in tiers.plan(tiers.read(snapshot.connection), start, end)
+        for seen in snapshot.points.seen(snapshot.connection, question, segment)
+    ]
     counted = pd.DataFrame(found, columns=["id", "requests", "first", "last"])
     counted = counted.groupby("id").agg({"requests": "sum", "first": "min", "last": "max"})
     columns = [schema.series.c[name] for name in ("id", *schema.DIMENSIONS, "first_seen", "last_seen")]
     known = pd.DataFrame(
-        connection.execute(select(*columns).where(*selection.conditions())).all(),
+        snapshot.connection.execute(select(*columns).where(*selection.conditions())).all(),
         columns=["id", *schema.DIMENSIONS, "first_seen", "last_seen"],
     )
     merged = known.merge(counted, on="id")
@@ -115,17 +114,18 @@ def _timed(made: pd.DataFrame) -> pd.DataFrame:
     return made
 
 
-def revision(connection: Connection, service: str | None) -> int:
+def revision(snapshot: Snapshot, service: str | None) -> int:
     """See `Reader.revision`."""
     table = schema.services
     statement = select(func.max(table.c.revision))
     if service is not None:
-        statement = statement.where(table.c.name == service)
-    return connection.execute(statement).scalar() or 0
+        statement = statement.where(table.c.name == storable_name(service))
+    return snapshot.connection.execute(statement).scalar() or 0
 
 
-def state(connection: Connection, now: int) -> StoreState:
+def state(snapshot: Snapshot, retention: Retention, now: int) -> StoreState:
     """See `Reader.state`; *now* is in Unix seconds."""
+    connection = snapshot.connection
     batches, series = schema.batches, schema.series
     last = connection.execute(select(func.max(batches.c.received))).scalar()
     # A literal: with a parameter SQLite could not know that the partial index answers it.
@@ -133,12 +133,13 @@ def state(connection: Connection, now: int) -> StoreState:
     dropped = connection.execute(select(func.sum(batches.c.dropped)).where(told)).scalar()
     live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS)
     oldest = connection.execute(select(func.min(series.c.first_seen))).scalar()
-    size = connection.execute(text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"))
-    kept_from = tiers.read(connection)[-1].kept_from
+    known = tiers.read(connection)
     return StoreState(
         last_received=None if last is None else moment(last),
         instances=connection.execute(live).scalar_one(),
         dropped=int(dropped or 0),
-        size_bytes=size.scalar_one(),
-        oldest=None if oldest is None else moment(max(oldest, kept_from)),
+        size_bytes=database.used_bytes(connection) + snapshot.points.used_bytes(connection),
+        budget_bytes=retention.budget_bytes,
+        oldest=None if oldest is None else moment(max(oldest, known[-1].kept_from)),
+        shortened={tier.seconds: moment(tier.kept_from) for tier in known if retention.was_shortened(tier, now)},
     )

@@ -6,21 +6,24 @@ log-linearly; how far that can be wrong is said with it.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from ...core.histogram import Estimate
 from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
 from . import schema
-from .columns import Columns, Counts, add_up
+from .columns import Columns, Counts, Steps, add_up
 from .encoding import Ints
-from .fetch import Question, fetch, fetch_steps
+from .fetch import fetch, fetch_steps
 from .frames import frame, times
+from .points import Question, Snapshot
 from .selection import Selection, moment
+from .step_counts import add_up_steps
 
 EXCESS_COLUMNS = ("stage", "bad_mean_seconds", "good_mean_seconds", "excess_seconds", "share")
 _US = 1e6
@@ -45,34 +48,43 @@ class SloCounts:
     last_at: datetime | None
 
 
-def slo_counts(connection: Connection, selection: Selection, threshold_seconds: float | None) -> SloCounts:
+def slo_counts(snapshot: Snapshot, selection: Selection, threshold_seconds: float | None) -> SloCounts:
     """See `Reader.slo_counts`."""
-    columns = fetch(connection, Question(selection, (REQUEST_DURATION,)))
-    total, bad = _count(columns, _errors(connection, selection), threshold_seconds)
+    columns = fetch(snapshot, Question(selection, (REQUEST_DURATION,), by="total"))
+    total, bad = _count(columns, _errors(snapshot, selection), threshold_seconds)
     last = moment(int(columns.times.max())) if len(columns) else None
     return SloCounts(total, bad.value, bad.low, bad.high, last)
 
 
 def slo_series(
-    connection: Connection, selection: Selection, threshold_seconds: float | None, step: timedelta
+    snapshot: Snapshot, selection: Selection, threshold_seconds: float | None, step: timedelta
 ) -> pd.DataFrame:
     """See `Reader.slo_series`."""
-    columns, steps = fetch_steps(connection, Question(selection, (REQUEST_DURATION,)), step)
-    errors = _errors(connection, selection)
+    columns, steps = fetch_steps(snapshot, Question(selection, (REQUEST_DURATION,), by="total"), step)
+    failed = np.isin(columns.series, _errors(snapshot, selection))
+    lost = {at: total for at, total, _ in _counted(columns.where(failed), steps, None)}
+    served = {at: (total, slow) for at, total, slow in _counted(columns.where(~failed), steps, threshold_seconds)}
     rows: list[dict[str, object]] = []
-    for at, part in columns.by_step(steps):
-        total, bad = _count(part, errors, threshold_seconds)
-        rows.append({"at": at, "total": total, "bad": bad.value})
+    for at in sorted({*lost, *served}):
+        total, slow = served.get(at, (0, 0.0))
+        rows.append({"at": at, "total": lost.get(at, 0) + total, "bad": lost.get(at, 0) + slow})
     made = frame(("at", "total", "bad"), rows)
     made["at"] = times(made["at"])
     made.attrs["step_seconds"] = steps.width
     return made
 
 
-def bad_breakdown(connection: Connection, selection: Selection, threshold_seconds: float | None) -> pd.DataFrame:
+def _counted(columns: Columns, steps: Steps, threshold_seconds: float | None) -> Generator[tuple[int, int, float]]:
+    """Yield the start of each step, its requests, and how many of them took longer than *threshold_seconds*."""
+    for counts in add_up_steps(columns, steps):
+        slow = np.zeros(len(counts.starts)) if threshold_seconds is None else counts.above(threshold_seconds)
+        yield from zip(counts.starts.tolist(), counts.total.tolist(), slow.tolist(), strict=True)
+
+
+def bad_breakdown(snapshot: Snapshot, selection: Selection, threshold_seconds: float | None) -> pd.DataFrame:
     """See `Reader.bad_breakdown`."""
-    columns = fetch(connection, Question(selection, (REQUEST_DURATION, STAGE_TIME)))
-    errors = _errors(connection, selection)
+    columns = fetch(snapshot, Question(selection, (REQUEST_DURATION, STAGE_TIME), by="total"))
+    errors = _errors(snapshot, selection)
     requests, spent = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
     total, bad = _count(requests, errors, threshold_seconds)
     bad_time, all_time = _time_by_stage(spent, errors, threshold_seconds)
@@ -96,10 +108,11 @@ def _mean(microseconds: float, requests: float) -> float:
     return microseconds / _US / requests if requests > 0 else 0.0
 
 
-def _errors(connection: Connection, selection: Selection) -> Ints:
+def _errors(snapshot: Snapshot, selection: Selection) -> Ints:
     table = schema.series
-    statement = select(table.c.id).where(*selection.conditions(), table.c.status == STATUS_ERROR)
-    return np.array(connection.scalars(statement).all(), np.int64)
+    statement = select(table.c.id, table.c.total_id).where(*selection.conditions(), table.c.status == STATUS_ERROR)
+    # A total goes by the number of one of its series, which failed as all the others of it.
+    return np.array(snapshot.connection.execute(statement).all(), np.int64).ravel()
 
 
 def _count(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:

@@ -1,4 +1,4 @@
-"""The store: one SQLite file, one writer, any number of readers."""
+"""The store: one database, writers that take turns, any number of readers."""
 
 from __future__ import annotations
 
@@ -9,28 +9,40 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine
 
+from . import clock as clocks
 from . import database, ingest, retention, rollup
+from .dialect import InUseError
+from .points import Change, Points
 from .queries import Reader
 from .records import Batch
 from .retention import Retention
 from .series import SeriesCaps, SeriesIndex
+from .sql_points import SqlPoints
 
 
 class Store:
-    """The database of a Stagelens server. Thread-safe; other processes may read the same file, and write to it in turn.
+    """The database of a Stagelens server. Thread-safe; other processes may read the same database, and write to it in turn.
 
     Args:
         engine: An engine made by `database.open_engine`, already migrated.
-        retention: How long things are kept.
+        points: Where the points are; in the same database if left out.
+        retention: How long things are kept, and how large the store may be.
         series_caps: How many series are told apart.
         clock: The time. [Unix seconds]
     """
 
     def __init__(
-        self, engine: Engine, *, retention: Retention, series_caps: SeriesCaps, clock: Callable[[], float]
+        self,
+        engine: Engine,
+        *,
+        points: Points | None = None,
+        retention: Retention,
+        series_caps: SeriesCaps,
+        clock: Callable[[], float],
     ) -> None:
         self.engine = engine
-        self.read = Reader(engine, clock)
+        self.points = points or SqlPoints(database.dialect(engine.url))
+        self.read = Reader(engine, self.points, retention, series_caps, clock)
         self._retention = retention
         self._clock = clock
         self._index = SeriesIndex(series_caps)
@@ -41,22 +53,32 @@ class Store:
         cls,
         url: str,
         *,
+        points_url: str | None = None,
         retention: Retention | None = None,
         series_caps: SeriesCaps | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Store:
-        """Open the database at *url*, `sqlite:///path`; make it, or bring its tables up to date, where needed.
+        """Open a database; make it, or bring its tables up to date, where needed.
+
+        Args:
+            url: `sqlite:///path` or `postgresql://user:password@host/database`.
+            points_url: `clickhousedb://user:password@host/database`, to keep the histograms there.
+            retention: How long things are kept, and how large the store may be.
+            series_caps: How many series are told apart.
+            clock: The time. [Unix seconds]
 
         Raises:
             StoreError: It cannot be opened or written, is not a database, or is newer than this version.
         """
-        engine = database.open_engine(url)
+        retention = retention or Retention()
+        engine = database.open_engine(url, retention.budget_bytes)
         try:
             database.migrate(engine)
+            points = _open_points(points_url, retention, clock)
         except BaseException:
             engine.dispose()
             raise
-        return cls(engine, retention=retention or Retention(), series_caps=series_caps or SeriesCaps(), clock=clock)
+        return cls(engine, points=points, retention=retention, series_caps=series_caps or SeriesCaps(), clock=clock)
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:
@@ -65,17 +87,11 @@ class Store:
         Raises:
             StoreError: The database cannot begin or commit; nothing was written.
         """
-        with self._lock:
-            try:
-                with database.writing(self.engine, "cannot write to") as connection:
-                    yield connection
-            except BaseException:
-                # What was interned in it is not in the database.
-                self._index.forget()
-                raise
+        with self._lock, database.writing(self.engine, "cannot write to") as connection:
+            yield connection
 
     def write(self, batches: Sequence[Batch]) -> list[bool]:
-        """Count *batches* in one transaction, which is committed when this returns.
+        """Count *batches* in one write, which is committed when this returns.
 
         Returns:
             For each batch, True if it was counted now, False if it had been counted before.
@@ -83,26 +99,68 @@ class Store:
         Raises:
             StoreError: It could not be committed: nothing was counted, and all may be written again.
         """
-        now = int(self._clock())
-        arrival = ingest.Arrival(now, now - int(self._retention.hours.total_seconds()))
-        with self.transaction() as connection:
-            return ingest.write(connection, batches, self._index, arrival)
+        clock = int(self._clock())
+        fresh: list[bool] = []
+
+        def prepare(connection: Connection) -> Change | None:
+            now = clocks.now(connection, clock)
+            arrival = ingest.Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
+            fresh[:], change = ingest.prepare(connection, batches, self._index, arrival)
+            return change
+
+        self._apply(prepare)
+        return fresh
 
     def maintain(self) -> None:
-        """Roll up what is complete and forget what is past its time; doing it again changes nothing.
+        """Roll up what is complete and forget what is past its time or room; doing it again changes nothing.
 
         Raises:
             StoreError: It could not be committed; the next call goes on where this one stopped.
         """
-        now = int(self._clock())
-        more = True
-        while more:
-            with self.transaction() as connection:
-                more = rollup.roll_up(connection, now)
+        clock = int(self._clock())
+        # Forgetting comes first: rolling up takes room.
+        while self._forget_some(clock) or self._roll_up(clock):
+            pass
         with self.transaction() as connection:
-            if retention.forget(connection, self._retention, now):
+            retention.forget_rest(connection, self._retention, clocks.now(connection, clock).settled)
+            self.points.tidy(connection, clock)
+
+    def _roll_up(self, clock: int) -> bool:
+        return self._apply(
+            lambda connection: rollup.prepare(connection, self.points, clocks.now(connection, clock).settled)
+        )
+
+    def _forget_some(self, clock: int) -> bool:
+        try:
+            with self.transaction() as connection:
+                now = clocks.now(connection, clock).settled
+                if retention.forget_points(connection, self.points, self._retention, now):
+                    return True
+                used = database.used_bytes(connection) + self.points.used_bytes(connection)
+                return retention.fit_budget(connection, self.points, self._retention, used, now)
+        except InUseError:
+            return False
+
+    def _apply(self, prepare: Callable[[Connection], Change | None]) -> bool:
+        """Do the write that *prepare* returns; return whether there was one."""
+        with self._lock:
+            try:
+                return self.points.apply(self.engine, prepare)
+            except BaseException:
+                # What was interned in it is not in the database.
                 self._index.forget()
+                raise
 
     def close(self) -> None:
         """Close all connections."""
+        self.points.close()
         self.engine.dispose()
+
+
+def _open_points(url: str | None, retention: Retention, clock: Callable[[], float]) -> Points | None:
+    if not url:
+        return None
+    # Only who keeps points there has the driver.
+    from .clickhouse import ClickHousePoints  # noqa: PLC0415
+
+    return ClickHousePoints.open(url, retention, clock)

@@ -66,6 +66,7 @@ def plan(tiers: Sequence[Tier], start: int, end: int, widest: int = schema.COARS
         widest: No bucket wider than this, unless nothing finer is kept. [seconds]
     """
     segments: list[Segment] = []
+    start = max(start, tiers[-1].kept_from)
     # From the oldest part, of which only the coarsest tier is left, to the newest, which has all of them.
     for finest in reversed(range(len(tiers))):
         until = tiers[finest - 1].kept_from if finest else end

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import pandas as pd
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Row, Select, func, select
 
 from ...core.histogram import Histogram
 from . import schema
 from .frames import frame
 from .latency import latency
+from .points import Snapshot
 from .records import KeptTrace
+from .retention import Retention
 from .selection import Selection
 from .series import Series
+from .texts import storable
 
 COLUMNS = (
     "trace_id",
@@ -32,41 +35,52 @@ COLUMNS = (
     "because",
     "stages",
 )
+# What every agent keeps (`instrumentors.sampler`), and what becomes of a server's own traces (`collector.triton`).
+RULE = (
+    "of every series and export those that were asked for, failed ones, the slowest, those in which something was loaded, "
+    "and a uniform share, each up to a limit; of Triton's own traces the slowest"
+)
 # A prefix of eight hexadecimal digits is shared by two of a million traces once in a few thousand stores.
 MIN_PREFIX = 8
 _NS = 1_000_000_000
 
 
 def exemplars(
-    connection: Connection, selection: Selection, *, limit: int, dominant: str | None, order: Literal["slow", "time"]
+    snapshot: Snapshot,
+    selection: Selection,
+    retention: Retention,
+    *,
+    limit: int,
+    dominant: str | None,
+    order: Literal["slow", "time"],
 ) -> pd.DataFrame:
     """See `Reader.exemplars`."""
     statement = _select(selection)
     if dominant is not None:
-        statement = statement.where(schema.traces.c.dominant == dominant)
+        statement = statement.where(schema.traces.c.dominant == storable(dominant))
     column = schema.traces.c.duration if order == "slow" else schema.traces.c.started
-    rows = connection.execute(
+    rows = snapshot.connection.execute(
         statement.order_by(column.desc(), schema.traces.c.trace_id, schema.traces.c.span_id).limit(limit)
     ).all()
-    return _frame(connection, selection, rows)
+    return _frame(snapshot, selection, rows, retention)
 
 
-def one_per_cause(connection: Connection, selection: Selection, limit: int) -> pd.DataFrame:
+def one_per_cause(snapshot: Snapshot, selection: Selection, retention: Retention, limit: int) -> pd.DataFrame:
     """See `Reader.one_per_cause`."""
     traces = schema.traces
     slowest = _select(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
-    causes = connection.scalars(_select(selection).with_only_columns(traces.c.dominant).distinct()).all()
-    first = [connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
+    causes = snapshot.connection.scalars(_select(selection).with_only_columns(traces.c.dominant).distinct()).all()
+    first = [snapshot.connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
     first.sort(key=lambda row: -row.duration)
     taken = {_name(row) for row in first}
-    rest = [row for row in connection.execute(slowest.limit(limit + len(first))) if _name(row) not in taken]
-    return _frame(connection, selection, [*first, *rest][:limit])
+    rest = [row for row in snapshot.connection.execute(slowest.limit(limit + len(first))) if _name(row) not in taken]
+    return _frame(snapshot, selection, [*first, *rest][:limit], retention)
 
 
-def trace(connection: Connection, trace_id: str) -> KeptTrace | None:
+def trace(snapshot: Snapshot, trace_id: str) -> KeptTrace | None:
     """See `Reader.trace`."""
     traces, series = schema.traces, schema.series
-    wanted, _, span_id = trace_id.lower().partition("-")
+    wanted, _, span_id = storable(trace_id).lower().partition("-")
     if len(wanted) < MIN_PREFIX:
         return None
     statement = (
@@ -79,7 +93,7 @@ def trace(connection: Connection, trace_id: str) -> KeptTrace | None:
     )
     if span_id:
         statement = statement.where(traces.c.trace_id == wanted, traces.c.span_id == span_id)
-    row = connection.execute(statement).one_or_none()
+    row = snapshot.connection.execute(statement).one_or_none()
     return None if row is None else _kept(row)
 
 
@@ -117,11 +131,24 @@ def _select(selection: Selection) -> Select[Any]:
     )
 
 
-def _frame(connection: Connection, selection: Selection, rows: Sequence[Row[Any]]) -> pd.DataFrame:
-    distribution = latency(connection, selection) if rows else Histogram()
+def _frame(snapshot: Snapshot, selection: Selection, rows: Sequence[Row[Any]], retention: Retention) -> pd.DataFrame:
+    distribution = latency(snapshot, selection) if rows else Histogram()
     made = frame(COLUMNS, [_exemplar(row, distribution) for row in rows])
     made["at"] = pd.to_datetime(made["at"].astype("int64"), unit="ns", utc=True)
+    made.attrs |= {
+        "rule": RULE,
+        "kept": _kept_because(snapshot, selection),
+        "retention_seconds": int(retention.traces.total_seconds()),
+        "kept_a_service": retention.traces_per_service,
+    }
     return made
+
+
+def _kept_because(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
+    """Return how many requests of *selection* are kept, by why."""
+    because = schema.traces.c.because
+    counted = _select(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)
+    return {row[0]: row[1] for row in snapshot.connection.execute(counted)}
 
 
 def _exemplar(row: Row[Any], distribution: Histogram) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from postgresql_server import Server
 
 from stagelens.alerts.message import Finding, Message
 from stagelens.alerts.regression import StageGrowth
@@ -87,10 +88,15 @@ def clock() -> Clock:
     return Clock(NOW)
 
 
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    """An empty store."""
-    opened = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}", clock=clock)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    """An empty store, of each engine."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'stagelens.db'}"
+    else:
+        server: Server = request.getfixturevalue("postgresql_server")
+        url = server.new_database()
+    opened = Store.open(url, clock=clock)
     yield opened
     opened.close()
 

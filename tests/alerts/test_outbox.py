@@ -27,11 +27,19 @@ TRANSIENT = ChannelError("Slack answered 503", permanent=False)
 @pytest.fixture
 def first(store: Store, message: Message) -> Message:
     """The first message of an incident, in the outbox for Slack and PagerDuty."""
+    open_incident(store, message, "slo:x")
+    with store.transaction() as connection:
+        outbox.record(connection, message, ["slack", "pagerduty"])
+    return message
+
+
+def open_incident(store: Store, message: Message, cause: str) -> None:
+    """Open the incident *message* is about."""
     with store.transaction() as connection:
         connection.execute(
             incidents.insert().values(
                 id=message.incident,
-                cause="slo:x",
+                cause=cause,
                 service="s",
                 severity="page",
                 opened_at=AT,
@@ -44,8 +52,6 @@ def first(store: Store, message: Message) -> Message:
                 finding=message.finding.to_json(),
             )
         )
-        outbox.record(connection, message, ["slack", "pagerduty"])
-    return message
 
 
 def add(store: Store, message: Message) -> None:
@@ -182,6 +188,7 @@ def test_order_is_kept_while_a_message_is_on_its_way(store: Store, first: Messag
 def test_pages_go_before_tickets(store: Store, first: Message) -> None:
     """When both wait, the page is sent first, though the ticket is older."""
     ticket = replace(first, incident="sl-ticket", at=AT - HOUR, finding=replace(first.finding, severity="ticket"))
+    open_incident(store, ticket, "slo:y")
     add(store, ticket)
     chosen = claim(store, AT)
 
@@ -216,3 +223,11 @@ def test_what_the_receiver_asked_for_wins(attempts: int, asked: float) -> None:
 def test_nobody_waits_for_ever() -> None:
     """A receiver that asks for a year gets an hour."""
     assert outbox.delay(1, 365 * 86_400.0, RNG) == 3600
+
+
+def test_an_answer_that_is_no_text_is_kept(store: Store, first: Message) -> None:
+    """What a receiver answers may hold anything; the row waits for its next try all the same."""
+    fail(store, claim(store, AT), ChannelError("Slack answered \0\ud800", permanent=False), AT)
+
+    assert [row.state for row in slack_rows(store)] == ["waiting"]
+    assert first.key

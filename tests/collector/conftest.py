@@ -213,6 +213,7 @@ class SlowStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.read = store.read
         self.open = threading.Event()
         self.open.set()
         self.entered = threading.Semaphore(0)

@@ -102,7 +102,7 @@ def test_the_opentelemetry_sdk_can_send_spans(served: Any) -> None:
 AGENT = """
 import stagelens
 for _ in range(20):
-    with stagelens.request("job"):
+    with stagelens.request("job", batch=3):
         with stagelens.stage("forward"):
             sum(range(1000))
 """
@@ -120,15 +120,18 @@ with stagelens.request("chat"):
 
 
 def test_the_agent_is_believed(served: Any, tmp_path: Path) -> None:
-    """Everything the agent sends passes every rule: each of its requests is counted and its traces are kept."""
+    """Everything the agent sends passes every rule: each of its requests is counted, by its batch too, and traces are kept."""
     environment = {
         "PATH": os.environ["PATH"],
         "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
         "OTEL_SERVICE_NAME": "job",
     }
     subprocess.run([sys.executable, "-c", AGENT], env=environment, cwd=tmp_path, check=True, timeout=60)
+    now = datetime.now(UTC)
+    batches = served.store.read.batches(Selection(now - timedelta(minutes=5), now + timedelta(minutes=5), "job"))
 
     assert served.counted() == 20
+    assert {band: histogram.count for band, histogram in batches.items()} == {"2-3": 20}
     assert served.metric("stagelens_collector_traces_total") > 0
     assert "stagelens_collector_rejected_total{" not in served.client.get("/metrics").text
 

@@ -21,6 +21,8 @@ def test_settings_come_from_the_environment() -> None:
             "STAGELENS_QUEUE_SIZE": "3MiB",
             "STAGELENS_RETENTION_10S": "2h",
             "STAGELENS_RETENTION_TRACES": "",
+            "STAGELENS_POINTS": "clickhousedb://h/d",
+            "STAGELENS_STORAGE_BUDGET": "2GiB",
             "STAGELENS_DASHBOARD_URL": "https://stagelens.example",
         }
     )
@@ -29,7 +31,15 @@ def test_settings_come_from_the_environment() -> None:
     assert (config.max_body_bytes, config.max_inflated_bytes, config.queue_bytes) == (2**20, 2**21, 3 * 2**20)
     assert (config.queue_batches, config.dashboard_url) == (5, "https://stagelens.example")
     assert (config.retention.seconds_10.total_seconds(), config.retention.traces.days) == (7200, 7)
+    assert (config.points, config.retention.budget_bytes) == ("clickhousedb://h/d", 2 * 2**30)
     assert CollectorConfig.from_env({}) == CollectorConfig()
+    assert CollectorConfig().retention.budget_bytes == 10 * 2**30
+
+
+@pytest.mark.parametrize("value", ["0", "none", " None "])
+def test_a_store_may_have_no_budget(value: str) -> None:
+    """Then it takes as much room as its retention needs."""
+    assert CollectorConfig.from_env({"STAGELENS_STORAGE_BUDGET": value}).retention.budget_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -45,6 +55,9 @@ def test_settings_come_from_the_environment() -> None:
         ("STAGELENS_QUEUE_SIZE", "100"),
         ("STAGELENS_RETENTION_10S", "forever"),
         ("STAGELENS_RETENTION_1H", "0s"),
+        ("STAGELENS_STORAGE_BUDGET", "plenty"),
+        ("STAGELENS_STORAGE_BUDGET", "1MiB"),
+        ("STAGELENS_STORAGE_BUDGET", "10"),
     ],
 )
 def test_a_wrong_setting_names_key_value_and_cure(key: str, value: str) -> None:

@@ -215,6 +215,21 @@ def test_a_stage_metric_needs_a_stage(bodies: Any) -> None:
     assert "inference.stage must be 1 to 64 printable characters, got nothing" in message
 
 
+@pytest.mark.parametrize(("band", "shown"), [("3", "'3'"), ("2-4", "'2-4'"), (None, "nothing"), (7, "'7'")])
+def test_a_batch_is_in_a_band(bodies: Any, band: Any, shown: str) -> None:
+    """Sizes are told apart by doublings only, named by their bounds: whoever sends others is told which there are."""
+    kind = "intValue" if isinstance(band, int) else "stringValue"
+    attributes = [] if band is None else [{"key": names.BATCH_BAND, "value": {kind: band}}]
+    rejected, message = refused(bodies.metrics(bodies.point(attributes=attributes), name=names.BATCH_DURATION))
+    good = bodies.point(attributes=with_attributes(BATCH_BAND="1024+"))
+    reader = read(bodies.metrics(good, name=names.BATCH_DURATION))
+
+    assert rejected == {"stage": 1}
+    assert "inference.batch.band must be one of 1, 2-3, 4-7, 8-15" in message
+    assert message.endswith(f"got {shown}")
+    assert [point.stage for point in reader.points] == ["1024+"]
+
+
 def test_stage_time_counts_microseconds_and_has_no_sum(bodies: Any) -> None:
     """The buckets of inference.stage.time are latencies and its counts microseconds: no sum is asked for or kept."""
     point = bodies.point(attributes=with_attributes(STAGE="forward"), count="900", sum=None)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Selection, Store
+from stagelens.collector.store import Batch, Point, Selection, Series, Store
 from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
 from stagelens.core.stages import position
 from stagelens.dashboard.app import build
 from stagelens.dashboard.components import WORDS
@@ -26,7 +27,7 @@ from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
 from stagelens.dashboard.pages.trace import Setting, note
 from stagelens.dashboard.router import context_of, page_of
-from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from stagelens.dashboard.shell import stale_banner
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import View, parse
@@ -136,28 +137,62 @@ def test_every_address_answers_cold(dashboard: Dashboard, address: str) -> None:
     assert "dangerously" not in body
 
 
-def test_a_tick_without_new_data_sends_nothing(dashboard: Dashboard) -> None:
-    """The refresh of a quiet store costs a few bytes."""
-    client = dashboard.app.server.test_client()
+def ticked(served: Dashboard, path: str, seen: object) -> dict[str, Any]:
+    """What the page at *path* answers to the beat of a browser that has *seen* it as told."""
     names = ("root.children", "side.children", "mobnav.children", "trail.children", "time.children", "seen.data")
     ask: dict[str, Any] = {
         "output": ".." + "...".join(names) + "..",
         "outputs": [dict(zip(("id", "property"), name.split("."), strict=True)) for name in names],
         "inputs": [
-            {"id": "url", "property": "pathname", "value": "/"},
+            {"id": "url", "property": "pathname", "value": path},
             {"id": "url", "property": "search", "value": ""},
             {"id": "tick", "property": "data", "value": {"beat": 1, "at": 0, "search": ""}},
         ],
         "changedPropIds": ["tick.data"],
-        "state": [{"id": "seen", "property": "data", "value": None}],
+        "state": [{"id": "seen", "property": "data", "value": seen}],
     }
-    first = client.post("/_dash-update-component", json=ask).get_json()["response"]
-    ask["state"][0]["value"] = first["seen"]["data"]
-    second = client.post("/_dash-update-component", json=ask)
+    answer = served.app.server.test_client().post("/_dash-update-component", json=ask)
+
+    assert answer.status_code == 200
+    return answer.get_json()["response"]
+
+
+@pytest.mark.parametrize("path", ["/", "/s/vision-api", "/traces"])
+def test_a_tick_without_new_data_sends_nothing(dashboard: Dashboard, path: str) -> None:
+    """The refresh of a quiet store costs a few bytes."""
+    first = ticked(dashboard, path, None)
+    second = ticked(dashboard, path, first["seen"]["data"])
 
     assert "root" in first
-    assert "root" not in second.get_json()["response"]
-    assert len(second.data) < 500
+    assert list(second) == ["seen"]
+    assert second["seen"]["data"] == first["seen"]["data"]
+    assert len(json.dumps(second)) < 500
+
+
+def test_a_page_is_sent_again_for_data_of_its_own_service(fresh: Store, traffic: ModuleType) -> None:
+    """Others' data changes what stands beside the page of a service, and the overview, not the page."""
+    traffic.fill(fresh, NOW - timedelta(minutes=2), NOW)
+    served = Dashboard(DashboardConfig(port=0), fresh, None, clock=NOW.timestamp)
+    path = "/s/vision-api"
+    own, overview = (ticked(served, each, None)["seen"]["data"] for each in (path, "/"))
+    series = Series("chat-llm")
+    fresh.write([Batch("other", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
+    beside, changed = ticked(served, path, own), ticked(served, "/", overview)
+    quiet = ticked(served, path, beside["seen"]["data"])
+    series = Series("vision-api")
+    fresh.write([Batch("own", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
+    redrawn = ticked(served, path, quiet["seen"]["data"])
+
+    assert sorted(beside) == ["mobnav", "seen", "side"]
+    assert list(quiet) == ["seen"]
+    assert "root" in changed
+    assert "root" in redrawn
+
+
+def _one(seconds: float) -> Histogram:
+    histogram = Histogram()
+    histogram.record(seconds)
+    return histogram
 
 
 def test_tile_chart_and_table_agree(source: Source) -> None:

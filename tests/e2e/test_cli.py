@@ -21,11 +21,25 @@ def test_help_names_every_command() -> None:
     result = stagelens("--help")
 
     assert result.returncode == 0
-    for word in ("run", "check", "up", "collector", "alerts", "dashboard", "stagelens run -- python serve.py"):
+    for word in (
+        "run",
+        "check",
+        "up",
+        "collector",
+        "alerts",
+        "dashboard",
+        "storage",
+        "backup",
+        "restore",
+        "migrate",
+        "stagelens run -- python serve.py",
+    ):
         assert word in result.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "check", "up", "collector", "alerts", "dashboard"])
+@pytest.mark.parametrize(
+    "command", ["run", "check", "up", "collector", "alerts", "dashboard", "storage", "backup", "restore", "migrate"]
+)
 def test_every_command_has_help(command: str) -> None:
     """Asking a command for help never starts it."""
     result = stagelens(command, "--help")

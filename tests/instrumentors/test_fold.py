@@ -148,6 +148,47 @@ def test_a_request_that_answers_bit_by_bit_is_counted_to_its_first_token_too() -
     }
 
 
+def test_the_time_of_the_model_is_counted_by_its_batch() -> None:
+    """Forward and prefill of a request together, what ran inside them left out, in the band of the last batch it told."""
+    delta = only(
+        folded(
+            record(("@batch", 9, 0), ("forward", 0, 2 * MS), ("forward", 3 * MS, 6 * MS), ("@batch", 5, 0)),
+            record(("prefill", 0, 4 * MS), ("h2d", 0, MS), ("decode", 4 * MS, 9 * MS), ("@batch", 1, 0)),
+            record(("forward", 0, MS), ("@batch", 4, 0)),
+            record(("forward", 0, MS), ("@batch", 10**9, 0)),
+        )
+    )
+
+    assert {band: (histogram.count, histogram.sum) for band, histogram in of(delta, names.BATCH_DURATION).items()} == {
+        "4-7": (2, 0.006),
+        "1": (1, 0.003),
+        "1024+": (1, 0.001),
+    }
+
+
+class Odd:
+    """What a user may give for a number."""
+
+    def __bool__(self) -> bool:
+        """Refuse, as an array does."""
+        raise ValueError
+
+
+@pytest.mark.parametrize("batch", [0, -3, None, "many", Odd(), float("nan")])
+def test_a_batch_of_no_size_costs_only_itself(batch: object) -> None:
+    """The request is counted without it."""
+    delta = only(folded(record(("forward", 0, MS), ("@batch", batch, 0))))
+
+    assert (delta.counts.requests, of(delta, names.BATCH_DURATION)) == (1, {})
+
+
+def test_a_batch_no_model_ran_is_not_counted() -> None:
+    """A request that says how many items it has, but in which no model ran, has no such time."""
+    delta = only(folded(record(("load", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))))
+
+    assert of(delta, names.BATCH_DURATION) == {}
+
+
 def test_calls_that_failed_are_counted_whatever_became_of_the_request() -> None:
     """Each by what happened, with the time it took."""
     delta = only(folded(record(("@failed", "triton:timeout", MS), ("@failed", "triton:timeout", 3 * MS))))

@@ -1,4 +1,4 @@
-"""Stores to write to."""
+"""Stores to write to: every test that takes `site` runs on each engine."""
 
 from __future__ import annotations
 
@@ -12,18 +12,99 @@ import pytest
 # Test modules are not a package: without it they could not import what they share.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from clickhouse_server import clickhouse_server, new_database
+from postgresql_server import Server
 from raw_requests import Site
+
+# Of the database, and of the points where they are not in it.
+OWN_POINTS = ("sqlite", "postgresql")
+ENGINES = (*OWN_POINTS, "sqlite+clickhouse")
+SHARED_ENGINES = (*ENGINES, "postgresql+clickhouse")
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[..., Site]]:
+def opened_sites() -> list[Site]:
+    """The stores a test has opened."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def _closed(opened_sites: list[Site]) -> Generator[None]:
+    """Close them after each test: a server has so many connections."""
+    yield
+    while opened_sites:
+        opened_sites.pop().close()
+
+
+@pytest.fixture(scope="session")
+def new_clickhouse() -> Generator[Callable[[], str]]:
+    """Gives URLs of new databases of a ClickHouse of the tests' own. Nothing is forgotten by its clock, tests have their own."""
+    with clickhouse_server() as form:
+        yield lambda: form.format(new_database()) + "&ttl=off"
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[..., Site]]:
     """Opens a new, empty store with the given options; more than one in a test if need be. They are closed at the end."""
-    opened: list[Site] = []
+    yield from _sites(request.param, request, tmp_path_factory)
+
+
+@pytest.fixture(scope="session", params=SHARED_ENGINES)
+def shared_site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Callable[..., Site]]:
+    """The same for what several processes do, where each pair of engines is its own case."""
+    yield from _sites(request.param, request, tmp_path_factory)
+
+
+@pytest.fixture(scope="session", params=OWN_POINTS)
+def own_points_site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Callable[..., Site]]:
+    """The same on engines that keep points in the database itself."""
+    yield from _sites(request.param, request, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def postgresql_site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Callable[..., Site]]:
+    """The same on PostgreSQL alone, for what only a server has."""
+    yield from _sites("postgresql", request, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def sqlite_site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Callable[..., Site]]:
+    """The same on SQLite alone, for what only a file has."""
+    yield from _sites("sqlite", request, tmp_path_factory)
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def target_site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Callable[..., Site]]:
+    """The same, for the store that another one is copied into."""
+    yield from _sites(request.param, request, tmp_path_factory)
+
+
+def _sites(
+    engine: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Callable[..., Site]]:
+    opened: list[Site] = request.getfixturevalue("opened_sites")
+    database, _, points = engine.partition("+")
 
     def make(**options: Any) -> Site:
-        opened.append(Site(f"sqlite:///{tmp_path_factory.mktemp('site')}/stagelens.db", options))
+        if database == "postgresql":
+            server: Server = request.getfixturevalue("postgresql_server")
+            url = server.new_database()
+        else:
+            url = f"sqlite:///{tmp_path_factory.mktemp('site')}/stagelens.db"
+        if points:
+            new_points: Callable[[], str] = request.getfixturevalue("new_clickhouse")
+            options["points_url"] = new_points()
+        opened.append(Site(url, options))
         return opened[-1]
 
     yield make
-    for one in opened:
-        one.store.close()

@@ -95,6 +95,7 @@ class Site:
     url: str
     options: dict[str, Any]
     clock: Clock = field(default_factory=Clock)
+    _others: list[Site] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:
         self.store = Store.open(self.url, clock=self.clock, **self.options)
@@ -103,6 +104,17 @@ class Site:
         """Close the store and open it again, as a restart does."""
         self.store.close()
         self.__post_init__()
+
+    def another(self, clock: Clock | None = None) -> Site:
+        """Return a second collector at the same database, by the same clock or its own."""
+        self._others.append(Site(self.url, self.options, clock or self.clock))
+        return self._others[-1]
+
+    def close(self) -> None:
+        """Close the store, and those of other collectors at it."""
+        while self._others:
+            self._others.pop().close()
+        self.store.close()
 
     def write(self, requests: Sequence[Request], *, scale: int = SCALE) -> None:
         """Write *requests* as a new batch."""

@@ -254,20 +254,6 @@ def test_a_mixture_is_said_to_be_one(site: Callable[..., Site]) -> None:
     }
 
 
-def test_comparing_names_the_stage_that_grew(site: Callable[..., Site]) -> None:
-    """The change of each stage, sorted, as shares of the change of the latency."""
-    one = site()
-    one.write([Request({"forward": 80_000_000, "queue": 20_000_000})] * 20)
-    later = Series("shop", "2")
-    one.write([Request({"forward": 60_000_000, "queue": 240_000_000}, series=later)] * 30)
-    frame = one.store.read.compare(one.around(version="1"), one.around(version="2"), 0.99)
-
-    assert frame["stage"].tolist() == ["queue", "forward"]
-    assert frame["share"].sum() == pytest.approx(1.0)
-    assert frame["delta_seconds"].tolist() == pytest.approx([0.22, -0.02], rel=0.03)
-    assert (frame.attrs["a_n"], frame.attrs["b_n"]) == (20, 30)
-
-
 def test_heat_counts_every_request_in_its_cell(site: Callable[..., Site]) -> None:
     """Cells of all steps have the same bands, hold every request once, and name who dominates most of them."""
     one, requests = site(), lognormal(800)
@@ -275,16 +261,54 @@ def test_heat_counts_every_request_in_its_cell(site: Callable[..., Site]) -> Non
     frame = one.store.read.heat(one.between(NOON - 7200, NOON), timedelta(minutes=10))
     bands = frame[["low_seconds", "high_seconds"]].drop_duplicates().sort_values("low_seconds")
     cell = frame.sort_values("n").iloc[-1]
-    inside = [
+    inside = Counter(
         request.dominant
         for request in requests
         if cell["low_seconds"] < request.seconds <= cell["high_seconds"]
         and 0 <= request.at - cell["at"].timestamp() < 600
-    ]
+    )
 
     assert frame["n"].sum() == len(requests)
     assert (bands["high_seconds"].to_numpy()[:-1] <= bands["low_seconds"].to_numpy()[1:]).all()
-    assert (cell["n"], cell["dominant"]) == (len(inside), Counter(inside).most_common(1)[0][0])
+    assert (cell["n"], cell["dominant"]) == (inside.total(), inside.most_common(1)[0][0])
+    assert cell["share"] == pytest.approx(inside[cell["dominant"]] / inside.total())
+
+
+def test_a_cell_that_mixes_causes_says_so(site: Callable[..., Site]) -> None:
+    """The stages that dominate most of its requests, with their shares of them; one cause has no second."""
+    one = site()
+    mixed = ["queue"] * 5 + ["load"] * 3 + ["forward"] * 2
+    one.write([Request({stage: 95_000_000, "overhead": 5_000_000}) for stage in mixed])
+    one.write([Request({"forward": 10_000_000})] * 80)
+    one.write([Request({"forward": 0})] * 4)
+    frame = one.store.read.heat(one.around(), timedelta(minutes=10))
+
+    assert frame[["n", "dominant", "share", "second", "second_share"]].to_numpy().tolist() == [
+        [4, "forward", 1.0, "", 0.0],
+        [80, "forward", 1.0, "", 0.0],
+        [10, "queue", 0.5, "load", 0.3],
+    ]
+
+
+@settings(max_examples=30, deadline=None)
+@given(requests=REQUESTS, stage=st.sampled_from(STAGES), chosen=st.integers(0, 59))
+def test_a_stage_of_a_request_has_a_rank_among_all(
+    site: Callable[..., Site], requests: list[Request], stage: str, chosen: int
+) -> None:
+    """What a trace shows beside each stage: the share of the requests in which it took no longer."""
+    one = site()
+    one.write(requests)
+    times = [request.stages_ns[stage] for request in requests if stage in request.stages_ns]
+    found = one.store.read.stage_latency(one.around())
+    if not times:
+        assert stage not in found
+        return
+    mine = times[chosen % len(times)]
+    rank = found[stage].fraction_below(mine / NS)
+    exact = sum(each <= mine for each in times) / len(times)
+
+    assert rank is not None
+    assert rank.low - 1e-9 <= exact <= rank.high + 1e-9
 
 
 def test_stage_latency_is_each_stages_own_distribution(site: Callable[..., Site]) -> None:

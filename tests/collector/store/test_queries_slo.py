@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_requests import NOON, Request, Series, Site
 
-from stagelens.collector.store import fetch
+from stagelens.collector.store import database, fetch, sql_points
+from stagelens.collector.store.points import Question, Snapshot
 from stagelens.core.histogram import MAX_RELATIVE_ERROR
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 
@@ -133,7 +134,7 @@ def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
         ]
 
     whole = answers()
-    monkeypatch.setattr(fetch, "PIECE_ROWS", 3)
+    monkeypatch.setattr(sql_points, "PIECE_ROWS", 3)
 
     assert answers() == whole
 
@@ -142,8 +143,10 @@ def test_what_is_held_does_not_grow_with_time(site: Callable[..., Site]) -> None
     """A question about the whole of a stretch holds a row for each series and stage, however long the stretch is."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])
-    with one.store.engine.connect() as connection:
-        held = fetch.fetch(connection, fetch.Question(one.around(), (REQUEST_DURATION, STAGE_TIME)))
+    with database.reading(one.store.engine) as connection:
+        held = fetch.fetch(
+            Snapshot(connection, one.store.points), Question(one.around(), (REQUEST_DURATION, STAGE_TIME))
+        )
 
     assert len(held) == 2
     assert int(held.times.max()) == NOON

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from raw_requests import NOON, NS, Request, Series, Site
 
-from stagelens.collector.store import Batch, KeptTrace
+from stagelens.collector.store import Batch, KeptTrace, Retention
 
 SHOP = Series("shop", "1", route="/buy")
 
@@ -122,3 +123,38 @@ def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
 
     assert numbers(read.one_per_cause(one.around(), 4)) == [2, 4, 5, 3]
     assert numbers(read.one_per_cause(one.around(), 2)) == [2, 4]
+
+
+def test_an_answer_says_why_and_how_long_requests_are_kept(site: Callable[..., Site]) -> None:
+    """The rule in words, how many of the selection each reason kept, whether listed or not, and when they are gone."""
+    one = site(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
+    reasons = ["slow", "slow", "error", "uniform"]
+    one.store.write(
+        [Batch("a", traces=[replace(trace(n, 50, "forward"), because=why) for n, why in enumerate(reasons, 1)])]
+    )
+    one.store.write([Batch("b", traces=[trace(5, 60, "forward", Series("bank"))])])
+    read, shop = one.store.read, one.around(service="shop")
+    for found in (read.exemplars(shop, limit=1), read.one_per_cause(shop, 1), read.exemplars(shop, dominant="queue")):
+        rule = found.attrs["rule"]
+
+        assert found.attrs["kept"] == {"error": 1, "slow": 2, "uniform": 1}
+        assert (found.attrs["retention_seconds"], found.attrs["kept_a_service"]) == (259_200, 500)
+        assert all(word in rule for word in ("asked for", "failed", "slowest", "loaded", "uniform"))
+
+
+def test_the_name_of_a_kept_request_never_changes(one: Site) -> None:
+    """Whatever is rolled up, forgotten beside it or opened anew: the address that somebody shared still leads to it."""
+    listed = one.store.read.exemplars(one.around())[["trace_id", "span_id"]].to_numpy().tolist()
+    one.store.maintain()
+    one.store.write([Batch("again", traces=TRACES)])
+    one.reopen()
+    now = one.store.read.exemplars(one.around())[["trace_id", "span_id"]].to_numpy().tolist()
+
+    assert now == listed
+    assert [one.store.read.trace(f"{trace_id}-{span_id}") for trace_id, span_id in listed] == [
+        TRACES[1],
+        TRACES[2],
+        TRACES[3],
+        TRACES[4],
+        TRACES[0],
+    ]

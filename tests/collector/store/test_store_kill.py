@@ -1,60 +1,83 @@
-"""Kill -9 while writing: what was acknowledged is there, once."""
+"""Kill -9 between any two steps: what was acknowledged is there, once."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from raw_requests import Site
+from raw_requests import NOON, Site
+from stored import added_totals, contents, counted, known, ledger, requests, totals
 
-# Writes batches of a fixed list from the first on, also those that were written before, and says so after each.
-WRITER = """
-import sys
-sys.path.insert(0, sys.argv[2])
+# Forks processes that each send all batches of those before again, write one of their own, and maintain. Each dies before a
+# step (a statement, a begin or a commit) five further on, until one gets to its end. Prints how many there were, and how many
+# batches were acknowledged.
+DYING = """
+import json, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from sqlalchemy import event
 from raw_requests import NOON, Clock, Fold, Request
 from stagelens.collector.store import Batch, Store
 
-clock = Clock()
-store = Store.open(sys.argv[1], clock=clock)
-first = int(sys.argv[3])
-for number in range(first, 10_000):
-    at = NOON - 7200 + number * 30
-    clock.now = at + 15
-    requests = [Request({"forward": 1_000_000 * step, "queue": 500_000}, at - step * 7) for step in range(1, 6)]
-    store.write([Batch(f"batch-{number}", Fold().points(requests))])
-    print(number, flush=True)
+url, options = sys.argv[2], json.loads(sys.argv[3])
+
+def batch(number):
+    at = NOON + 600 * number
+    return Batch(f"batch-{number}", Fold().points([Request({"forward": 10**6, "queue": 5000}, at - step * 40) for step in range(5)]))
+
+def live(number, last_step, told):
+    store = Store.open(url, clock=Clock(NOON + 600 * number), **options)
+    left = [last_step]
+    def step(*_):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    for name in ("before_cursor_execute", "begin", "commit"):
+        event.listen(store.engine, name, step)
+    store.write([batch(sent) for sent in range(number)])
+    store.write([batch(number)])
+    os.write(told, b"x")
     store.maintain()
+    os.write(told, b"!")
+    store.close()
+    os._exit(0)
+
+number, acknowledged, last_step, ended = 0, 0, 1, False
+while not ended:
+    answers, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        live(number, last_step, told)
+    os.close(told)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0, status
+    said = os.read(answers, 10)
+    os.close(answers)
+    acknowledged += b"x" in said
+    ended = b"!" in said
+    number += 1
+    last_step += 5
+print(json.dumps([number, acknowledged]))
 """
 
 
-def test_what_was_acknowledged_survives_and_counts_once(site: Callable[..., Site]) -> None:
-    """Through several kills in the middle of writing and rolling up, with every batch since the start sent again."""
-    one = site()
-    acknowledged = -1
-    for kill in range(4):
-        command = [
-            sys.executable,
-            "-c",
-            WRITER,
-            one.url,
-            str(Path(__file__).parent),
-            "0" if kill % 2 else str(acknowledged + 1),
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-            assert writer.stdout is not None
-            for line in writer.stdout:
-                acknowledged = max(acknowledged, int(line))
-                if int(line) >= 25 * (kill + 1):
-                    break
-            writer.kill()
-            # What it had said and we had not read when it died counts as well.
-            acknowledged = max([acknowledged, *map(int, writer.stdout.read().split())])
-        one.reopen()
-    found = one.store.read.latency(one.between(int(one.clock.now) - 10_800, int(one.clock.now) + 10_800)).count
+def test_what_was_acknowledged_survives_and_counts_once(shared_site: Callable[..., Site]) -> None:
+    """Through a death before every fifth step of writing and maintaining, with all batches sent again after each."""
+    one = shared_site()
+    one.close()
+    command = [sys.executable, "-c", DYING, str(Path(__file__).parent), one.url, json.dumps(one.options)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=55)
+    lives, acknowledged = json.loads(done.stdout)
+    one.clock.now = NOON + 600 * lives
+    one.reopen()
+    one.store.maintain()
 
-    # The last batch may have been committed before it could be acknowledged.
-    assert found in (5 * (acknowledged + 1), 5 * (acknowledged + 2))
-    with one.store.engine.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+    assert lives > acknowledged > 10
+    # What was committed without anybody being told was recognised when it came again.
+    assert requests(one) == 5 * lives
+    for tier in known(one)[1:]:
+        assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
+        assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
+    assert ledger(one) == counted(one)

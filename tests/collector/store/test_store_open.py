@@ -27,22 +27,34 @@ def test_a_new_file_is_made_and_an_old_one_is_kept(site: Callable[..., Site]) ->
     assert one.store.read.latency(one.around()).count == 1
 
 
-def test_the_file_is_safe_for_one_writer_and_many_readers(site: Callable[..., Site]) -> None:
-    """Every connection has write-ahead logging, full synchronisation and 8 kB pages."""
-    with site().store.engine.connect() as connection:
+def test_the_file_is_safe_for_one_writer_and_many_readers(sqlite_site: Callable[..., Site]) -> None:
+    """Every connection has write-ahead logging, full synchronisation and 4 kB pages."""
+    with sqlite_site().store.engine.connect() as connection:
         found = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()
             for name in ("journal_mode", "synchronous", "page_size")
         ]
 
-    assert found == ["wal", 2, 8192]
+    assert found == ["wal", 2, 4096]
 
 
-@pytest.mark.parametrize("url", ["postgresql://host/db", "sqlite://", "sqlite:///:memory:", "stagelens.db", ""])
-def test_a_url_that_is_no_sqlite_file_is_refused(url: str) -> None:
-    """The error shows the form that works."""
-    with pytest.raises(StoreError, match=r"sqlite:///path/to/stagelens\.db"):
+@pytest.mark.parametrize(
+    "url", ["mysql://host/db", "postgres://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "stagelens.db", ""]
+)
+def test_a_url_that_no_store_can_be_at_is_refused(url: str) -> None:
+    """The error shows the form that works, and no password."""
+    with pytest.raises(StoreError, match=r"sqlite:///path/to/stagelens\.db") as refused:
         Store.open(url)
+
+    assert "secret" not in str(refused.value)
+
+
+def test_a_url_that_cannot_be_read_keeps_its_password_to_itself() -> None:
+    """A password with characters that would have to be escaped is not in the message."""
+    with pytest.raises(StoreError, match="'host:here/db' cannot be read; write sqlite:///") as refused:
+        Store.open("postgresql://me:top@secret@host:here/db")
+
+    assert "secret" not in str(refused.value)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
@@ -87,30 +99,27 @@ def test_someone_elses_database_is_refused(tmp_path: Path) -> None:
     assert tables == ["series"]
 
 
-def test_a_read_only_file_is_named(site: Callable[..., Site]) -> None:
+def test_a_read_only_file_is_named(sqlite_site: Callable[..., Site]) -> None:
     """The error names the file and asks for the right to write."""
-    one = site()
+    one = sqlite_site()
     path = one.url.removeprefix("sqlite:///")
 
     with pytest.raises(StoreError, match=r"stagelens\.db: it is read-only; give this user the right"):
         Store.open(f"sqlite:///file:{path}?mode=ro&uri=true")
 
 
-def test_two_that_open_a_new_file_at_once_both_get_it(tmp_path: Path) -> None:
-    """Collector and dashboard may start together: one makes the tables, the other finds them."""
+def test_several_that_open_a_new_database_at_once_all_get_it(site: Callable[..., Site]) -> None:
+    """Collector and dashboard may start together: one makes the tables, the others find them."""
+    one = site()
+    database.migrate(one.store.engine, "base")
     stores: list[Store] = []
-    threads = [
-        threading.Thread(target=lambda: stores.append(Store.open(f"sqlite:///{tmp_path}/s.db"))) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: stores.append(one.another().store)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    revisions = [store.read.revision() for store in stores]
-    for store in stores:
-        store.close()
 
-    assert revisions == [0, 0, 0, 0]
+    assert [store.read.revision() for store in stores] == [0, 0, 0, 0]
 
 
 def test_a_file_that_another_is_just_making_is_waited_for(tmp_path: Path) -> None:
@@ -150,9 +159,9 @@ def test_the_migrations_make_the_tables_the_code_uses(site: Callable[..., Site])
     assert differences == []
 
 
-def test_the_migrations_can_be_undone_and_done_again(site: Callable[..., Site]) -> None:
+def test_the_migrations_can_be_undone_and_done_again(own_points_site: Callable[..., Site]) -> None:
     """Down to nothing, and up to a store that works."""
-    one = site()
+    one = own_points_site()
     one.write([Request({"forward": 1_000_000})])
     database.migrate(one.store.engine, "base")
     left = set(inspect(one.store.engine).get_table_names()) - {"alembic_version"}

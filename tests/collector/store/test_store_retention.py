@@ -8,17 +8,26 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_requests import NOON, NS, Request, Series, Site
-from sqlalchemy import func, select
+from stored import contents, number, requests
 
 from stagelens.collector.store import Batch, KeptTrace, Retention, schema
 
 SHORT = Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=6), hours=timedelta(days=2))
 
 
-def rows(one: Site, tier: int) -> int:
-    """How many rows *tier* has."""
-    with one.store.engine.connect() as connection:
-        return connection.execute(select(func.count()).where(schema.points.c.tier == tier)).scalar_one()
+TICK = Series("tick")
+
+
+def pass_time(one: Site, seconds: int) -> None:
+    """Let time pass that brings data, of another service, and maintain."""
+    one.clock.now += seconds
+    one.write([Request({"forward": 1}, int(one.clock.now) - 60, TICK)])
+    one.store.maintain()
+
+
+def has(one: Site, tier: int, before: int = NOON) -> bool:
+    """Whether *tier* has anything from before *before*."""
+    return bool(contents(one, tier, tier, before))
 
 
 def trace(number: int, at: int, service: str = "shop") -> KeptTrace:
@@ -30,12 +39,11 @@ def test_every_tier_is_kept_for_its_own_time(site: Callable[..., Site]) -> None:
     """Old requests are still counted from coarser tiers after the finer rows are gone, until the last tier forgets them."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 30)] * 5)
-    counts: list[tuple[int, int, int, int]] = []
-    for hours in (0, 3, 8, 60):
-        one.clock.now = NOON + 3600 * hours
-        one.store.maintain()
-        total = one.store.read.latency(one.between(NOON - 7200, NOON + 90 * 3600)).count
-        counts.append((total, rows(one, 10) > 0, rows(one, 60) > 0, rows(one, 3600) > 0))
+    counts: list[tuple[int, bool, bool, bool]] = []
+    for hours in (0, 3, 5, 52):
+        pass_time(one, 3600 * hours)
+        total = one.store.read.latency(one.between(NOON - 7200, NOON + 90 * 3600, service="shop")).count
+        counts.append((total, has(one, 10), has(one, 60), has(one, 3600)))
 
     assert counts == [
         (5, True, False, False),
@@ -78,15 +86,14 @@ def test_what_comes_too_late_for_a_tier_is_not_written_to_it(site: Callable[...,
     one.store.maintain()
     one.write([Request({"forward": 1_000_000}, NOON - 3 * 3600)])
 
-    assert (rows(one, 10), rows(one, 60), rows(one, 3600)) == (0, 3, 3)
+    assert [has(one, tier) for tier in (10, 60, 3600)] == [False, True, True]
 
 
 def test_steps_are_as_wide_as_what_is_left(site: Callable[..., Site]) -> None:
     """Where only hours are kept, a chart asked for by the minute has a point an hour, and says so."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 120)])
-    one.clock.now += 8 * 3600
-    one.store.maintain()
+    pass_time(one, 8 * 3600)
     frame = one.store.read.quantiles_over_time(one.between(NOON - 7200, NOON), [0.5], timedelta(minutes=1))
 
     assert frame["n"].tolist() == [59, 60]
@@ -120,14 +127,31 @@ def test_traces_are_kept_by_time_and_by_number(site: Callable[..., Site]) -> Non
 
 
 def test_a_series_that_comes_back_is_counted_again(site: Callable[..., Site]) -> None:
-    """A series without any data left is forgotten, and frees its place; when it returns it is a new one."""
+    """A series without any data left is forgotten, and frees its place; when it returns it is a new one, for all collectors."""
+    one = site(retention=SHORT)
+    other = one.another()
+    one.write([Request({"forward": 1})])
+    other.write([Request({"forward": 1})])
+    pass_time(one, 4 * 86_400)
+    left = number(one, schema.series)
+    for collector in (other, one):
+        collector.write([Request({"forward": 1}, int(one.clock.now))] * 2)
+    pass_time(one, 3 * 3600)
+
+    assert left == 1
+    assert one.store.read.latency(one.around(service="shop")).count == 4
+    assert one.store.read.latency(one.around(service="shop", route="")).count == 4
+    assert number(one, schema.series) == 2
+
+
+def test_time_that_brings_no_data_makes_nothing_old(site: Callable[..., Site]) -> None:
+    """After a year of silence everything is still there, until data come again."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1})])
-    one.clock.now += 4 * 86_400
+    one.clock.now += 365 * 86_400
     one.store.maintain()
-    with one.store.engine.connect() as connection:
-        left = connection.execute(select(func.count()).select_from(schema.series)).scalar_one()
-    one.write([Request({"forward": 1}, int(one.clock.now))] * 2)
+    before = requests(one)
+    pass_time(one, 60)
 
-    assert left == 0
-    assert one.store.read.latency(one.around(service="shop")).count == 2
+    assert (before, requests(one)) == (1, 1)
+    assert one.store.read.latency(one.around(service="tick")).count == 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
-from raw_requests import NOON, Request, Series, Site
+from raw_requests import NOON, NS, Fold, Request, Series, Site
 from sqlalchemy import select
+from stored import number as number_of
 
-from stagelens.collector.store import SeriesCaps, schema
+from stagelens.collector.store import Batch, KeptTrace, SeriesCaps, schema
 
 
 def routes(one: Site) -> set[str]:
@@ -75,7 +77,7 @@ def test_stages_of_the_users_own_are_capped(site: Callable[..., Site]) -> None:
 
 
 def test_endless_values_are_cut(site: Callable[..., Site]) -> None:
-    """A value of any length is kept to its first 256 characters; it is still the same series each time."""
+    """A value of any length is kept to its first 256 bytes; it is still the same series each time."""
     one = site()
     for _ in range(2):
         one.write([Request({"forward": 1}, series=Series("shop", route="/" + "x" * 100_000))])
@@ -90,3 +92,34 @@ def test_a_service_name_may_be_anything(site: Callable[..., Site]) -> None:
     one.write([Request({"forward": 1}, NOON - 60, Series(name)) for name in names])
 
     assert [one.store.read.latency(one.around(service=name)).count for name in names] == [1] * len(names)
+
+
+def test_the_longest_names_of_any_script_fit(site: Callable[..., Site]) -> None:
+    """All dimensions at once as long as they get, of characters that take four bytes each: still one series each time."""
+    one = site()
+    random = Random(7)
+    names = ["".join(chr(random.randrange(0x20000, 0x2A000)) for _ in range(500)) for _ in range(8)]
+    for _ in range(2):
+        one.write([Request({"forward": 1, names[7]: 1}, series=Series(*names[:7]))])
+
+    assert number_of(one, schema.series) == 1
+    assert {len(route) for route in routes(one)} == {64}
+    assert one.store.read.latency(one.around(service=names[0], route=names[5])).count == 2
+
+
+def test_what_is_no_text_is_replaced_everywhere(site: Callable[..., Site]) -> None:
+    """NUL and halves of characters in any name, stage, batch or kept request: counted once, and found by the same name."""
+    one = site()
+    odd = "a\0b\ud800"
+    series = Series(*[odd] * 7)
+    trace = KeptTrace(odd, odd, series, NOON * NS, 5, odd, odd, {odd: 5}, [{"name": odd}], {odd: odd})
+    batch = Batch(odd, Fold().points([Request({odd: 1_000_000}, series=series)]), [trace], instance=odd)
+    told = [one.store.write([batch]), one.store.write([batch]), one.another().store.write([batch])]
+    found = one.store.read.exemplars(one.between(NOON - 60, NOON + 60, service=odd), dominant=odd)
+    breakdown = one.store.read.breakdown(one.around(version=odd, environment=odd, model=odd, route=odd), [0.5])
+
+    assert told == [[True], [False], [False]]
+    assert found[["trace_id", "service", "version", "route", "dominant"]].to_numpy().tolist() == [["a\ufffdb?"] * 5]
+    assert "a\ufffdb?" in breakdown.columns
+    assert one.store.read.revision(odd) > 0
+    assert one.store.read.trace(f"{odd}12345678") is None

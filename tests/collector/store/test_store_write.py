@@ -66,9 +66,9 @@ def test_a_clock_that_cannot_be_right_is_not_believed(site: Callable[..., Site],
     assert kept.started_ns == at * NS
 
 
-def test_a_full_disk_loses_nothing_that_was_acknowledged(site: Callable[..., Site]) -> None:
+def test_a_full_disk_loses_nothing_that_was_acknowledged(sqlite_site: Callable[..., Site]) -> None:
     """The error names the cure; nothing of the batch is counted; with space again the same batch is written, its new service too."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 1_000_000})] * 10)
     large = Batch(
         "large",
@@ -80,7 +80,10 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(site: Callable[..., Sit
         connection.execute(f"PRAGMA max_page_count = {pages['limit']}").close()
 
     event.listen(one.store.engine, "checkout", limit)
-    with pytest.raises(StoreError, match=r"cannot write to .*stagelens\.db: the disk is full; free some space"):
+    with pytest.raises(
+        StoreError,
+        match=r"cannot write to .*stagelens\.db: the disk is full, or the file has reached STAGELENS_STORAGE_BUDGET; free",
+    ):
         one.store.write([large])
     while_full = one.store.read.latency(one.around()).count
     pages["limit"] = 100_000
@@ -91,9 +94,9 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(site: Callable[..., Sit
     assert one.store.read.latency(one.around(service="new")).count == 2999
 
 
-def test_a_file_that_became_read_only_heals(site: Callable[..., Site]) -> None:
+def test_a_file_that_became_read_only_heals(sqlite_site: Callable[..., Site]) -> None:
     """A write that is refused raises, counts nothing and keeps no series in memory that is not in the file."""
-    one = site()
+    one = sqlite_site()
     read_only = {"on": 1}
 
     def forbid(connection: sqlite3.Connection, *_: Any) -> None:
@@ -115,9 +118,9 @@ def _day(one: Site) -> tuple[datetime, datetime]:
     return now - timedelta(days=1), now + timedelta(minutes=1)
 
 
-def test_another_writer_that_will_not_let_go_is_named(site: Callable[..., Site]) -> None:
+def test_another_writer_that_will_not_let_go_is_named(sqlite_site: Callable[..., Site]) -> None:
     """A lock that is held too long ends in an error; when it is gone, writing works."""
-    one = site()
+    one = sqlite_site()
     event.listen(one.store.engine, "checkout", lambda c, *_: c.execute("PRAGMA busy_timeout = 20").close())
     other = sqlite3.connect(one.url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -12,6 +12,8 @@ depends_on = None
 
 _DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status")
 
+_DROPPED = sa.text("dropped > 0")
+
 
 def upgrade() -> None:
     """Make the tables, and the three tiers with nothing in them."""
@@ -46,7 +48,7 @@ def upgrade() -> None:
         sa.Column("dropped", sa.BigInteger, nullable=False),
     )
     op.create_index("batches_by_time", "batches", ["received"])
-    op.create_index("batches_dropped", "batches", ["dropped"], sqlite_where=sa.text("dropped > 0"))
+    op.create_index("batches_dropped", "batches", ["dropped"], sqlite_where=_DROPPED, postgresql_where=_DROPPED)
     rollups = op.create_table(
         "rollups",
         sa.Column("tier", sa.SmallInteger, primary_key=True, autoincrement=False),
@@ -72,6 +74,7 @@ def _create_points() -> None:
         sa.Column("sum", sa.Double, nullable=False),
         sa.Column("histogram", sa.LargeBinary, nullable=False),
         sqlite_with_rowid=False,
+        postgresql_partition_by="RANGE (tier, bucket)",
     )
 
 

@@ -1,0 +1,205 @@
+"""`stagelens storage`, `backup`, `restore` and `migrate`: looking after the store from the command line."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.errors import StoreError
+from ..core.settings import format_size
+from .config import CollectorConfig
+from .opening import open_existing
+from .store import Store, database
+from .store.move import move
+from .store.storage import Storage
+
+_PROGRESS_SECONDS = 0.2
+# As shells have it.
+_INTERRUPTED = 130
+# Tables below are not worth a line of their own.
+_SMALL_SHARE = 0.01
+# What SQLite puts beside a file.
+_BESIDE = ("", "-wal", "-shm", "-journal")
+
+
+def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, str | None]) -> int:
+    """Run *command* over the store that *environment* names.
+
+    Args:
+        command: `storage`, `backup`, `restore` or `migrate`.
+        environment: The settings.
+        arguments: `file` of a backup; `to` and `to_points` of a migration.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        StagelensError: It could not be done.
+    """
+    # What the database's tools say when all is well is of no use here.
+    logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
+    logging.getLogger(move.__module__).setLevel(logging.INFO)
+    try:
+        _run(command, CollectorConfig.from_env(environment), arguments)
+    except KeyboardInterrupt:
+        print("\nstagelens: interrupted; a restore or migrate goes on from here when it is run again", file=sys.stderr)
+        return _INTERRUPTED
+    return 0
+
+
+def _run(command: str, config: CollectorConfig, arguments: Mapping[str, str | None]) -> None:
+    if command == "storage":
+        _storage(config)
+    elif command == "backup":
+        _backup(config, Path(arguments["file"] or ""))
+    elif command == "restore":
+        _restore(config, Path(arguments["file"] or ""))
+    else:
+        _migrate(config, arguments["to"] or "", arguments["to_points"])
+
+
+def _storage(config: CollectorConfig) -> None:
+    with ExitStack() as stack:
+        store = open_existing(config)
+        stack.callback(store.close)
+        storage, folds = store.read.storage(), store.read.folds()
+        where = database.location(store.engine.url)
+    print("\n".join((*_described(where, storage), *(f"{fold}: new ones count as __other__." for fold in folds))))
+
+
+def _described(where: str, storage: Storage) -> Iterator[str]:
+    budget = "no budget" if storage.budget_bytes is None else f"a budget of {format_size(storage.budget_bytes)}"
+    yield f"{where}: {format_size(storage.used_bytes)}, {budget}"
+    yield ""
+    tiers = [
+        (
+            {10: "10 s", 60: "1 min", 3600: "1 h"}[tier.seconds],
+            f"{tier.rows:,}",
+            format_size(tier.bytes),
+            f"{tier.since:%Y-%m-%d %H:%M}" if tier.since else "-",
+            f"{tier.kept.total_seconds() / 86_400:g} d",
+            f"{format_size(tier.bytes_per_day)}/day",
+            format_size(tier.settled_bytes),
+        )
+        for tier in storage.tiers
+    ]
+    yield from _table([("tier", "rows", "size", "since (UTC)", "kept for", "grows by", "settles at"), *tiers])
+    yield ""
+    large = {name: size for name, size in storage.tables.items() if size > storage.used_bytes * _SMALL_SHARE}
+    tables = [*large.items(), ("all others", sum(storage.tables.values()) - sum(large.values()))]
+    yield from _table([("table", "size"), *((name, format_size(size)) for name, size in tables)])
+    yield ""
+    yield f"At this rate everything settles at {format_size(storage.settled_bytes)}{_until(storage)}."
+
+
+def _until(storage: Storage) -> str:
+    if storage.budget_bytes is None:
+        return ""
+    if storage.full_at is None:
+        return f"; the budget of {format_size(storage.budget_bytes)} is never reached"
+    return (
+        f"; the budget of {format_size(storage.budget_bytes)} is reached on {storage.full_at:%Y-%m-%d}, "
+        "and from then on the oldest of the finest tier makes room"
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield *rows* in columns, the first of them to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first, *rest = (
+            text.ljust(width) if place == 0 else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "   ".join((first, *rest)).rstrip()
+
+
+def _backup(config: CollectorConfig, file: Path) -> None:
+    if file.exists():
+        msg = f"{file} is there already; name another file, or move it away"
+        raise StoreError(msg)
+    # Under its own name a file is a whole backup.
+    part = file.with_name(f"{file.name}.part")
+    with ExitStack() as stack:
+        source = open_existing(config)
+        stack.callback(source.close)
+        _check_room(source.read.storage().file_bytes, file)
+        _remove(part)
+        stack.callback(_remove, part)
+        target = Store.open(f"sqlite:///{part}")
+        stack.callback(target.close)
+        rows = move(source, target, _progress())
+        target.close()
+        part.rename(file)
+    print(f"{file}: {rows:,} rows of histograms, {format_size(file.stat().st_size)}; compared with the store")
+
+
+def _check_room(needed_bytes: int, file: Path) -> None:
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        msg = f"there is no folder {folder}; make it, or name another file"
+        raise StoreError(msg)
+    free = shutil.disk_usage(folder).free
+    if needed_bytes > free:
+        msg = (
+            f"the backup needs about {format_size(needed_bytes)}, and the disk of {folder} has {format_size(free)} left; "
+            "free some space, or name a file on another disk"
+        )
+        raise StoreError(msg)
+
+
+def _remove(file: Path) -> None:
+    for ending in _BESIDE:
+        file.with_name(f"{file.name}{ending}").unlink(missing_ok=True)
+
+
+def _restore(config: CollectorConfig, file: Path) -> None:
+    if not file.is_file():
+        msg = f"there is no backup {file}"
+        raise StoreError(msg)
+    _move(CollectorConfig(database=f"sqlite:///{file}"), config)
+
+
+def _migrate(config: CollectorConfig, to: str, to_points: str | None) -> None:
+    _move(config, replace(config, database=to, points=to_points))
+    print(
+        "Now stop what still writes to the old one, and give STAGELENS_DATABASE (and STAGELENS_POINTS) the new place."
+    )
+
+
+def _move(source: CollectorConfig, target: CollectorConfig) -> None:
+    with ExitStack() as stack:
+        old = open_existing(source)
+        stack.callback(old.close)
+        # Whatever the old one holds is moved; the next server makes room if there has to be.
+        retention = replace(target.retention, budget_bytes=None)
+        new = Store.open(target.database, points_url=target.points, retention=retention)
+        stack.callback(new.close)
+        rows = move(old, new, _progress())
+        places = [database.location(store.engine.url) for store in (old, new)]
+    print(f"{places[0]} -> {places[1]}: {rows:,} rows of histograms, and everything else; compared, no difference")
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Return what draws a line on a terminal that says how far the copy is, and nothing elsewhere."""
+    start = drawn = time.monotonic()
+    first: int | None = None
+
+    def draw(done: int, total: int) -> None:
+        nonlocal drawn, first
+        now = time.monotonic()
+        first = done if first is None else first
+        if not sys.stderr.isatty() or (now - drawn < _PROGRESS_SECONDS and done < total):
+            return
+        drawn = now
+        rate = (done - first) / max(now - start, _PROGRESS_SECONDS)
+        share = done / total if total else 1
+        print(f"\r{share:6.1%}  {rate:,.0f} rows/s ", end="\n" if done >= total else "", file=sys.stderr, flush=True)
+
+    return draw

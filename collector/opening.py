@@ -1,0 +1,62 @@
+"""Opening the store that the settings name, and no other."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from sqlalchemy import inspect
+from sqlalchemy.engine import make_url
+
+from ..core.errors import StoreError
+from .config import CollectorConfig
+from .store import Store, database, move
+
+
+def open_store(config: CollectorConfig) -> Store:
+    """Open the store of *config*; make it where there is none.
+
+    Raises:
+        StoreError: It cannot be opened, or holds half of another store.
+    """
+    with ExitStack() as undo:
+        store = Store.open(config.database, points_url=config.points, retention=config.retention)
+        undo.callback(store.close)
+        if move.is_unfinished(store.engine):
+            msg = (
+                f"a copy into {database.location(store.engine.url)} was interrupted; "
+                "repeat the `stagelens migrate` or `stagelens restore` that began it, or give another database"
+            )
+            raise StoreError(msg)
+        undo.pop_all()
+    return store
+
+
+def open_existing(config: CollectorConfig) -> Store:
+    """Open the store of *config*, which must be there.
+
+    Raises:
+        StoreError: There is none, or it cannot be opened.
+    """
+    engine = database.open_engine(config.database)
+    where = database.location(engine.url)
+    try:
+        path = (engine.url.database or "").removeprefix("file:")
+        missing = engine.url.get_backend_name() == "sqlite" and not Path(path).exists()
+        if not missing:
+            with database.reading(engine) as connection:
+                missing = not inspect(connection).has_table("services")
+    finally:
+        engine.dispose()
+    if missing:
+        msg = f"there is no store in {where}; name the right one with --database or STAGELENS_DATABASE"
+        raise StoreError(msg)
+    return open_store(config)
+
+
+def places(config: CollectorConfig) -> list[str]:
+    """Return where the store of *config* is, a line each, without passwords."""
+    lines = [f"database   {database.location(make_url(config.database))}"]
+    if config.points:
+        lines.append(f"points     {make_url(config.points).render_as_string(hide_password=True)}")
+    return lines

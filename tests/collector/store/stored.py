@@ -1,0 +1,102 @@
+"""What is in a store, row by row, whatever engine keeps it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raw_requests import Site
+from sqlalchemy import Table, func, select
+
+from stagelens.collector.store import database, schema, tiers
+from stagelens.collector.store.encoding import decode
+from stagelens.collector.store.rows import PointRow
+from stagelens.core.histogram import Histogram
+
+# No bucket starts later. [Unix seconds]
+FOREVER = 4_000_000_000
+
+# Tier and slot to rows and bytes.
+Ledger = dict[tuple[int, int], tuple[int, int]]
+
+
+def known(one: Site) -> list[tiers.Tier]:
+    """The tiers of the store."""
+    with database.reading(one.store.engine) as connection:
+        return tiers.read(connection)
+
+
+def rows(one: Site, tier: int) -> list[PointRow]:
+    """All that *tier* keeps."""
+    with database.reading(one.store.engine) as connection:
+        kept_from = {each.seconds: each.kept_from for each in tiers.read(connection)}
+        return one.store.points.load(connection, tier, kept_from[tier], FOREVER)
+
+
+def histogram_of(row: PointRow) -> Histogram:
+    """The histogram of *row*, whose count is checked."""
+    buckets = decode([row.histogram])
+    histogram = Histogram(row.scale, dict(zip(buckets.index.tolist(), buckets.amount.tolist(), strict=True)), row.zero)
+
+    assert row.count == histogram.count
+    return histogram
+
+
+def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tuple[Any, ...], Histogram]:
+    """What *tier* has of each series before *before*, added up in buckets of *width* seconds."""
+    found: dict[tuple[Any, ...], Histogram] = {}
+    for row in rows(one, tier):
+        if row.metric > 0 and row.bucket < before:
+            key = (row.service_id, row.metric, row.series_id, row.stage, tiers.floor(row.bucket, width))
+            found.setdefault(key, Histogram(row.scale)).merge(histogram_of(row))
+    return found
+
+
+def totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
+    """What the totals of *tier* are, as it keeps them."""
+    found: dict[tuple[Any, ...], Histogram] = {}
+    for row in rows(one, tier):
+        if row.metric < 0:
+            key = (row.service_id, -row.metric, row.series_id, row.stage, row.bucket)
+            found.setdefault(key, Histogram(row.scale)).merge(histogram_of(row))
+    return found
+
+
+def added_totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
+    """The same, added up from the series of *tier*."""
+    series = schema.series
+    with database.reading(one.store.engine) as connection:
+        owner = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
+    found: dict[tuple[Any, ...], Histogram] = {}
+    for (service_id, metric, series_id, stage, bucket), histogram in contents(one, tier, tier).items():
+        key = (service_id, metric, owner[series_id], stage, bucket)
+        found.setdefault(key, Histogram(histogram.scale)).merge(histogram)
+    return found
+
+
+def ledger(one: Site) -> Ledger:
+    """What the ledger says."""
+    table = schema.ledger
+    with database.reading(one.store.engine) as connection:
+        return {(row.tier, row.slot): (row.rows, row.bytes) for row in connection.execute(select(table))}
+
+
+def counted(one: Site) -> Ledger:
+    """What it should say."""
+    found: Ledger = {}
+    for tier in schema.TIERS:
+        for row in rows(one, tier):
+            key = tier, tiers.floor(row.bucket, schema.SLOT_SECONDS[tier])
+            n, size = found.get(key, (0, 0))
+            found[key] = n + 1, size + len(row.histogram)
+    return found
+
+
+def number(one: Site, table: Table) -> int:
+    """How many rows *table* has."""
+    with database.reading(one.store.engine) as connection:
+        return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def requests(one: Site) -> int:
+    """How many requests there are in all."""
+    return one.store.read.latency(one.between(0, FOREVER)).count

@@ -1,0 +1,514 @@
+"""Points in ClickHouse: in chDB, over HTTP, and on the server STAGELENS_TEST_CLICKHOUSE_DSN names, if it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from clickhouse_server import clickhouse_server, embedded_url, new_database
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, Request, Series, Site
+from sqlalchemy import Connection, func, make_url, select
+
+from stagelens.collector.store import Batch, Point, Retention, database, ledger, merging, schema
+from stagelens.collector.store import clickhouse_ddl as ddl
+from stagelens.collector.store.clickhouse import ORPHANED_SECONDS, ClickHousePoints
+from stagelens.collector.store.clickhouse_connection import Server, read_url
+from stagelens.collector.store.clickhouse_sql import select as select_sql
+from stagelens.collector.store.columns import Columns, Steps
+from stagelens.collector.store.encoding import Buckets, encode
+from stagelens.collector.store.points import Change, Points, Question
+from stagelens.collector.store.rows import PointRow
+from stagelens.collector.store.tiers import Segment
+from stagelens.core.errors import StoreError
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import METRICS
+
+DSN = os.environ.get("STAGELENS_TEST_CLICKHOUSE_DSN")
+Urls = Callable[[], str]
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The one directory chDB opens in this process."""
+    return tmp_path_factory.getbasetemp() / "clickhouse"
+
+
+@pytest.fixture(scope="session", params=["chdb", "http", "dsn"])
+def new_url(request: pytest.FixtureRequest, directory: Path) -> Generator[Urls]:
+    """Gives URLs of new databases."""
+    if request.param == "chdb":
+        yield lambda: embedded_url(directory)
+    elif request.param == "http":
+        with clickhouse_server() as form:
+            yield lambda: form.format(new_database()) + "&ttl=off"
+    elif DSN is None:
+        pytest.skip("STAGELENS_TEST_CLICKHOUSE_DSN names no server")
+    else:
+        yield from _on_server(DSN)
+
+
+def _on_server(dsn: str) -> Generator[Urls]:
+    made: list[str] = []
+
+    def new() -> str:
+        url = make_url(dsn).set(database=f"{new_database()}_{os.getpid()}").update_query_dict({"ttl": "off"})
+        made.append(url.render_as_string(hide_password=False))
+        return made[-1]
+
+    yield new
+    for url in made:
+        server = Server.open(read_url(url))
+        server.command(f"DROP DATABASE IF EXISTS {ddl.quoted(server.place.database)}{server.place.everywhere} SYNC")
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def chdb_url(directory: Path) -> Urls:
+    """Gives URLs of new databases in chDB alone, for what does not depend on the way there."""
+    return lambda: embedded_url(directory)
+
+
+@pytest.fixture
+def site(new_url: Urls, tmp_path: Path) -> Generator[Site]:
+    """A store with its points in ClickHouse."""
+    one = Site(f"sqlite:///{tmp_path}/stagelens.db", {"points_url": new_url()})
+    yield one
+    one.store.close()
+
+
+@dataclass
+class Twins:
+    """The same store twice: with its points in ClickHouse and in SQLite."""
+
+    clickhouse: Site
+    sqlite: Site
+
+    def __iter__(self) -> Generator[Site]:
+        yield self.clickhouse
+        yield self.sqlite
+
+
+@pytest.fixture(scope="module")
+def twins(new_url: Urls, tmp_path_factory: pytest.TempPathFactory) -> Generator[Twins]:
+    """Two empty stores."""
+    path = tmp_path_factory.mktemp("twins")
+    made = Twins(
+        Site(f"sqlite:///{path}/clickhouse.db", {"points_url": new_url()}), Site(f"sqlite:///{path}/sqlite.db", {})
+    )
+    yield made
+    for one in made:
+        one.store.close()
+
+
+HISTOGRAMS = st.builds(
+    lambda scale, buckets, zero: Histogram(scale, buckets, zero, 0.25 * sum(buckets.values())),
+    st.integers(-2, 5),
+    st.dictionaries(st.integers(-900, 300), st.integers(1, 2**40), max_size=8),
+    st.integers(0, 3),
+)
+POINTS = st.lists(
+    st.builds(
+        lambda route, metric, stage, at, histogram: (
+            route,
+            Point(Series("", ""), metric, stage, NOON - 10 * at, histogram),
+        ),
+        st.sampled_from(["/a", "/b", "/c"]),
+        st.sampled_from(sorted(METRICS)),
+        st.sampled_from(["queue", "infer'ence", "décodage"]),
+        st.integers(1, 60),
+        HISTOGRAMS,
+    ),
+    min_size=1,
+    max_size=12,
+)
+_services = iter(range(1_000_000))
+
+
+def answer(site: Site, question: Question, steps: Steps | None) -> dict[tuple[int, int, int, str, int], object]:
+    """Return all of an answer by step, series, metric, stage and scale."""
+    segment = Segment(10, NOON - 900, NOON)
+    with database.reading(site.store.engine) as connection:
+        pieces = list(site.store.points.read(connection, question, segment, steps))
+    for piece in pieces if steps else ():
+        assert np.all(np.diff(piece.times) >= 0)
+    summed = merging.over_time(merging.join(pieces), steps, apart=question.by is not None)
+    starts = steps.of(summed.times) if steps else np.zeros(len(summed), np.int64)
+    return {
+        (int(start), int(series), int(metric), summed.stages[stage], int(scale)): point
+        for start, series, metric, stage, scale, point in zip(
+            starts, summed.series, summed.metric, summed.stage, summed.scale, _points(summed), strict=True
+        )
+    }
+
+
+def _points(columns: Columns) -> Sequence[object]:
+    pairs = list(zip(columns.buckets.index.tolist(), columns.buckets.amount.tolist(), strict=True))
+    parts = [pairs[low:high] for low, high in pairwise(columns.buckets.offsets.tolist())]
+    return list(zip(columns.times.tolist(), columns.zero.tolist(), columns.sum.tolist(), parts, strict=True))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    batches=st.lists(POINTS, min_size=1, max_size=3),
+    by=st.sampled_from(["series", "total", None]),
+    width=st.sampled_from([None, 10, 70, 300]),
+    route=st.sampled_from([None, "/a"]),
+)
+def test_the_server_adds_up_as_numpy_does(
+    twins: Twins,
+    batches: list[list[tuple[str, Point]]],
+    by: Literal["series", "total"] | None,
+    width: int | None,
+    route: str | None,
+) -> None:
+    """Bit for bit, at mixed scales, over several writes; sums of quarters are exact too, in any order."""
+    service = f"service-{next(_services)}"
+    for place, points in enumerate(batches):
+        named = [
+            Point(Series(service, "1", route=of), said.metric, said.stage, said.at, said.histogram)
+            for of, said in points
+        ]
+        for one in twins:
+            one.store.write([Batch(f"{service}-{place}", named)])
+    options = {} if route is None else {"route": route}
+    selection = twins.sqlite.around(service=service, **options)
+    question = Question(selection, sorted(METRICS), by)
+    steps = None if width is None else Steps(NOON - 900, width)
+
+    assert answer(twins.clickhouse, question, steps) == answer(twins.sqlite, question, steps)
+
+
+@settings(max_examples=15, deadline=None)
+@given(points=POINTS)
+def test_rows_come_back_as_they_were_written(twins: Twins, points: list[tuple[str, Point]]) -> None:
+    """The same rows as from SQLite, whose blobs were never taken apart; and counted alike."""
+    service = f"service-{next(_services)}"
+    named = [
+        Point(Series(service, "1", route=of), said.metric, said.stage, said.at, said.histogram) for of, said in points
+    ]
+    question = Question(twins.sqlite.around(service=service), sorted(METRICS))
+    segment = Segment(10, NOON - 900, NOON)
+    found: list[object] = []
+    for one in twins:
+        one.store.write([Batch(service, named)])
+        with database.reading(one.store.engine) as connection:
+            points_of = one.store.points
+            seen = sorted(points_of.seen(connection, question, segment), key=lambda row: row.series_id)
+            rows = sorted(points_of.load(connection, 10, NOON - 900, NOON))
+            first = points_of.first_bucket(connection, 10, NOON - 300), points_of.first_bucket(connection, 60, 0)
+            found.append((seen, rows, first, points_of.number(connection, question, segment)))
+
+    assert found[0] == found[1]
+
+
+def row(bucket: int = NOON - 600, part: int = 1, tier: int = 10) -> PointRow:
+    """Return a row of one request."""
+    blob = encode(Buckets(np.array([0, 1]), np.array([-7]), np.array([1])))[0]
+    return PointRow(tier, 1, 1, bucket, 1, "queue", part, 5, 0, 1, 0.5, blob)
+
+
+def writing(*buckets: int, then: Callable[[Connection], None] = lambda _: None) -> Callable[[Connection], Change]:
+    """Return what prepares a write of a row in each of *buckets*."""
+
+    def prepare(connection: Connection) -> Change:
+        part = ledger.take_part(connection)
+        return Change(part, [row(bucket, part) for bucket in buckets], then)
+
+    return prepare
+
+
+def stored(site: Site, tier: int = 10) -> int:
+    """Return how many rows readers see."""
+    with database.reading(site.store.engine) as connection:
+        return len(site.store.points.load(connection, tier, 0, NOON + 3600))
+
+
+def server_of(points: Points) -> Server:
+    """Return the connection, to see what readers are not shown."""
+    assert isinstance(points, ClickHousePoints)
+    return points.server
+
+
+def held(points: Points) -> int:
+    """Return how many rows ClickHouse holds, seen or not."""
+    server = server_of(points)
+    return server.rows(select_sql("count()", server.place.points))[0][0]
+
+
+def fail(_: Connection) -> None:
+    """Die on the way."""
+    raise KeyboardInterrupt
+
+
+def test_a_write_that_dies_half_way_is_never_seen_and_goes_away(site: Site) -> None:
+    """Its rows are in ClickHouse, of a part that stays an intent; later they are deleted, together with it."""
+    points, engine = site.store.points, site.store.engine
+    points.apply(engine, writing(NOON - 600))
+    with pytest.raises(KeyboardInterrupt):
+        points.apply(engine, writing(NOON - 500, then=fail))
+    before = stored(site), held(points)
+    points.apply(engine, writing(NOON - 400))
+    retried = stored(site), held(points)
+    with database.writing(engine, "cannot tidy") as connection:
+        points.tidy(connection, int(site.clock()) + 10**9)
+    with database.reading(engine) as connection:
+        left = connection.scalar(select(func.count()).select_from(schema.intents))
+
+    assert (before, retried, (stored(site), held(points)), left) == ((1, 2), (2, 3), (2, 2), 0)
+
+
+def test_a_young_intent_is_left_alone(site: Site) -> None:
+    """Another process may be in the middle of it."""
+    points, engine = site.store.points, site.store.engine
+    points_clock = ClickHousePoints(server_of(points), lambda: NOON)
+    with pytest.raises(KeyboardInterrupt):
+        points_clock.apply(engine, writing(NOON - 500, then=fail))
+    with database.writing(engine, "cannot tidy") as connection:
+        points.tidy(connection, NOON + ORPHANED_SECONDS)
+
+    assert held(points) == 1
+
+
+def test_a_write_that_was_given_up_does_not_come_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took so long that its intent was struck out by others: it fails, and may be repeated."""
+    points, engine = site.store.points, site.store.engine
+    insert = Server.insert
+
+    def slow(server: Server, block: bytes, token: str) -> None:
+        insert(server, block, token)
+        with database.writing(engine, "cannot tidy") as connection:
+            points.tidy(connection, int(site.clock()) + 10**9)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Server, "insert", slow)
+        with pytest.raises(StoreError, match="took longer than 600 s and was given up; it may be repeated"):
+            points.apply(engine, writing(NOON - 500, then=fail))
+    points.apply(engine, writing(NOON - 500))
+
+    assert (stored(site), held(points)) == (1, 1)
+
+
+def test_an_insert_that_is_repeated_counts_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the driver does when a connection breaks before the answer."""
+    insert = Server.insert
+
+    def twice(server: Server, block: bytes, token: str) -> None:
+        insert(server, block, token)
+        insert(server, block, token)
+
+    monkeypatch.setattr(Server, "insert", twice)
+    site.store.points.apply(site.store.engine, writing(NOON - 500, NOON - 86_400 * 3))
+
+    assert held(site.store.points) == 2
+
+
+def test_a_write_without_rows_needs_no_intent(site: Site) -> None:
+    """It is one transaction, as is nothing at all."""
+    points, engine = site.store.points, site.store.engine
+
+    def nothing(_: Connection) -> None:
+        return None
+
+    assert (points.apply(engine, writing()), points.apply(engine, nothing), held(points)) == (True, False, 0)
+
+
+def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
+    """And the room it took is free at once; other tiers stay."""
+    points, engine = site.store.points, site.store.engine
+    width = points.freed_seconds(10)
+    old, young = NOON - 3 * width, NOON - width
+
+    def prepare(connection: Connection) -> Change:
+        part = ledger.take_part(connection)
+        rows = [row(old, part), row(young, part), row(old, part, 60)]
+        return Change(part, sorted(rows), lambda _: None)
+
+    points.apply(engine, prepare)
+    with database.writing(engine, "cannot cut") as connection:
+        before = points.used_bytes(connection)
+        points.cut(connection, 10, old - old % width + width - 1)
+        kept = stored(site)
+        points.cut(connection, 10, old - old % width + width)
+        after = points.used_bytes(connection)
+
+    assert (kept, stored(site), stored(site, 60)) == (2, 1, 1)
+    assert 0 < after < before
+
+
+def test_a_story_from_requests_to_a_page(site: Site) -> None:
+    """Written, rolled up, read from all tiers, and opened again."""
+    site.write([Request({"queue": 1000 * n, "infer": 10**6 * n}, at=NOON - 7200 + 7 * n) for n in range(1, 900)])
+    finest = site.store.read.breakdown(site.around(), [0.5, 0.99])
+    site.store.maintain()
+    rolled = site.store.read.breakdown(site.around(), [0.5, 0.99])
+    site.reopen()
+
+    assert rolled.equals(finest)
+    assert site.store.read.breakdown(site.around(), [0.5, 0.99]).equals(finest)
+
+
+def test_every_replica_holds_every_row(new_url: Urls, tmp_path: Path) -> None:
+    """Where the server of the tests is a cluster."""
+    url = make_url(new_url())
+    if "cluster" not in url.query:
+        pytest.skip("this ClickHouse is no cluster")
+    site = Site(f"sqlite:///{tmp_path}/stagelens.db", {"points_url": url.render_as_string(hide_password=False)})
+    site.store.points.apply(site.store.engine, writing(*range(NOON - 600, NOON, 10)))
+    server = Server.open(read_url(url.render_as_string(hide_password=False)))
+    server.command(f"SYSTEM SYNC REPLICA {server.place.local}{server.place.everywhere}")
+    cluster = f"{ddl.text(str(url.query['cluster']))}, {ddl.text(server.place.database)}, points_local"
+    named = f"cluster = {ddl.text(str(url.query['cluster']))}"
+    replicas = server.rows(select_sql("uniqExact(replica_num)", "system.clusters", named))[0][0]
+
+    assert stored(site) == 60
+    assert server.rows(select_sql("count()", f"clusterAllReplicas({cluster})"))[0][0] == 60 * replicas
+
+
+RETENTION = Retention(seconds_10=timedelta(hours=1), minutes=timedelta(hours=2), hours=timedelta(hours=3))
+
+
+def test_the_time_to_live_is_a_week_after_the_stores_own() -> None:
+    """The server's clock is not the store's; a roll-up may be late."""
+    assert ddl.time_to_live(RETENTION) == (
+        "toDateTime(bucket) + toIntervalSecond(transform(tier, [10, 60], [608400, 612000], 615600))"
+    )
+
+
+def engine_of(server: Server) -> str:
+    """Return the engine of the table, with its settings."""
+    return server.rows(select_sql("engine_full", "system.tables", f"database = '{server.place.database}'"))[0][0]
+
+
+def test_the_time_to_live_follows_the_settings(chdb_url: Urls) -> None:
+    """Made, changed, and left away."""
+    url = chdb_url()
+    server = Server.open(read_url(url))
+    seen: list[bool] = []
+    for asked, retention in (
+        (url.replace("&ttl=off", ""), Retention()),
+        (url.replace("&ttl=off", ""), RETENTION),
+        (url, RETENTION),
+    ):
+        ClickHousePoints.open(asked, retention).close()
+        seen += [ddl.time_to_live(one) in engine_of(server) for one in (Retention(), RETENTION)]
+    server.close()
+
+    assert seen == [True, False, False, True, False, False]
+
+
+def test_what_is_past_its_time_to_live_goes_by_itself(chdb_url: Urls, tmp_path: Path) -> None:
+    """Tier by tier, though nobody tends the table."""
+    site = Site(
+        f"sqlite:///{tmp_path}/x.db", {"points_url": chdb_url().replace("&ttl=off", ""), "retention": RETENTION}
+    )
+    points = site.store.points
+    server = server_of(points)
+    now = server.rows("SELECT toUnixTimestamp(now())")[0][0]
+    long_ago = now - now % 10 - 610_000
+
+    def prepare(connection: Connection) -> Change:
+        part = ledger.take_part(connection)
+        rows = [row(long_ago, part), row(long_ago, part, 60), row(now - now % 10, part)]
+        return Change(part, sorted(rows), lambda _: None)
+
+    points.apply(site.store.engine, prepare)
+    server.command(f"OPTIMIZE TABLE {server.place.local} FINAL")
+    left = server.rows(select_sql("tier, bucket", server.place.points, then="ORDER BY tier"))
+    site.store.close()
+
+    assert [tuple(one) for one in left] == [(10, now - now % 10), (60, long_ago)]
+
+
+def test_a_cluster_has_a_table_on_each_node_and_one_over_them() -> None:
+    """Replicated and sharded by series; every statement runs on all nodes."""
+    place = ddl.Place("stage lens", "prod")
+    made, local, over = ddl.create(place, ddl.time_to_live(Retention()))
+
+    assert made == "CREATE DATABASE IF NOT EXISTS `stage lens` ON CLUSTER `prod`"
+    assert local.startswith("CREATE TABLE IF NOT EXISTS `stage lens`.points_local ON CLUSTER `prod` (tier UInt16 ")
+    assert " ENGINE = ReplicatedMergeTree PARTITION BY (tier, " in local
+    assert over == (
+        "CREATE TABLE IF NOT EXISTS `stage lens`.points ON CLUSTER `prod` AS `stage lens`.points_local "
+        "ENGINE = Distributed('prod', 'stage lens', points_local, cityHash64(series_id))"
+    )
+    assert place.parts == "clusterAllReplicas('prod', system.parts)"
+    assert ddl.change_ttl(place, None) == "ALTER TABLE `stage lens`.points_local ON CLUSTER `prod` REMOVE TTL"
+
+
+def test_a_cluster_the_server_does_not_know_is_said(chdb_url: Urls) -> None:
+    """Before anything is made."""
+    with pytest.raises(
+        StoreError, match=r"cannot make the tables of .*: the server knows no such cluster; correct \?cluster="
+    ):
+        ClickHousePoints.open(f"{chdb_url()}&cluster=nowhere", Retention())
+
+
+def test_the_table_of_a_newer_version_is_refused(chdb_url: Urls) -> None:
+    """It may hold what this one cannot read."""
+    url = chdb_url()
+    ClickHousePoints.open(url, Retention()).close()
+    server = Server.open(read_url(url))
+    server.command(f"ALTER TABLE {server.place.points} MODIFY COMMENT 'stagelens points 2'")
+    server.close()
+
+    with pytest.raises(StoreError, match=r"is not of this version .*upgrade Stagelens, or name another database"):
+        ClickHousePoints.open(url, Retention())
+
+
+def test_the_table_of_another_database_is_refused(chdb_url: Urls, tmp_path: Path) -> None:
+    """Its numbers stand for other services; so do those of a database that was restored from an older copy."""
+    options = {"points_url": chdb_url()}
+    for name in ("first", "second"):
+        site = Site(f"sqlite:///{tmp_path}/{name}.db", options)
+        if name == "first":
+            site.write([Request({"infer": 10**6})])
+        else:
+            with pytest.raises(StoreError, match=r"it belongs to another database.*points all with part >= 1"):
+                site.write([Request({"infer": 10**6})])
+        site.store.close()
+
+
+def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
+    """With its address, without its password, and with what to look at."""
+    url = "clickhousedb://me:secret@127.0.0.1:9/stagelens"
+    with pytest.raises(StoreError) as raised:
+        Site(f"sqlite:///{tmp_path}/x.db", {"points_url": url})
+
+    said = str(raised.value)
+    assert said.startswith(
+        "cannot open clickhousedb://me:***@127.0.0.1:9/stagelens: the server cannot be reached; check"
+    )
+
+
+@pytest.mark.parametrize("url", ["postgresql://host/database", "no url"])
+def test_a_url_of_something_else_is_refused(url: str) -> None:
+    """And the form of the right one told."""
+    with pytest.raises(StoreError, match="write clickhousedb://user:password@host:8123/database"):
+        ClickHousePoints.open(url, Retention())
+
+
+def test_only_what_is_asked_for_costs_memory(directory: Path) -> None:
+    """The embedded engine takes 220 MB: it is not loaded to talk to a server."""
+    code = "import sys, stagelens.collector.store.clickhouse; sys.exit('chdb' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=directory.parent).returncode == 0
+
+
+def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the command that installs it."""
+    for name in ("clickhouse", "clickhouse_connection"):
+        monkeypatch.delitem(sys.modules, f"stagelens.collector.store.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "clickhouse_connect", None)
+    with pytest.raises(StoreError, match=r'not installed .*\n    pip install "stagelens\[clickhouse\]"'):
+        Site(f"sqlite:///{tmp_path}/x.db", {"points_url": "clickhousedb://127.0.0.1:9/x"})

@@ -1,0 +1,209 @@
+"""Quantiles, however their samples came and were kept: those of one histogram, and near the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import reduce
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from latency_shapes import QUANTILES, SHAPES, Shape, exact, spread
+from raw_requests import NOON, NS, Request, Series, Site
+
+from stagelens.collector.store import Retention, Selection
+from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Estimate, Histogram
+
+HOUR = 3600
+START, END = NOON - 3 * HOUR, NOON
+SERIES = (
+    Series("shop", "1"),
+    Series("shop", "2"),
+    Series("shop", "2", device="cuda:1"),
+    Series("shop", "2", status="error"),
+)
+# Which tier is the finest that is left a day after the requests.
+KEPT = {
+    10: Retention(seconds_10=timedelta(days=3)),
+    60: Retention(seconds_10=timedelta(0)),
+    3600: Retention(seconds_10=timedelta(0), minutes=timedelta(0)),
+}
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A batch.
+
+    Args:
+        requests: What it tells of.
+        scale: Of the histograms of the client that sent it.
+        wait: How long until the next; only then is there maintenance, and what comes later is late. [seconds]
+    """
+
+    requests: list[Request]
+    scale: int
+    wait: int
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> list[Delivery]:
+    """Requests of some shape, dealt at random to moments, series and batches: some are rolled up, some come late."""
+    random = Random(draw(st.integers(0, 2**32)))
+    shape = draw(st.sampled_from(SHAPES))
+    samples = shape.samples(draw(st.integers(1, 150)), random.getrandbits(32))
+    waits = st.one_of(st.just(0), st.integers(1, 4 * HOUR))
+    batches = draw(st.lists(st.tuples(st.sampled_from((5, 5, 5, 3)), waits), min_size=1, max_size=4))
+    requests = [_request(random, ns) for ns in samples]
+    dealt = [random.randrange(len(batches)) for _ in requests]
+    return [
+        Delivery([request for request, place in zip(requests, dealt, strict=True) if place == each], *batch)
+        for each, batch in enumerate(batches)
+    ]
+
+
+def _request(random: Random, ns: int) -> Request:
+    forward = random.randint(0, ns)
+    # Half of them in a few steps, so that steps hold more than one.
+    at = random.choice((random.randrange(START, END), START + 10 * random.randrange(3)))
+    return Request({"forward": forward, "queue": ns - forward}, at, random.choice(SERIES))
+
+
+def deliver(one: Site, batches: Sequence[Delivery]) -> None:
+    """Write *batches* as time goes by, and let a day pass."""
+    for batch in batches:
+        one.write(batch.requests, scale=batch.scale)
+        if batch.wait:
+            one.clock.now += batch.wait
+            one.store.maintain()
+    one.clock.now += 86_400 + 2 * HOUR
+    one.store.maintain()
+
+
+def recorded(
+    batches: Sequence[Delivery], chosen: Callable[[Request], bool] = lambda _: True, stage: str | None = None
+) -> Histogram:
+    """One histogram of the *chosen* requests, or of what they spent in *stage*, at the coarsest scale they came in."""
+    found = [(request, batch.scale) for batch in batches for request in batch.requests if chosen(request)]
+    histogram = Histogram(min((scale for _, scale in found), default=SCALE))
+    for request, _ in found:
+        histogram.record(request.seconds if stage is None else request.stages_ns[stage] / NS)
+    return histogram
+
+
+def counted(histogram: Histogram) -> tuple[int, int, dict[int, int]]:
+    """All that decides its quantiles."""
+    return histogram.scale, histogram.zero, histogram.buckets
+
+
+def merged(histograms: Iterable[Histogram]) -> Histogram:
+    """Their sum."""
+
+    def add(total: Histogram, each: Histogram) -> Histogram:
+        total.merge(each)
+        return total
+
+    return reduce(add, histograms, Histogram())
+
+
+def answers(histogram: Histogram, quantiles: Sequence[float]) -> list[Estimate | None]:
+    """Its quantiles with their bands."""
+    return [histogram.quantile(quantile) for quantile in quantiles]
+
+
+def shown(one: Site, window: Selection, quantiles: Sequence[float]) -> list[Estimate | None]:
+    """The same as the breakdown has them."""
+    found = one.store.read.breakdown(window, quantiles)[["value_seconds", "low_seconds", "high_seconds"]]
+    return [Estimate(*row) for row in found.to_numpy().tolist()]
+
+
+# What is drawn from a seed does not get simpler: no time is spent on trying.
+EXAMPLES = settings(
+    max_examples=8,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+SOME_QUANTILES = st.lists(
+    st.integers(0, 100_000).map(lambda share: share / 100_000), min_size=1, max_size=5, unique=True
+)
+
+
+@EXAMPLES
+@given(tier=st.sampled_from(list(KEPT)), batches=deliveries(), quantiles=SOME_QUANTILES)
+def test_every_quantile_is_that_of_one_histogram(
+    site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float]
+) -> None:
+    """Bit for bit: of the whole, of a version and of a stage, in every answer, from each tier."""
+    one = site(retention=KEPT[tier])
+    deliver(one, batches)
+    whole, second = one.between(START, END), one.between(START, END, version="2")
+
+    assert counted(one.store.read.latency(whole)) == counted(recorded(batches))
+    assert shown(one, whole, quantiles) == answers(recorded(batches), quantiles)
+    of_second = recorded(batches, lambda request: request.series.version == "2")
+    assert counted(one.store.read.latency(second)) == counted(of_second)
+    for stage, histogram in one.store.read.stage_latency(whole).items():
+        assert answers(histogram, quantiles) == answers(recorded(batches, stage=stage), quantiles)
+
+
+@EXAMPLES
+@given(
+    tier=st.sampled_from(list(KEPT)),
+    batches=deliveries(),
+    quantiles=SOME_QUANTILES,
+    step=st.sampled_from((10, 30, 60, 300, HOUR)),
+)
+def test_every_step_is_that_of_one_histogram(
+    site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float], step: int
+) -> None:
+    """Bit for bit, for steps as wide as was asked, or as the finest tier that is left."""
+    one = site(retention=KEPT[tier])
+    deliver(one, batches)
+    found = one.store.read.quantiles_over_time(one.between(START, END), quantiles, timedelta(seconds=step))
+    width = found.attrs["step_seconds"]
+
+    assert width == max(step, tier)
+    begun = sorted({request.at - request.at % width for batch in batches for request in batch.requests})
+    assert [moment.timestamp() for moment in found["at"]] == begun
+    for row, start in zip(found.itertuples(index=False, name=None), begun, strict=True):
+        inside = recorded(batches, lambda request, start=start: start <= request.at < start + width)
+        assert list(row[1:]) == [inside.count, *(each.value for each in answers(inside, quantiles) if each)]
+
+
+@EXAMPLES
+@given(batches=deliveries(), cut=st.integers(1, 3 * HOUR // 10 - 1), quantiles=SOME_QUANTILES)
+def test_parts_of_the_whole_add_up_to_it(
+    site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
+) -> None:
+    """Two stretches of time, or the versions, merged outside the store have the quantiles the store has of them together."""
+    one = site(retention=KEPT[10])
+    deliver(one, batches)
+    read, middle = one.store.read, START + 10 * cut
+    by_time = [read.latency(one.between(*ends)) for ends in ((START, middle), (middle, END))]
+    by_version = [read.latency(one.between(START, END, version=version)) for version in "12"]
+
+    expected = answers(recorded(batches), quantiles)
+    assert answers(merged(by_time), quantiles) == expected
+    assert answers(merged(by_version), quantiles) == expected
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_quantiles_are_near_the_samples_at_their_rank(site: Callable[..., Site], shape: Shape) -> None:
+    """Within 1.1 % of the exact order statistic, and its band holds it, as they come and when only hours are left."""
+    samples = shape.samples(2000)
+    one = site(retention=KEPT[3600])
+    one.write(spread(samples, START, END - START, SERIES))
+    as_they_came = one.store.read.latency(one.between(START, END))
+    deliver(one, [])
+    of_hours = one.store.read.latency(one.between(START, END))
+
+    assert MAX_RELATIVE_ERROR <= 0.011
+    assert counted(as_they_came) == counted(of_hours)
+    for quantile in QUANTILES:
+        estimate, truth = of_hours.quantile(quantile), exact(samples, quantile)
+        assert estimate is not None
+        assert estimate.low <= truth <= estimate.high
+        assert abs(estimate.value - truth) <= MAX_RELATIVE_ERROR * truth

@@ -1,0 +1,149 @@
+"""How large the store will be, what takes its room, and where values fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_requests import NOON, Request, Site
+from sqlalchemy import text
+
+from stagelens.collector.store import Retention, Series, SeriesCaps
+from stagelens.collector.store.folds import Fold
+from stagelens.collector.store.forecast import TierUse, days_until_full
+
+HOUR, DAY = 3600, 86_400
+
+
+def steady(hours: int, hourly: float, kept_days: int = 10) -> TierUse:
+    """A tier that has got *hourly* bytes in each of the last *hours*."""
+    first = NOON - hours * HOUR
+    slots = {first + hour * HOUR: hourly for hour in range(hours)}
+    return TierUse(kept_days * DAY, HOUR, first, NOON, slots)
+
+
+@given(hours=st.integers(1, 24 * 10), hourly=st.floats(1, 1e9), kept_days=st.integers(10, 400))
+def test_a_steady_tier_settles_at_its_rate_times_its_time(hours: int, hourly: float, kept_days: int) -> None:
+    """However young it is, and however far ahead one looks."""
+    tier = steady(hours, hourly, kept_days)
+
+    assert tier.bytes_per_day == pytest.approx(24 * hourly)
+    assert tier.settled_bytes == pytest.approx(24 * hourly * kept_days)
+    assert tier.bytes_after(0, NOON) == pytest.approx(hours * hourly)
+    assert tier.bytes_after(kept_days + 1, NOON) == pytest.approx(tier.settled_bytes)
+
+
+def test_a_slot_that_is_not_full_yet_does_not_slow_the_rate() -> None:
+    """What came in half an hour counts as half an hour."""
+    tier = TierUse(DAY, HOUR, NOON, NOON + HOUR // 2, {NOON: 50.0})
+
+    assert tier.bytes_per_day == pytest.approx(24 * 100)
+
+
+def test_only_the_last_day_makes_the_rate() -> None:
+    """Ten times the traffic a week ago says nothing of tomorrow; its room is given back in time."""
+    slots = {NOON - hour * HOUR: 10.0 if hour <= 24 else 100.0 for hour in range(1, 24 * 5 + 1)}
+    tier = TierUse(6 * DAY, HOUR, NOON - 5 * DAY, NOON, slots)
+
+    assert tier.bytes_per_day == pytest.approx(240)
+    assert tier.bytes_after(6, NOON) == pytest.approx(240 * 6, rel=0.01)
+
+
+def test_a_store_without_data_does_not_grow() -> None:
+    """An empty tier has no rate, and is never full."""
+    tier = TierUse(DAY, HOUR, NOON, NOON, {})
+
+    assert (tier.bytes_per_day, tier.settled_bytes) == (0, 0)
+    assert days_until_full([tier], 10, 100, NOON) is None
+
+
+def test_the_day_on_which_room_has_to_be_made() -> None:
+    """Room is made at nine tenths of the budget; a budget that holds what settles is never reached."""
+    tier = steady(24, 100)
+
+    assert days_until_full([tier], 0, 10_000, NOON) == 3
+    assert days_until_full([tier], 5000, 10_000, NOON) == 1
+    assert days_until_full([tier], 9500, 10_000, NOON) == 0
+    assert days_until_full([tier], 0, 30_000, NOON) is None
+
+
+def test_storage_adds_up_to_what_is_used(site: Callable[..., Site]) -> None:
+    """Tables add up to the room used, tiers to the table of points; rows are those that are there."""
+    one = site(retention=Retention(budget_bytes=10 * 1024**3))
+    for hour in range(8, 0, -1):
+        one.write([Request({"forward": 1_000_000 + step}, NOON - hour * HOUR + step * 10) for step in range(300)])
+    one.store.maintain()
+    storage = one.store.read.storage()
+    with one.store.engine.connect() as connection:
+        rows = dict(connection.execute(text("SELECT tier, count(*) FROM points GROUP BY tier")).all())  # pyright: ignore[reportArgumentType]
+
+    assert {tier.seconds: tier.rows for tier in storage.tiers} == rows
+    assert sum(tier.bytes for tier in storage.tiers) == pytest.approx(storage.tables["points"], abs=3)
+    assert sum(storage.tables.values()) == pytest.approx(storage.used_bytes, rel=0.3)
+    assert storage.full_at is None
+    assert storage.settled_bytes > storage.used_bytes
+    assert storage.tiers[0].kept == timedelta(hours=24)
+
+
+def test_an_empty_store_has_a_size_and_no_forecast(site: Callable[..., Site]) -> None:
+    """Nothing comes, so nothing grows."""
+    storage = site().store.read.storage()
+
+    assert storage.used_bytes > 0
+    assert [(tier.rows, tier.since, tier.bytes_per_day) for tier in storage.tiers] == [(0, None, 0)] * 3
+    assert (storage.budget_bytes, storage.full_at) == (None, None)
+
+
+def test_a_budget_that_is_used_up_is_full_today(site: Callable[..., Site]) -> None:
+    """The forecast of a store at its budget is now."""
+    one = site()
+    one.write([Request({"forward": 1_000_000})])
+    one.options["retention"] = Retention(budget_bytes=one.store.read.state().size_bytes)
+    one.reopen()
+
+    assert one.store.read.storage().full_at == datetime.fromtimestamp(NOON, UTC)
+
+
+def test_values_past_their_cap_are_told(site: Callable[..., Site]) -> None:
+    """By service and dimension, with the cap; a service within its caps is not among them."""
+    one = site(series_caps=SeriesCaps(services=2, route=3, custom_stages=2))
+    for name in ("shop", "desk", "till"):
+        routes = range(5 if name == "shop" else 3)
+        one.write([Request({"forward": 1_000_000}, series=Series(name, "1", route=f"/{n}")) for n in routes])
+    one.write([Request({"mine": 1000, "yours": 2000, "ours": 3000})])
+
+    assert one.store.read.folds() == [
+        Fold("", "services", 2),
+        Fold("shop", "custom_stages", 2),
+        Fold("shop", "route", 3),
+    ]
+
+
+def test_too_many_combinations_are_told_as_such(site: Callable[..., Site]) -> None:
+    """All fine dimensions fold at once then: none of them is past a cap of its own."""
+    one = site(series_caps=SeriesCaps(series=3))
+    one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(9)])
+
+    assert [str(fold) for fold in one.store.read.folds()] == [
+        "shop has more than 3 combinations of model, route and device"
+    ]
+
+
+def test_stages_at_their_cap_are_not_past_it(site: Callable[..., Site]) -> None:
+    """As many stages as are told apart fold nothing."""
+    one = site(series_caps=SeriesCaps(custom_stages=2))
+    one.write([Request({"mine": 1000, "yours": 2000})])
+
+    assert one.store.read.folds() == []
+
+
+def test_what_folded_long_ago_is_not_told(site: Callable[..., Site]) -> None:
+    """A day without a folded value ends the notice."""
+    one = site(series_caps=SeriesCaps(route=1))
+    one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(3)])
+    one.clock.now += 2 * DAY
+
+    assert one.store.read.folds() == []

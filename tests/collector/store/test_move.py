@@ -1,0 +1,364 @@
+"""Copying a store into another one: nothing is lost, whatever engines they are and however often it was interrupted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pandas as pd
+import pytest
+from clickhouse_server import embedded_url
+from raw_requests import NOON, NS, SHOP, Fold, Request, Site
+from sqlalchemy import MetaData, select, text
+
+from stagelens.collector.store import Batch, KeptTrace, Reader, Selection, Series, Store, move
+from stagelens.collector.store.rows import PointRow
+from stagelens.core import names
+from stagelens.core.errors import StoreError
+from stagelens.core.histogram import Histogram
+
+HOUR = 3600
+PERCENTILES = (0.5, 0.9, 0.99, 0.999)
+DESK = Series("desk", "2", environment="prod", model="bert", route="/répondre", device="cuda:0", status="error")
+
+
+class Interrupted(Exception):  # noqa: N818 - it is what happens to the copy
+    """The copy ends here, as if killed."""
+
+
+def no_progress(_done: int, _total: int) -> None:
+    """Do not care."""
+
+
+def interrupt_after(calls: int) -> Callable[[int, int], None]:
+    """Return a progress that ends the copy after so many stretches."""
+    numbers = itertools.count()
+
+    def progress(_done: int, _total: int) -> None:
+        if next(numbers) == calls:
+            raise Interrupted
+
+    return progress
+
+
+@pytest.fixture
+def source(site: Callable[..., Site]) -> Site:
+    """A store of each engine with something of everything."""
+    return filled(site())
+
+
+@pytest.fixture
+def file_source(sqlite_site: Callable[..., Site]) -> Site:
+    """The same in a file, where the engine of the source makes no difference."""
+    return filled(sqlite_site())
+
+
+def filled(one: Site) -> Site:
+    """Give a store two services, several parts a key, late data, traces, lost requests and an incident."""
+    one.clock.now = NOON - 7 * HOUR
+    for step in range(0, 7 * HOUR, 2400):
+        at = NOON - 7 * HOUR + step
+        one.clock.now = at + 30
+        for part in range(2):
+            requests = [
+                Request({"queue": 1_000_000 + 777 * n, "forward": 3_000_000 * (n % 7 + part + 1)}, at + n, series)
+                for n in range(12)
+                for series in (SHOP, DESK)
+            ]
+            one.write(requests, scale=5 - part)
+        one.store.maintain()
+    one.clock.now = NOON
+    one.write([Request({"forward": 9_000_000}, NOON - 5 * HOUR)])
+    traces = [
+        KeptTrace(
+            f"{n:032x}",
+            f"{n:016x}",
+            SHOP,
+            (NOON - n) * NS,
+            n * NS,
+            "slow",
+            "forward",
+            {"forward": n * NS},
+            [{"name": "é"}],
+            {"a": n},
+        )
+        for n in range(1, 6)
+    ]
+    one.store.write(
+        [Batch("known", Fold().points([Request({"forward": 1_000_000})]), traces, instance="agent-1", dropped=7)]
+    )
+    with one.store.transaction() as connection:
+        tables = MetaData()
+        tables.reflect(connection, only=["incidents", "incident_transitions", "outbox"])
+        incident = dict.fromkeys(("cause", "service", "severity", "ending"), "x") | dict.fromkeys(
+            ("opened_at", "since", "seen_at", "told_at", "peak_burn"), 1.25
+        )
+        connection.execute(
+            tables.tables["incidents"]
+            .insert()
+            .values(id="i", sequence=3, finding={"p99": [1.5, None, "µ"]}, **incident)
+        )
+        connection.execute(
+            tables.tables["outbox"]
+            .insert()
+            .values(
+                dict.fromkeys(("channel", "severity", "transition", "state", "leased_by", "error"), "x")
+                | dict.fromkeys(("next_at", "leased_until", "created_at", "changed_at"), 2.5)
+                | {"id": 41, "incident": "i", "sequence": 3, "attempts": 0, "unknown": True}
+            )
+        )
+    return one
+
+
+def answers(read: Reader, around: Selection) -> dict[str, Any]:
+    """Return what *read* says to every question the pages ask."""
+    step = timedelta(minutes=10)
+    desk = Selection(around.start, around.end, service="desk")
+    shop = Selection(around.start, around.end, service="shop")
+    told: dict[str, Any] = {
+        "services": read.services(around.start, around.end),
+        "versions": read.versions(desk),
+        "latency": read.latency(around),
+        "stages": read.stage_latency(desk),
+        "failed": read.streams(around, names.FAILED_CALL),
+        "breakdown": read.breakdown(desk, PERCENTILES),
+        "dominants": read.dominants(desk, PERCENTILES),
+        "breakdown over time": read.breakdown_over_time(desk, 0.99, step),
+        "mean over time": read.breakdown_over_time(desk, None, step),
+        "quantiles over time": read.quantiles_over_time(shop, PERCENTILES, step),
+        "heat": read.heat(shop, step),
+        "compare": read.compare(shop, desk, 0.99),
+        "mix": read.mix(shop, desk),
+        "what if": read.whatif(desk, "forward", PERCENTILES),
+        "batches": read.batches(shop),
+        "exemplars": read.exemplars(shop),
+        "causes": read.one_per_cause(shop, 3),
+        "trace": read.trace(f"{3:032x}"),
+        "slo": read.slo_counts(shop, 0.01),
+        "slo series": read.slo_series(shop, 0.01, step),
+        "bad": read.bad_breakdown(shop, 0.01),
+        "folds": read.folds(),
+        "revision": read.revision("desk"),
+    }
+    state = read.state()
+    return told | {"state": (state.last_received, state.instances, state.dropped, state.oldest, state.shortened)}
+
+
+def assert_same(one: Store, other: Store, around: Selection) -> None:
+    """Both say the same."""
+    expected, actual = answers(one.read, around), answers(other.read, around)
+    for question, said in expected.items():
+        if isinstance(said, pd.DataFrame):
+            pd.testing.assert_frame_equal(actual[question], said, rtol=1e-12, obj=question)
+            assert actual[question].attrs == said.attrs
+        elif isinstance(said, Histogram):
+            assert (actual[question].buckets, actual[question].zero) == (said.buckets, said.zero)
+        elif isinstance(said, dict):
+            assert {name: each.buckets for name, each in actual[question].items()} == {
+                name: each.buckets for name, each in said.items()
+            }
+        else:
+            assert actual[question] == said, question
+
+
+def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the rows of the tables that are copied as they are."""
+    with store.engine.connect() as connection:
+        found = {
+            table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
+            for table in move.copied_tables(connection)
+        }
+    del found["store"]
+    return found
+
+
+def test_every_answer_is_the_same(source: Site, target_site: Callable[..., Site]) -> None:
+    """Of every question, in every table, from any engine to any other."""
+    target = target_site()
+    moved = move.move(source.store, target.store, no_progress)
+
+    assert moved == sum(tier.rows for tier in source.store.read.storage().tiers)
+    assert_same(source.store, target.store, source.around())
+    assert other_rows(target.store) == other_rows(source.store)
+    assert len(other_rows(target.store)["outbox"]) == 1
+    assert not move.is_unfinished(target.store.engine)
+
+
+def test_points_move_to_clickhouse_and_back(
+    file_source: Site, sqlite_site: Callable[..., Site], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where the first try was interrupted, and the second of another moment."""
+    there = sqlite_site(points_url=embedded_url(tmp_path_factory.getbasetemp() / "clickhouse"))
+    back = sqlite_site()
+    with pytest.raises(Interrupted):
+        move.move(file_source.store, there.store, interrupt_after(3))
+    there.reopen()
+    with pytest.raises(Interrupted):
+        move.move(file_source.store, there.store, interrupt_after(6))
+    file_source.write([Request({"forward": 1_000_000}, NOON - 6 * HOUR)])
+    move.move(file_source.store, there.store, no_progress)
+    assert_same(file_source.store, there.store, file_source.around())
+    there.write([Request({"forward": 7_000_000}, NOON - HOUR)])
+    there.store.maintain()
+    move.move(there.store, back.store, no_progress)
+
+    assert_same(there.store, back.store, there.around())
+    assert other_rows(back.store) == other_rows(there.store)
+
+
+def test_there_is_one_row_a_key(file_source: Site, target_site: Callable[..., Site]) -> None:
+    """Rows of the same key that came with several writes are added up, and counted as they are."""
+    target = target_site()
+    move.move(file_source.store, target.store, no_progress)
+    with target.store.engine.connect() as connection:
+        twice = connection.execute(
+            text("SELECT 1 FROM points GROUP BY tier, service_id, metric, bucket, series_id, stage HAVING count(*) > 1")
+        ).first()
+        rows = connection.execute(text("SELECT tier, count(*) FROM points GROUP BY tier ORDER BY tier")).all()
+
+    assert twice is None
+    assert [(tier.seconds, tier.rows) for tier in target.store.read.storage().tiers] == [tuple(row) for row in rows]
+    assert rows[0][1] < file_source.store.read.storage().tiers[0].rows
+
+
+def test_the_copy_goes_on_where_the_source_was(source: Site, target_site: Callable[..., Site]) -> None:
+    """A retry of a batch is known, new series get numbers of their own, revisions grow, roll-ups continue."""
+    target = target_site()
+    move.move(source.store, target.store, no_progress)
+    revision = target.store.read.revision()
+    again = target.store.write([Batch("known", Fold().points([Request({"forward": 1_000_000})]))])
+    target.write([Request({"forward": 1_000_000}, series=Series("new", "1")), Request({"forward": 5_000_000})])
+    target.clock.now += 2 * HOUR
+    target.store.maintain()
+    around = target.around()
+
+    assert again == [False]
+    assert target.store.read.revision() > revision
+    assert target.store.read.latency(around).count == source.store.read.latency(around).count + 2
+    assert target.store.read.latency(Selection(around.start, around.end, service="new")).count == 1
+
+
+def test_a_target_that_holds_something_is_refused(file_source: Site, target_site: Callable[..., Site]) -> None:
+    """The error names what is there, and nothing is changed."""
+    target = target_site()
+    target.write([Request({"forward": 1_000_000})])
+    with pytest.raises(StoreError, match=r"is not empty \(there is something in .*series.*give a database that holds"):
+        move.move(file_source.store, target.store, no_progress)
+
+    assert target.store.read.latency(target.around()).count == 1
+    assert not move.is_unfinished(target.store.engine)
+
+
+def test_a_store_is_not_copied_into_itself(file_source: Site) -> None:
+    """It is not empty."""
+    with pytest.raises(StoreError, match="is not empty"):
+        move.move(file_source.store, file_source.store, no_progress)
+
+
+def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_site: Callable[..., Site]) -> None:
+    """There is nothing to copy, and it is there."""
+    one, target = sqlite_site(), target_site()
+
+    assert move.move(one.store, target.store, no_progress) == 0
+    assert not move.is_unfinished(target.store.engine)
+
+
+def test_an_interrupted_copy_goes_on(
+    file_source: Site, target_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there already is not copied again; until the end nobody takes the half for the whole."""
+    target = target_site()
+    with pytest.raises(Interrupted):
+        move.move(file_source.store, target.store, interrupt_after(5))
+    unfinished, seen = move.is_unfinished(target.store.engine), target.store.read.revision()
+    loads: list[int] = []
+    real = file_source.store.points.load
+    monkeypatch.setattr(
+        file_source.store.points, "load", lambda *arguments: (loads.append(arguments[2]), real(*arguments))[1]
+    )
+    target.reopen()
+    move.move(file_source.store, target.store, no_progress)
+    with file_source.store.engine.connect() as connection:
+        stretches = len(list(move.stretches_of(connection)))
+
+    assert (unfinished, seen) == (True, 0)
+    assert len(loads) == stretches - 5
+    assert_same(file_source.store, target.store, file_source.around())
+
+
+def test_a_source_that_was_written_to_is_copied_anew(
+    file_source: Site, target_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The half that is there is of another moment: it is thrown away, and the log says so."""
+    target = target_site()
+    with pytest.raises(Interrupted):
+        move.move(file_source.store, target.store, interrupt_after(9))
+    file_source.write([Request({"forward": 1_000_000}, NOON - 6 * HOUR)])
+    move.move(file_source.store, target.store, no_progress)
+
+    assert "starting over" in caplog.text
+    assert_same(file_source.store, target.store, file_source.around())
+
+
+def test_small_stretches_are_copied_as_well_as_large_ones(
+    file_source: Site, target_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot that does not fit into memory is cut into pieces that leave no gap; each row is in one of them."""
+    monkeypatch.setattr(move, "STRETCH_ROWS", 5)
+    target = target_site()
+    move.move(file_source.store, target.store, no_progress)
+    with file_source.store.engine.connect() as connection:
+        stretches = list(move.stretches_of(connection))
+
+    assert len(stretches) > 50
+    assert all(a.stop <= b.start for a, b in itertools.pairwise(stretches) if a.tier == b.tier)
+    assert_same(file_source.store, target.store, file_source.around())
+
+
+def test_a_copy_that_differs_is_refused(
+    file_source: Site, target_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison at the end finds a row that got lost, and names tier, service and metric; nothing becomes visible."""
+    real = move.rollup.summed
+
+    def lossy(rows: list[PointRow], width: int, part: int) -> list[PointRow]:
+        return real(rows, width, part)[1:]
+
+    monkeypatch.setattr(move.rollup, "summed", lossy)
+    target = target_site()
+    with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*copy again"):
+        move.move(file_source.store, target.store, no_progress)
+
+    assert move.is_unfinished(target.store.engine)
+    assert target.store.read.revision() == 0
+
+
+def test_two_copies_into_one_target_do_not_mix(file_source: Site, target_site: Callable[..., Site]) -> None:
+    """The second one goes on where the first one is, and the first one ends with a message."""
+    target = target_site()
+    stretch = itertools.count()
+
+    def meanwhile(_done: int, _total: int) -> None:
+        if next(stretch) == 3:
+            other = Store.open(target.url, clock=target.clock)
+            with pytest.raises(Interrupted):
+                move.move(file_source.store, other, interrupt_after(5))
+            other.close()
+
+    with pytest.raises(StoreError, match="another process copies into"):
+        move.move(file_source.store, target.store, meanwhile)
+    move.move(file_source.store, target.store, no_progress)
+
+    assert_same(file_source.store, target.store, file_source.around())
+
+
+def test_progress_counts_to_the_end(file_source: Site, sqlite_site: Callable[..., Site]) -> None:
+    """From nothing to all rows, never back."""
+    said: list[tuple[int, int]] = []
+    total = move.move(file_source.store, sqlite_site().store, lambda done, all_rows: said.append((done, all_rows)))
+
+    assert said[0] == (0, total)
+    assert said == sorted(said)
+    assert said[-1][0] == pytest.approx(total, rel=0.05)

@@ -1,0 +1,185 @@
+"""What only PostgreSQL has: partitions, a server that goes away, and readers who hold on to their moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from datetime import timedelta
+from random import Random
+
+import pytest
+from postgresql_server import Server, postgresql
+from raw_requests import NOON, NS, Fold, Request, Series, Site
+from sqlalchemy import event, text
+from stored import contents, counted, ledger, requests
+
+from stagelens.collector.store import Batch, KeptTrace, Retention, Store, database
+from stagelens.core.errors import StoreError
+
+TICK = Series("tick")
+
+
+def partitions(one: Site) -> set[str]:
+    """The partitions of `points`."""
+    with database.reading(one.store.engine) as connection:
+        return set(
+            connection.scalars(
+                text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'points'::regclass")
+            )
+        )
+
+
+@pytest.fixture
+def server(postgresql_server: Server) -> Generator[Server]:
+    """A server of the test's own, to be stopped."""
+    with postgresql(postgresql_server.programs) as own:
+        yield own
+
+
+def test_partitions_are_made_and_dropped(postgresql_site: Callable[..., Site]) -> None:
+    """Each tier has one for a stretch of time; what is past its time goes with the partition it is in."""
+    one = postgresql_site(retention=Retention(timedelta(hours=6), timedelta(days=2)))
+    seen: list[set[str]] = []
+    for hours in (0, 12, 24, 96):
+        one.clock.now = NOON + 3600 * hours
+        one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 600)])
+        one.store.maintain()
+        seen.append({name.rpartition("_")[0] for name in partitions(one)})
+    left = partitions(one)
+
+    assert seen[-1] == {"points_10", "points_60", "points_3600"}
+    assert len([name for name in left if name.startswith("points_10_")]) == 1
+    assert f"points_10_{NOON - 6 * 3600}" not in left
+    assert requests(one) == 4
+    assert ledger(one) == counted(one)
+
+
+def test_a_partition_that_is_read_is_dropped_later(postgresql_site: Callable[..., Site]) -> None:
+    """A reader keeps what it sees, and who forgets neither fails nor waits for it with the write lock: it comes again."""
+    one = postgresql_site(retention=Retention(timedelta(hours=1), timedelta(days=2)))
+    one.write([Request({"forward": 1_000_000}, NOON - 60)] * 3)
+    one.store.maintain()
+    one.clock.now = NOON + 86_400
+    one.write([Request({"forward": 1}, int(one.clock.now), TICK)])
+    with database.reading(one.store.engine) as connection:
+        before = one.store.points.load(connection, 10, NOON - 3600, NOON)
+        one.store.maintain()
+        after = one.store.points.load(connection, 10, NOON - 3600, NOON)
+        kept = contents(one, 10, 10, NOON)
+    one.store.maintain()
+
+    assert after == before != []
+    assert kept
+    assert not contents(one, 10, 10, NOON)
+    assert one.store.read.latency(one.between(NOON - 3600, NOON)).count == 3
+
+
+def test_a_new_partition_does_not_wait_for_readers(postgresql_site: Callable[..., Site]) -> None:
+    """A long read holds no write up, though it is the first of a new stretch of time."""
+    one = postgresql_site()
+    one.write([Request({"forward": 1_000_000}, NOON - 60)])
+    with database.reading(one.store.engine) as connection:
+        before = one.store.points.load(connection, 10, 0, NOON + 86_400)
+        one.clock.now = NOON + 7 * 3600
+        one.write([Request({"forward": 1_000_000}, int(one.clock.now))])
+        after = one.store.points.load(connection, 10, 0, NOON + 86_400)
+
+    assert after == before
+    assert requests(one) == 2
+
+
+def test_a_server_that_comes_back_is_used_again(server: Server) -> None:
+    """While it is away every call says so in words, and nothing is counted; then the same store goes on by itself."""
+    one = Site(server.new_database(), {})
+    batch = Batch("again", [])
+    one.write([Request({"forward": 1_000_000})])
+    server.stop()
+    for call in (one.store.maintain, one.store.read.state, lambda: one.store.write([batch])):
+        with pytest.raises(StoreError, match="the server cannot be reached; check that it runs"):
+            call()
+    server.start()
+    one.store.maintain()
+
+    assert one.store.write([batch]) == [True]
+    one.write([Request({"forward": 1_000_000})])
+    assert requests(one) == 2
+    one.close()
+
+
+def test_a_server_that_dies_in_the_middle_of_a_write_counts_it_once(server: Server) -> None:
+    """Whichever step it dies at, the same batch sent again counts once."""
+    one = Site(server.new_database(), {})
+    one.write([Request({"forward": 1_000_000})])
+    for step in (2, 6, 9, 12):
+        left = [step]
+
+        def die(*_: object, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                server.stop()
+
+        event.listen(one.store.engine, "before_cursor_execute", die)
+        batch = Batch(f"dies-{step}", Fold().points([Request({"forward": 1_000_000}, NOON, Series(f"s{step}"))]))
+        with pytest.raises(StoreError, match="cannot write to"):
+            one.store.write([batch])
+        event.remove(one.store.engine, "before_cursor_execute", die)
+        server.start()
+
+        assert one.store.write([batch]) == [True]
+    assert requests(one) == 5
+    assert ledger(one) == counted(one)
+    one.close()
+
+
+def test_a_writer_that_will_not_let_go_is_named(postgresql_site: Callable[..., Site]) -> None:
+    """Who holds the lock for too long makes the others fail in words; when it is gone, writing works."""
+    one = postgresql_site()
+    event.listen(
+        one.store.engine,
+        "before_cursor_execute",
+        lambda _c, _k, statement, parameters, *_: (statement.replace("'10s'", "'50ms'"), parameters),
+        retval=True,
+    )
+    with (
+        one.another().store.transaction(),
+        pytest.raises(StoreError, match="another process has been writing for a long"),
+    ):
+        one.store.write([Batch("a")])
+
+    assert one.store.write([Batch("a")]) == [True]
+
+
+def test_rewriting_the_traces_gives_their_room_back(postgresql_site: Callable[..., Site]) -> None:
+    """Deleted rows alone would leave the table as large as it was, and the budget would take one after the other."""
+    one = postgresql_site()
+    spans = [{"name": Random(7).randbytes(500).hex()}]
+    traces = [
+        KeptTrace(f"{n:032x}", "01" * 8, Series("shop"), NOON * NS + n, 5, "slow", "forward", {"forward": 5}, spans)
+        for n in range(2000)
+    ]
+    one.store.write([Batch("a", traces=traces)])
+    full = one.store.read.state().size_bytes
+    with one.store.transaction() as connection:
+        connection.execute(text("DELETE FROM traces WHERE started >= :since"), {"since": NOON * NS + 10})
+    with one.store.transaction() as connection:
+        given_back = [database.compact_traces(connection), database.compact_traces(connection)]
+
+    assert given_back == [True, False]
+    assert one.store.read.state().size_bytes < full / 2
+    assert one.store.read.trace(f"{5:032x}") is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://me:secret@/absent?host={folder}", "there is no such database, role or table"),
+        ("postgresql://stagelens:secret@/absent?host={folder}", "there is no such database, role or table"),
+        ("postgresql://me:secret@127.0.0.1:1/db", "the server cannot be reached"),
+        ("postgresql://me:secret@/db?host=/nowhere", "the server cannot be reached"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_named(postgresql_server: Server, url: str, words: str) -> None:
+    """The error says what to do about it, and does not repeat the password."""
+    with pytest.raises(StoreError, match=f"cannot open postgresql.*{words}") as refused:
+        Store.open(url.format(folder=postgresql_server.folder))
+
+    assert "secret" not in str(refused.value)

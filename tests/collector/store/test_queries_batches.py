@@ -1,0 +1,47 @@
+"""How long models run, by the size of their batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raw_requests import NOON, SHOP, Site
+
+from stagelens.collector.store import Batch, Point, SeriesCaps
+from stagelens.core.batch_bands import BANDS, band
+from stagelens.core.counts import Counts
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import BATCH_DURATION
+
+SIZES = (1, 2, 3, 4, 30, 100, 1000, 5000)
+
+
+def points(sizes: tuple[int, ...]) -> list[Point]:
+    """What an agent sends of requests with batches of *sizes* that take a millisecond an item."""
+    counts = Counts()
+    for size in sizes:
+        counts.add_stream(BATCH_DURATION, band(size), 0.001 * size)
+    return [Point(SHOP, metric, key, NOON - 600, histogram) for metric, key, histogram in counts.histograms()]
+
+
+def test_each_band_has_its_histogram(site: Callable[..., Site]) -> None:
+    """Smallest first, from any tier, and nothing but what was measured."""
+    one = site()
+    one.store.write([Batch("a", points(SIZES)), Batch("b", points(SIZES))])
+    before = one.store.read.batches(one.around())
+    one.store.maintain()
+    both = Histogram()
+    for size in (2, 3):
+        both.record(0.001 * size, 2)
+
+    assert list(before) == ["1", "2-3", "4-7", "16-31", "64-127", "512-1023", "1024+"]
+    assert (before["2-3"].buckets, before["2-3"].count) == (both.buckets, 4)
+    assert one.store.read.batches(one.around()) == before
+    assert one.store.read.batches(one.around(service="bank")) == {}
+
+
+def test_bands_take_no_place_of_the_users_own_stages(site: Callable[..., Site]) -> None:
+    """Their number is bounded by itself: where a service may have no stages of its own, it still has every band."""
+    one = site(series_caps=SeriesCaps(custom_stages=0))
+    one.store.write([Batch("a", points(tuple(2**power for power in range(len(BANDS)))))])
+
+    assert tuple(one.store.read.batches(one.around())) == BANDS

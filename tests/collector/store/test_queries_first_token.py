@@ -1,0 +1,147 @@
+"""Where the time to the first token goes, against the requests it was counted from."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, NS, Series, Site
+
+from stagelens.collector.store import Batch, Point
+from stagelens.core.counts import Counts
+from stagelens.core.histogram import MAX_RELATIVE_ERROR, bucket_index, rank_of
+from stagelens.core.names import FIRST_TOKEN
+
+HEAD = 5
+STAGES = ("prefill", "tokenize", "queue", "overhead")
+CHAT, CODE, BOTH = (Series("llm", "1", route=route) for route in ("/chat", "/code", "/both"))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A request that answers bit by bit.
+
+    Args:
+        until_ns: Time by stage up to its first token. [nanoseconds]
+        series: Whose.
+        definition: How that was found.
+    """
+
+    until_ns: dict[str, int]
+    series: Series = CHAT
+    definition: str = "generate"
+
+    @property
+    def seconds(self) -> float:
+        """When its first token came, after its start."""
+        return sum(self.until_ns.values()) / NS
+
+
+_numbers = itertools.count()
+
+
+def write(one: Site, answers: Iterable[Answer]) -> None:
+    """Count *answers* as an agent does; after the first token they decode as long again."""
+    by_series: defaultdict[Series, Counts] = defaultdict(Counts)
+    for answer in answers:
+        until = sum(answer.until_ns.values())
+        by_series[answer.series].add({**answer.until_ns, "decode": until}, 2 * until)
+        by_series[answer.series].add_first_token(answer.until_ns, until, answer.definition)
+    points = [
+        Point(series, metric, key, NOON - 600, histogram)
+        for series, counts in by_series.items()
+        for metric, key, histogram in counts.histograms()
+    ]
+
+    assert one.store.write([Batch(f"batch-{next(_numbers)}", points)]) == [True]
+
+
+ANSWERS = st.lists(
+    st.builds(Answer, st.dictionaries(st.sampled_from(STAGES), st.integers(1000, 10**10), min_size=1)),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(answers=ANSWERS, quantile=st.floats(0, 1))
+def test_the_stages_before_the_first_token_add_up_to_its_time(
+    site: Callable[..., Site], answers: list[Answer], quantile: float
+) -> None:
+    """The value is the order statistic, and the shares are those of the requests in its band; decode is in none."""
+    one = site()
+    write(one, answers)
+    row = one.store.read.first_token_breakdown(one.around(), [quantile]).iloc[0]
+    exact = sorted(answer.seconds for answer in answers)[rank_of(quantile, len(answers)) - 1]
+    distance = [abs(bucket_index(answer.seconds) - bucket_index(exact)) for answer in answers]
+    reach = sorted(distance)[min(8, len(answers)) - 1]
+    band = [answer for answer, steps in zip(answers, distance, strict=True) if steps <= reach]
+    time: Counter[str] = Counter()
+    for answer in band:
+        time.update(answer.until_ns)
+    shares = row.iloc[HEAD:] / row["value_seconds"]
+
+    assert abs(row["value_seconds"] - exact) <= MAX_RELATIVE_ERROR * exact * (1 + 1e-9)
+    assert row["n"] == len(band)
+    assert shares.sum() == pytest.approx(1)
+    assert shares.to_dict() == pytest.approx(
+        {stage: time[stage] / time.total() for stage in shares.index}, abs=len(band) * 4000 / time.total() + 1e-9
+    )
+    assert "decode" not in shares
+
+
+def test_tile_and_chart_show_the_same_time(site: Callable[..., Site]) -> None:
+    """The histogram of first tokens and its breakdown are one number, also once rolled up."""
+    one = site()
+    write(one, [Answer({"prefill": 1_000_000 * (step + 1), "queue": 500_000}) for step in range(100)])
+    one.store.maintain()
+    read = one.store.read
+    frame = read.first_token_breakdown(one.around(), [0.5, 0.99])
+    first = read.streams(one.around(), FIRST_TOKEN)["generate"]
+
+    assert frame["value_seconds"].tolist() == [first.quantile(0.5).value, first.quantile(0.99).value]  # type: ignore[union-attr]
+    assert frame.columns.tolist() == [
+        "percentile",
+        "n",
+        "value_seconds",
+        "low_seconds",
+        "high_seconds",
+        "prefill",
+        "queue",
+    ]
+    assert frame.attrs == {"requests": 100, "definition": "generate", "definitions": {"generate": 100}, "left_out": 0}
+
+
+def test_definitions_never_mix(site: Callable[..., Site]) -> None:
+    """One is chosen, the commonest or the one asked for; series that know several are left out, and it says how many."""
+    one = site()
+    write(one, [Answer({"prefill": 10_000_000})] * 30)
+    write(one, [Answer({"queue": 900_000_000}, CODE, "first_chunk")] * 20)
+    write(one, [Answer({"tokenize": 900_000_000}, BOTH, definition) for definition in ("generate", "first_chunk")] * 6)
+    read = one.store.read
+    commonest = read.first_token_breakdown(one.around(), [0.99])
+    asked = read.first_token_breakdown(one.around(), [0.99], "first_chunk")
+    both = read.first_token_breakdown(one.around(route="/both"), [0.99], "generate")
+    definitions = {"generate": 36, "first_chunk": 26}
+
+    assert commonest.columns[HEAD:].tolist() == ["prefill"]
+    assert commonest.attrs == {"definition": "generate", "definitions": definitions, "requests": 30, "left_out": 6}
+    assert asked.columns[HEAD:].tolist() == ["queue"]
+    assert asked.attrs == {"definition": "first_chunk", "definitions": definitions, "requests": 20, "left_out": 6}
+    assert (len(both), both.attrs["requests"], both.attrs["left_out"]) == (0, 0, 6)
+
+
+def test_without_first_tokens_there_is_nothing_to_break_down(site: Callable[..., Site]) -> None:
+    """No rows, the usual columns, and no definition; one that nobody uses likewise."""
+    one = site()
+    empty = one.store.read.first_token_breakdown(one.around(), [0.5])
+    write(one, [Answer({"prefill": 1_000_000})])
+    unknown = one.store.read.first_token_breakdown(one.around(), [0.5], "telepathy")
+
+    assert (len(empty), empty.columns[1], empty.attrs["definition"]) == (0, "n", "")
+    assert (len(unknown), unknown.attrs["definitions"], unknown.attrs["left_out"]) == (0, {"generate": 1}, 0)

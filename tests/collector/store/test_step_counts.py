@@ -1,0 +1,134 @@
+"""Counting many steps at once says the same as counting each by itself, to the last bit."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.collector.store import merging
+from stagelens.collector.store.breakdown import METRICS, Mixture
+from stagelens.collector.store.columns import Columns, Steps, add_up
+from stagelens.collector.store.encoding import Buckets, Ints
+from stagelens.collector.store.schema import METRIC_CODES
+from stagelens.collector.store.step_counts import add_up_steps
+from stagelens.collector.store.step_mixtures import step_mixtures
+
+STAGES = ("forward", "overhead", "queue")
+STEPS = Steps(start=1_030, width=60)
+REQUESTS, TIMES = (METRIC_CODES[metric] for metric in METRICS)
+
+Point: TypeAlias = tuple[int, int, int, int, int, dict[int, int]]
+
+BUCKETS = st.dictionaries(st.integers(-200, 200), st.integers(1, 40), max_size=12)
+# When, metric, stage, scale, values of zero, and the buckets of one point.
+POINT = st.tuples(
+    st.integers(STEPS.start, STEPS.start + 400),
+    st.sampled_from((REQUESTS, TIMES)),
+    st.integers(0, len(STAGES) - 1),
+    st.sampled_from((5, 5, 5, 3)),
+    st.integers(0, 3),
+    BUCKETS,
+).filter(lambda point: bool(point[4] or point[5]))
+POINTS = st.lists(POINT, min_size=1, max_size=40)
+
+
+def columns_of(points: list[Point]) -> Columns:
+    """Return *points* as columns, sorted by time."""
+    points = sorted(points, key=lambda point: point[0])
+    times, metric, stage, scale, zero, buckets = zip(*points, strict=True)
+    pairs = np.array([pair for each in buckets for pair in sorted(each.items())], np.int64).reshape(-1, 2)
+    offsets = np.cumsum([0, *map(len, buckets)], dtype=np.int64)
+    return Columns(
+        times=np.array(times, np.int64),
+        series=np.arange(len(points), dtype=np.int64) % 3,
+        metric=np.array(metric, np.int64),
+        stage=np.array(stage, np.int64),
+        stages=STAGES,
+        scale=np.array(scale, np.int64),
+        zero=np.array(zero, np.int64),
+        sum=np.arange(len(points), dtype=np.float64),
+        buckets=Buckets(offsets, pairs[:, 0], pairs[:, 1]),
+    )
+
+
+def each_step(columns: Columns) -> list[tuple[int, Columns]]:
+    """Return the points of each step that has any, with its start."""
+    starts: Ints = STEPS.of(columns.times)
+    return [(int(at), columns.where(starts == at)) for at in np.unique(starts)]
+
+
+@given(POINTS, st.sampled_from((0.0, 0.5, 0.99, 1.0)), st.sampled_from((0.0, 0.013, 1.0, 7.3)))
+def test_steps_together_say_what_each_says_alone(points: list[Point], quantile: float, threshold: float) -> None:
+    """Totals, quantiles and requests above a threshold, where steps differ in scale and some have zeros."""
+    columns = columns_of(points)
+    told = [
+        each
+        for counts in add_up_steps(columns, STEPS)
+        for each in zip(
+            counts.starts.tolist(),
+            counts.total.tolist(),
+            counts.values_at(quantile).tolist(),
+            counts.above(threshold).tolist(),
+            strict=True,
+        )
+    ]
+
+    alone = [(at, add_up(part)) for at, part in each_step(columns)]
+    assert told == [
+        (at, counts.total, counts.value_at(quantile).value, counts.histogram().count_above(threshold).value)
+        for at, counts in alone
+    ]
+
+
+@given(POINTS, st.sampled_from((0.0, 0.5, 0.99, 1.0, None)))
+def test_mixtures_together_say_what_each_says_alone(points: list[Point], quantile: float | None) -> None:
+    """The time by stage of the requests at a percentile, or of the mean, where requests and times differ in scale."""
+    columns = columns_of(points)
+    told = [row for mixed in step_mixtures(columns, STEPS) for row in mixed.rows(quantile)]
+
+    assert told == [_row(at, Mixture(part), quantile) for at, part in each_step(columns) if len(part.of(METRICS[0]))]
+
+
+def _row(at: int, mixed: Mixture, quantile: float | None) -> dict[str, object]:
+    if quantile is None:
+        value, seconds = mixed.mean, {stage: share * mixed.mean for stage, share in mixed.mean_shares().items()}
+    else:
+        band = mixed.at(quantile)
+        value, seconds = band.value.value, band.seconds()
+    return {"at": at, "n": mixed.n, "value_seconds": value, **seconds}
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@given(POINTS)
+def test_points_added_up_first_say_the_same(apart: bool, points: list[Point]) -> None:
+    """Adding up over time, step by step, with the series apart or together, changes no answer."""
+    columns = columns_of(points)
+    added = merging.over_time(columns, STEPS, apart=apart)
+
+    assert _quantiles(added) == _quantiles(columns)
+    assert (np.diff(STEPS.of(added.times)) >= 0).all()
+    assert len(added) <= len(columns)
+
+
+def _quantiles(columns: Columns) -> list[tuple[int, int, float]]:
+    requests = columns.of(METRICS[0])
+    return [
+        each
+        for counts in add_up_steps(requests, STEPS)
+        for each in zip(counts.starts.tolist(), counts.total.tolist(), counts.values_at(0.9).tolist(), strict=True)
+    ]
+
+
+def test_a_table_that_would_be_mostly_empty_is_not_made() -> None:
+    """Two buckets at both ends of the range of a float, in each of many groups."""
+    groups = 5_000
+    index = np.tile(np.array([-34_000, 32_000]), groups)
+    buckets = Buckets(2 * np.arange(groups + 1), index, np.ones_like(index))
+    merged = merging.merge(buckets, np.arange(groups), np.zeros(groups, np.int64), groups)
+
+    assert merged.index.tolist() == index.tolist()
+    assert merged.offsets.tolist() == buckets.offsets.tolist()

@@ -1,0 +1,221 @@
+"""Retention by size: the store never outgrows its budget, and says what it had to forget for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+from raw_requests import NOON, NS, Fold, Request, Series, Site
+from stored import FOREVER, contents, counted, known, ledger, number, requests
+
+from stagelens.collector.store import Batch, KeptTrace, Retention, schema
+from stagelens.core.errors import StoreError
+
+MB = 1 << 20
+# What a writer and a reader at once leave in it before it is used from its beginning again: wal_autocheckpoint, twice.
+WAL_BYTES = 2 * 2000 * 4096
+
+
+def half_hour(one: Site, n_routes: int = 2) -> Batch:
+    """What so many routes get in the half hour before now; a request takes from 1 ms to 200 ms."""
+    now = int(one.clock.now)
+    made = [
+        Request({"forward": 1_000_000 * (1 + (at * 7 + n) % 200)}, at, Series("shop", route=f"/{n}"))
+        for at in range(now - 1800, now, 10)
+        for n in range(n_routes)
+    ]
+    return Batch(f"at-{now}", Fold().points(made))
+
+
+def traces(one: Site, random: Random, step: int, count: int) -> list[KeptTrace]:
+    """Kept requests of now, of about 700 bytes each."""
+    return [
+        KeptTrace(
+            trace_id=f"{step * 1000 + n:032x}",
+            span_id=f"{n:016x}",
+            series=Series("shop"),
+            started_ns=int(one.clock.now) * NS,
+            duration_ns=5,
+            because="slow",
+            dominant="forward",
+            stages_ns={"forward": 5},
+            spans=[{"name": random.randbytes(600).hex()}],
+        )
+        for n in range(count)
+    ]
+
+
+def file_bytes(one: Site) -> tuple[int, int]:
+    """The size of the file, and of the log beside it."""
+    path = Path(one.url.removeprefix("sqlite:///"))
+    log = Path(f"{path}-wal")
+    return path.stat().st_size, log.stat().st_size if log.exists() else 0
+
+
+def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> None:
+    """Written to far past it, the oldest of the finest tier goes, what is coarser keeps every request, and the state says so."""
+    one = sqlite_site(retention=Retention(budget_bytes=3 * MB // 2))
+    sizes: list[tuple[int, int]] = []
+    for step in range(24):
+        one.clock.now = NOON + 1800 * step
+        one.store.write([half_hour(one)])
+        one.store.maintain()
+        sizes.append(file_bytes(one))
+    state = one.store.read.state()
+    kept_from = {tier.seconds: tier.kept_from for tier in known(one)}
+
+    assert max(size for size, _ in sizes) <= 3 * MB // 2
+    assert max(log for _, log in sizes) <= WAL_BYTES
+    assert requests(one) == 24 * 180 * 2
+    assert state.size_bytes <= 3 * MB // 2
+    assert state.budget_bytes == 3 * MB // 2
+    assert state.shortened == {10: datetime.fromtimestamp(kept_from[10], UTC)}
+    assert kept_from[10] < int(one.clock.now) - 3600
+    assert ledger(one) == counted(one)
+
+
+def test_coarser_tiers_follow_when_the_finer_have_no_more_to_give(sqlite_site: Callable[..., Site]) -> None:
+    """The newest stretch of each stays; the one-hour tier is the last to lose anything."""
+    one = sqlite_site(retention=Retention(budget_bytes=MB))
+    for step in range(40):
+        one.clock.now = NOON + 1800 * step
+        one.store.write([half_hour(one)])
+        one.store.maintain()
+    tiers = known(one)
+
+    assert list(one.store.read.state().shortened) == [10, 60]
+    assert requests(one) == 40 * 180 * 2
+    assert all(contents(one, tier.seconds, tier.seconds) for tier in tiers)
+    assert file_bytes(one)[0] <= MB
+    assert ledger(one) == counted(one)
+
+
+def test_a_budget_that_is_used_up_at_once_heals(sqlite_site: Callable[..., Site]) -> None:
+    """Between two looks more came than fits: the write is refused in words, and done once there was a look."""
+    one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
+    refused, step = "", 0
+    while not refused:
+        one.clock.now = NOON + 1800 * step
+        step += 1
+        try:
+            one.store.write([half_hour(one)])
+        except StoreError as error:
+            refused = str(error)
+    before = requests(one)
+    one.store.maintain()
+    counted_now = one.store.write([half_hour(one)])
+    size, _ = file_bytes(one)
+    one.clock.now += 1800
+    one.store.maintain()
+
+    assert re.search("the file has reached STAGELENS_STORAGE_BUDGET; free some space or allow it more", refused)
+    assert before == (step - 1) * 180 * 2
+    assert counted_now == [True]
+    assert size <= 2 * MB
+    assert one.store.write([half_hour(one)]) == [True]
+    assert ledger(one) == counted(one)
+
+
+def test_a_budget_smaller_than_an_hour_heals_when_the_hour_is_over(sqlite_site: Callable[..., Site]) -> None:
+    """Nothing can be spared while it is being filled; then the hour goes, and writing works again."""
+    one = sqlite_site(retention=Retention(budget_bytes=MB))
+    for step in range(2):
+        one.store.write([Batch(f"{step}", half_hour(one, 8).points)])
+    with pytest.raises(StoreError, match="STAGELENS_STORAGE_BUDGET"):
+        one.store.write([Batch("large", half_hour(one, 40).points)])
+    one.clock.now += 2 * 3600
+    one.store.maintain()
+    written = one.store.write([Batch("after", [])])
+
+    assert written == [True]
+    one.write([Request({"forward": 1}, int(one.clock.now))])
+    assert ledger(one) == counted(one)
+
+
+def test_a_budget_that_was_lowered_is_kept_to_from_then_on(sqlite_site: Callable[..., Site]) -> None:
+    """The file does not grow any more, though it is larger; what it frees it uses."""
+    one = sqlite_site()
+    for step in range(20):
+        one.clock.now = NOON + 1800 * step
+        one.store.write([half_hour(one)])
+    one.store.maintain()
+    # Closing moves the log into the file.
+    one.close()
+    before, _ = file_bytes(one)
+    one.options["retention"] = Retention(budget_bytes=before // 2)
+    one.reopen()
+    one.store.maintain()
+    for step in range(20, 24):
+        one.clock.now = NOON + 1800 * step
+        one.store.write([half_hour(one)])
+        one.store.maintain()
+
+    assert file_bytes(one)[0] <= before
+    assert one.store.read.state().size_bytes <= before // 2
+    assert requests(one) == 24 * 180 * 2
+
+
+def test_traces_go_before_the_last_tier_does(sqlite_site: Callable[..., Site]) -> None:
+    """Where kept requests take the room, the oldest of them go; the newest stays, and no request is lost."""
+    one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
+    random = Random(7)
+    one.store.write([half_hour(one)])
+    for step in range(40):
+        one.clock.now += 60
+        one.store.write([Batch(f"t{step}", traces=traces(one, random, step, 100))])
+        one.store.maintain()
+    newest = one.store.read.exemplars(one.between(0, FOREVER), order="time")
+
+    assert 0 < number(one, schema.traces) < 4000
+    assert newest["trace_id"][0] == f"{39000:032x}"
+    assert requests(one) == 180 * 2
+    assert file_bytes(one)[0] <= 2 * MB
+
+
+def test_a_server_forgets_by_size_as_well(postgresql_site: Callable[..., Site]) -> None:
+    """PostgreSQL drops the oldest partitions of the finest tier, which gives their room back."""
+    one = postgresql_site(retention=Retention(budget_bytes=8 * MB))
+    for step in range(36):
+        one.clock.now = NOON + 1800 * step
+        one.store.write([half_hour(one)])
+        one.store.maintain()
+    state = one.store.read.state()
+
+    assert state.size_bytes <= 8 * MB
+    assert 10 in state.shortened
+    assert 3600 not in state.shortened
+    assert requests(one) == 36 * 180 * 2
+    assert ledger(one) == counted(one)
+
+
+def test_without_a_budget_nothing_was_shortened(site: Callable[..., Site]) -> None:
+    """Whoever asks for a longer time than was kept so far is not told that room is short."""
+    one = site(retention=Retention(seconds_10=timedelta(hours=1)))
+    for hours in range(6):
+        one.clock.now = NOON + 3600 * hours
+        one.store.write([half_hour(one, 1)])
+        one.store.maintain()
+    one.options["retention"] = Retention()
+    one.reopen()
+
+    assert known(one)[0].kept_from > NOON
+    assert one.store.read.state().shortened == {}
+
+
+def test_a_servers_traces_go_as_far_as_needed(postgresql_site: Callable[..., Site]) -> None:
+    """Some of them, not all: what was deleted is given back before more is deleted."""
+    one = postgresql_site(retention=Retention(budget_bytes=6 * MB))
+    random = Random(7)
+    one.store.write([half_hour(one)])
+    for step in range(6):
+        one.clock.now += 60
+        one.store.write([Batch(f"t{step}", traces=traces(one, random, step, 1000))])
+        one.store.maintain()
+
+    assert 1000 < number(one, schema.traces) < 6000
+    assert one.store.read.state().size_bytes <= 6 * MB
+    assert requests(one) == 180 * 2

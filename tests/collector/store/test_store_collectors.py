@@ -1,0 +1,208 @@
+"""Several collectors at one database: what one writes, interns, folds or forgets, the others know."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, NS, Fold, Request, Series, Site
+from sqlalchemy import select
+from stored import added_totals, contents, counted, known, ledger, number, requests, totals
+
+from stagelens.collector.store import Batch, KeptTrace, Retention, SeriesCaps, database, schema
+
+# Writes batches until it has written so many, maintains in between, and prints which of them it was told are new.
+COLLECTOR = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from raw_requests import NOON, Clock, Fold, Request, Series
+from stagelens.collector.store import Batch, Store
+
+url, options, name, count = sys.argv[2], json.loads(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+store = Store.open(url, clock=Clock(NOON), **options)
+print("ready", flush=True)
+sys.stdin.readline()
+told = []
+for step in range(count):
+    at = NOON - 3600 + 60 * step
+    requests = [Request({"forward": 10**6, "queue": 10**6}, at, Series("shop", route=route)) for route in ("/", f"/{name}/{step}")]
+    shared = [Request({"forward": 10**6}, at, Series("shared"))]
+    batches = [Batch(f"{name}-{step}", Fold().points(requests)), Batch(f"shared-{step}", Fold().points(shared))]
+    told.append(store.write(batches))
+    if step % 5 == 4:
+        store.maintain()
+print(json.dumps(told), flush=True)
+store.close()
+"""
+
+
+def check(one: Site) -> None:
+    """Tiers, totals and ledger are what they should be."""
+    for tier in known(one)[1:]:
+        assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
+        assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
+    assert ledger(one) == counted(one)
+
+
+def batch(name: str, *, route: str = "/", at: int = NOON - 60, n: int = 1, stage: str = "forward") -> Batch:
+    """A batch of *n* requests."""
+    return Batch(name, Fold().points([Request({stage: 1_000_000}, at, Series("shop", route=route))] * n))
+
+
+def test_collectors_in_processes_of_their_own(shared_site: Callable[..., Site]) -> None:
+    """Three that write the same and different series at once, and the same batches: each counts once, for who was told so."""
+    one = shared_site(series_caps=SeriesCaps(route=10))
+    points = {name: value for name, value in one.options.items() if name == "points_url"}
+    command = [sys.executable, "-c", COLLECTOR, str(Path(__file__).parent), one.url, json.dumps(points)]
+    running = [
+        subprocess.Popen([*command, name, "15"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for name in ("a", "b", "c")
+    ]
+    told: list[list[list[bool]]] = []
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in running:
+        answer, _ = process.communicate(timeout=50)
+        told.append(json.loads(answer))
+
+    assert [sum(collector[step][1] for collector in told) for step in range(15)] == [1] * 15
+    assert all(own for collector in told for own, _ in collector)
+    assert one.store.read.latency(one.between(NOON - 7200, NOON, service="shared")).count == 15
+    assert one.store.read.latency(one.between(NOON - 7200, NOON, service="shop")).count == 3 * 15 * 2
+    assert one.store.read.latency(one.between(NOON - 7200, NOON, route="/")).count == 3 * 15
+    one.store.maintain()
+    check(one)
+
+
+def test_the_same_batch_from_several_at_once(site: Callable[..., Site]) -> None:
+    """A retry that reaches another collector at the same time counts once, and exactly one is told that it was new."""
+    one = site()
+    collectors = [one, one.another(), one.another(), one.another()]
+    begin = Barrier(len(collectors))
+
+    def send(collector: Site) -> list[bool]:
+        answers: list[bool] = []
+        for step in range(8):
+            begin.wait(20)
+            answers += collector.store.write([batch(f"same-{step}", route=f"/{step}")])
+        return answers
+
+    with ThreadPoolExecutor(len(collectors)) as pool:
+        answers = list(pool.map(send, collectors))
+
+    assert [sum(told) for told in zip(*answers, strict=True)] == [1] * 8
+    assert requests(one) == 8
+    assert number(one, schema.series) == 8
+    check(one)
+
+
+def test_what_one_interned_the_others_know(site: Callable[..., Site]) -> None:
+    """Services, series and stages are made once, whoever comes first."""
+    one = site()
+    other = one.another()
+    for step in range(6):
+        collector = (one, other)[step % 2]
+        collector.store.write([batch(f"{step}", route=f"/{step // 2}", stage=f"mine-{step // 2}")])
+
+    assert [number(one, table) for table in (schema.services, schema.series, schema.stages)] == [1, 3, 3]
+    assert [one.store.read.latency(one.around(route=f"/{route}")).count for route in range(3)] == [2, 2, 2]
+
+
+def test_caps_are_shared(site: Callable[..., Site]) -> None:
+    """However many collectors there are, a service has no more routes and stages than its cap, and all count."""
+    caps = SeriesCaps(route=3, custom_stages=2)
+    one = site(series_caps=caps)
+    collectors = [one, one.another(), one.another()]
+    for step in range(12):
+        collectors[step % 3].store.write([batch(f"{step}", route=f"/{step}", stage=f"mine-{step}")])
+    again = [collectors[2 - step % 3].store.write([batch(f"again-{step}", route=f"/{step}")]) for step in range(12)]
+    with database.reading(one.store.engine) as connection:
+        routes = set(connection.scalars(select(schema.series.c.route)))
+        stages = set(connection.scalars(select(schema.stages.c.stage)))
+
+    assert again == [[True]] * 12
+    assert routes == {"/0", "/1", "/2", "__other__"}
+    assert stages == {"mine-0", "mine-1"}
+    assert one.store.read.latency(one.around(route="/1")).count == 2
+    assert one.store.read.latency(one.around(route="__other__")).count == 18
+    check(one)
+
+
+def test_a_series_one_has_forgotten_is_made_anew_by_the_other(site: Callable[..., Site]) -> None:
+    """Numbers another collector holds in memory are void once the series are deleted; nothing is counted under them."""
+    one = site(retention=Retention(timedelta(hours=1), timedelta(hours=2), timedelta(hours=30)))
+    other = one.another()
+    other.store.write([batch("a", route="/old"), batch("b", route="/kept")])
+    one.clock.now += 3 * 86_400
+    one.store.write([batch("c", route="/kept", at=int(one.clock.now))])
+    one.store.maintain()
+    with database.reading(one.store.engine) as connection:
+        left = set(connection.scalars(select(schema.series.c.route)))
+    other.store.write(
+        [batch("d", route="/old", at=int(one.clock.now)), batch("e", route="/kept", at=int(one.clock.now))]
+    )
+
+    assert left == {"/kept"}
+    assert [one.store.read.latency(one.around(route=route)).count for route in ("/old", "/kept")] == [1, 2]
+    check(one)
+
+
+def test_a_trace_both_send_is_there_once(site: Callable[..., Site]) -> None:
+    """Two collectors that are given the same kept request in different batches keep it once."""
+    one = site()
+    trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
+    one.store.write([Batch("a", traces=[trace])])
+    told = one.another().store.write([Batch("b", traces=[trace])])
+
+    assert told == [True]
+    assert number(one, schema.traces) == 1
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    turns=st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from(["write", "write", "retry", "maintain", "restart", "later"]),
+            st.integers(0, 4),
+        ),
+        max_size=14,
+    )
+)
+def test_any_order_of_turns_counts_each_batch_once(
+    site: Callable[..., Site], turns: list[tuple[int, str, int]]
+) -> None:
+    """Three collectors take turns to write, to repeat each other's batches, to maintain and to restart."""
+    one = site(retention=Retention(timedelta(hours=1), timedelta(hours=3), timedelta(hours=30)))
+    collectors = [one, one.another(), one.another()]
+    sent: list[Batch] = []
+    for who, kind, value in turns:
+        collector = collectors[who]
+        if kind == "write":
+            sent.append(batch(f"{len(sent)}", route=f"/{value}", at=int(one.clock.now) - 600 * value))
+
+            assert collector.store.write([sent[-1]]) == [True]
+        elif kind == "retry" and sent:
+            assert collector.store.write([sent[-1 - value % len(sent)]]) == [False]
+        elif kind == "maintain":
+            collector.store.maintain()
+        elif kind == "restart":
+            collector.reopen()
+        elif kind == "later":
+            one.clock.now += 1000 * value
+
+    assert requests(one) == len(sent)
+    assert ledger(one) == counted(one)

@@ -1,0 +1,125 @@
+"""The history of the tables: up from what older versions wrote, and down again, with data in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from raw_requests import NOON, NS, Request, Series, Site
+from sqlalchemy import inspect, select, text
+from stored import FOREVER, added_totals, contents, counted, known, ledger, requests, totals
+
+from stagelens.collector.store import Batch, KeptTrace, Selection, database, schema
+from stagelens.core.histogram import Histogram
+
+SERIES = (Series("shop", "1", route="/a"), Series("shop", "1", route="/b"), Series("shop", "2"), Series("bank"))
+TRACE = KeptTrace("ab" * 16, "01" * 8, SERIES[0], NOON * NS, 5, "slow", "forward", {"forward": 5})
+
+
+def fill(one: Site) -> None:
+    """Write requests of three hours, roll up, and write late ones."""
+    for late in (0, 1):
+        one.write(
+            [
+                Request({"forward": 1_000_000 * (1 + step), "queue": 500}, NOON - 97 * step, SERIES[step % 4])
+                for step in range(120)
+            ]
+        )
+        one.store.write([Batch(f"traces-{late}", traces=[TRACE])])
+        one.store.maintain()
+
+
+def answers(one: Site) -> list[tuple[Any, Any]]:
+    """What pages would show."""
+    read, found = one.store.read, list[tuple[Any, Any]]()
+    for service in ("shop", "bank"):
+        for start in (NOON - 4 * 3600, NOON - 5000, NOON - 1000):
+            selection: Selection = one.between(start, NOON + 60, service=service)
+            latency = read.latency(selection)
+            found.append((latency.buckets, read.breakdown(selection, [0.5, 0.99]).to_dict()))
+    return found
+
+
+def revision_2(one: Site) -> None:
+    """Take the store back to what revision 0002 would have written: no totals, no ledger, roll-ups as part 0."""
+    database.migrate(one.store.engine, "0002")
+    tables = set(inspect(one.store.engine).get_table_names())
+
+    assert not tables & {"store", "intents", "ledger"}
+    assert "total_id" not in {column["name"] for column in inspect(one.store.engine).get_columns("series")}
+
+
+def test_a_database_of_revision_2_goes_on(own_points_site: Callable[..., Site]) -> None:
+    """Every answer is the same after the way up; totals and ledger are filled, also for what comes later."""
+    one = own_points_site()
+    fill(one)
+    before = answers(one)
+    revision_2(one)
+    one.reopen()
+    after = answers(one)
+
+    assert after == before
+    assert ledger(one) == counted(one)
+    for tier in known(one)[1:]:
+        assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
+    fill(one)
+    one.clock.now += 4000
+    one.store.maintain()
+    assert requests(one) == 2 * 240
+    assert ledger(one) == counted(one)
+    for tier in known(one)[1:]:
+        assert contents(one, tier.seconds, tier.seconds) == contents(one, 10, tier.seconds, tier.watermark)
+        assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
+
+
+def test_numbers_of_writes_go_on_where_they_were(own_points_site: Callable[..., Site]) -> None:
+    """A page that holds a revision from before the way up learns of the next write."""
+    one = own_points_site()
+    fill(one)
+    before = one.store.read.revision()
+    revision_2(one)
+    one.reopen()
+    one.write([Request({"forward": 1})])
+
+    assert one.store.read.revision() > before
+
+
+def test_down_and_up_again_keeps_the_points(own_points_site: Callable[..., Site]) -> None:
+    """Whoever goes back to an older version loses no request on the way, nor on the way back."""
+    one = own_points_site()
+    fill(one)
+    series = [contents(one, tier, tier) for tier in schema.TIERS]
+    for _ in range(2):
+        revision_2(one)
+        one.reopen()
+
+    assert [contents(one, tier, tier) for tier in schema.TIERS] == series
+    assert one.store.read.trace("ab" * 16) is not None
+
+
+def test_a_migration_that_fails_changes_nothing(own_points_site: Callable[..., Site]) -> None:
+    """All steps are one transaction: with the way up blocked the database is what it was."""
+    one = own_points_site()
+    fill(one)
+    revision_2(one)
+    with database.writing(one.store.engine, "cannot write to") as connection:
+        connection.execute(text("CREATE TABLE ledger (mine INTEGER)"))
+    before = sorted(inspect(one.store.engine).get_table_names())
+    with pytest.raises(database.StoreError, match=r"cannot open .*already exists"):
+        database.migrate(one.store.engine)
+    with one.store.engine.connect() as connection:
+        kept = connection.execute(select(schema.points.c.count).where(schema.points.c.bucket < FOREVER)).all()
+
+    assert sorted(inspect(one.store.engine).get_table_names()) == before
+    assert kept
+
+
+def test_an_empty_histogram_has_its_place(own_points_site: Callable[..., Site]) -> None:
+    """A point without any request is carried up like any other."""
+    one = own_points_site()
+    one.write([Request({"forward": 0})])
+    revision_2(one)
+    one.reopen()
+
+    assert one.store.read.latency(one.around()) == Histogram(zero=1, scale=5)

@@ -1,0 +1,121 @@
+"""Days of people: local midnights, days of 23 and 25 hours, zones half an hour off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import Request, Site
+
+from stagelens.collector.store import Selection
+
+BERLIN, KOLKATA, CHATHAM = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata"), ZoneInfo("Pacific/Chatham")
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+# The nights in which Berlin's clocks change, and requests of the days around.
+SPRING, AUTUMN = datetime(2026, 3, 29, tzinfo=BERLIN), datetime(2026, 10, 25, tzinfo=BERLIN)
+PER_HOUR = 2
+EVERY = 3600 // PER_HOUR
+
+
+def lived(one: Site, around: datetime) -> Site:
+    """Three days of requests around *around*, rolled up."""
+    times = moments(around)
+    one.clock.now = times[-1] + EVERY
+    one.write([Request({"forward": 1_000_000}, at) for at in times])
+    one.store.maintain()
+    return one
+
+
+def moments(around: datetime) -> range:
+    """When they came, in Unix seconds."""
+    first = int(around.timestamp()) - 86_400
+    return range(first, first + 3 * 86_400, EVERY)
+
+
+@pytest.fixture(scope="module")
+def autumn(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
+    """The days around the night in which an hour comes twice; nobody writes to it."""
+    one = lived(site(), AUTUMN)
+    opened_sites.remove(one)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize(("change", "hours"), [(SPRING, 23), (AUTUMN, 25)])
+def test_a_day_on_which_the_clocks_change(site: Callable[..., Site], change: datetime, hours: int) -> None:
+    """From midnight to midnight it has 23 or 25 hours, each with its requests, though one has no name or two have the same."""
+    one = lived(site(), change)
+    day = Selection(change, datetime(change.year, change.month, change.day + 1, tzinfo=BERLIN))
+    steps = one.store.read.quantiles_over_time(day, [0.5], HOUR)
+    local = [at.tz_convert(BERLIN).hour for at in steps["at"]]
+
+    assert one.store.read.latency(day).count == hours * PER_HOUR
+    assert steps["n"].tolist() == [PER_HOUR] * hours
+    assert local == ([0, 1, *range(3, 24)] if hours == 23 else [0, 1, 2, *range(2, 24)])
+
+
+def test_the_hour_that_comes_twice_is_two_hours(autumn: Site) -> None:
+    """02:30 summer time and 02:30 winter time are an hour apart: `fold` tells which is meant."""
+    first = AUTUMN.replace(hour=2, minute=30)
+    both = [
+        autumn.store.read.latency(Selection(first.replace(fold=fold), first.replace(fold=fold).astimezone(UTC) + HOUR))
+        for fold in (0, 1)
+    ]
+    between = autumn.store.read.latency(Selection(first.replace(fold=0), first.replace(fold=1)))
+
+    assert [found.count for found in both] == [PER_HOUR] * 2
+    assert between.count == PER_HOUR
+
+
+@pytest.mark.parametrize("zone", [BERLIN, KOLKATA, CHATHAM])
+def test_steps_of_a_day_keep_every_request(autumn: Site, zone: ZoneInfo) -> None:
+    """Steps of a day begin at midnight UTC wherever the window begins: together they are the window."""
+    window = Selection(datetime(2026, 10, 24, 9, tzinfo=zone), datetime(2026, 10, 26, 21, tzinfo=zone))
+    steps = autumn.store.read.quantiles_over_time(window, [0.5], DAY)
+
+    assert steps["n"].sum() == autumn.store.read.latency(window).count == expected(window)
+    assert all(at.hour == 0 for at in steps["at"][1:])
+
+
+@pytest.mark.parametrize(("zone", "minutes"), [(KOLKATA, 30), (CHATHAM, 15)])
+def test_hours_of_a_zone_that_is_half_an_hour_off(autumn: Site, zone: ZoneInfo, minutes: int) -> None:
+    """A local day begins in the middle of an hour that is rolled up: its edges come from finer tiers, and count exactly."""
+    midnight = datetime(2026, 10, 25, tzinfo=zone)
+    day = Selection(midnight, midnight + DAY)
+
+    assert midnight.astimezone(UTC).minute == minutes
+    assert autumn.store.read.latency(day).count == 24 * PER_HOUR
+    assert autumn.store.read.quantiles_over_time(day, [0.5], HOUR)["n"].sum() == 24 * PER_HOUR
+
+
+def expected(window: Selection) -> int:
+    """How many requests of `autumn` are in *window*."""
+    start, end = window.seconds
+    return sum(start <= at < end for at in moments(AUTUMN))
+
+
+def test_any_window_in_any_zone(autumn: Site) -> None:
+    """However a window is written, it has the requests of its two moments."""
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        zone=st.sampled_from([UTC, BERLIN, KOLKATA, CHATHAM]),
+        start=st.integers(0, 3 * 1440),
+        minutes=st.integers(1, 3000),
+        step=st.sampled_from([timedelta(minutes=1), timedelta(minutes=10), HOUR, DAY]),
+    )
+    def check(zone: ZoneInfo, start: int, minutes: int, step: timedelta) -> None:
+        first = (AUTUMN.astimezone(UTC) - DAY + timedelta(minutes=start)).astimezone(zone)
+        window = Selection(first, (first.astimezone(UTC) + timedelta(minutes=minutes)).astimezone(zone))
+
+        assert autumn.store.read.latency(window).count == expected(window)
+        steps = autumn.store.read.quantiles_over_time(window, [0.5], step)
+        # Steps that had to be wider than what is kept of the past take whole hours.
+        if steps.attrs["step_seconds"] == step.total_seconds() and minutes * 60 > step.total_seconds():
+            assert steps["n"].sum() == expected(window)
+
+    check()

@@ -1,0 +1,286 @@
+"""`stagelens storage`, `backup`, `restore` and `migrate`, as people run them."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+# Test modules are not a package: without it they could not import what they share.
+sys.path.insert(0, str(Path(__file__).parent / "store"))
+
+from clickhouse_server import (  # pyright: ignore[reportMissingImports] - the store's tests have a conftest of their own
+    clickhouse_server,
+    new_database,
+)
+from postgresql_server import Server
+from raw_requests import Fold, Request  # pyright: ignore[reportMissingImports]
+
+from stagelens.collector import commands
+from stagelens.collector.config import CollectorConfig
+from stagelens.collector.opening import places
+from stagelens.collector.store import Batch, Selection, Series, Store
+from stagelens.core.errors import StoreError
+
+STAGELENS = [sys.executable, "-m", "stagelens"]
+PATIENCE_SECONDS = 50
+HOURS = 20
+REQUESTS = HOURS * 25
+
+
+def stagelens(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command over `store.db` in *folder*, and return what came of it."""
+    return subprocess.run(
+        [*STAGELENS, *words], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+
+
+def batch(name: str, at: int) -> Batch:
+    """A batch of one request *at* Unix seconds, of one of three services."""
+    series = Series(f"service-{at % 3}", "1", route=f"/{at % 5}")
+    return Batch(name, Fold().points([Request({"queue": 1_000_000, "forward": 1_000_000 + at % 977}, at, series)]))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Generator[Store]:
+    """A store with some requests in every hour of a day, in `stagelens.db`: where the commands look for it."""
+    start = int(time.time()) - HOURS * 3600
+    opened = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
+    opened.write([batch(f"old-{n}", start + n // 25 * 3600 + n % 25 * 10) for n in range(REQUESTS)])
+    opened.maintain()
+    yield opened
+    opened.close()
+
+
+def counted(store: Store) -> dict[str, object]:
+    """Return what *store* says of each service over all that is kept."""
+    end = datetime.now(UTC) + timedelta(minutes=1)
+    return {
+        name: (
+            store.read.latency(selection := Selection(end - timedelta(days=3), end, service=name)).buckets,
+            store.read.stage_latency(selection)["forward"].buckets,
+            store.read.breakdown(selection, (0.5, 0.99)).to_numpy().tolist(),
+        )
+        for name in store.read.services(end - timedelta(days=3), end)["service"]
+    }
+
+
+def counted_at(url: str) -> dict[str, object]:
+    """Return the same of the store at *url*."""
+    store = Store.open(url)
+    try:
+        return counted(store)
+    finally:
+        store.close()
+
+
+def test_storage_says_what_takes_the_room(tmp_path: Path, store: Store) -> None:
+    """Every tier, the largest tables, and what it will come to."""
+    result = stagelens(tmp_path, "storage")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    for text in ("stagelens.db: ", "a budget of 10 GiB", "10 s ", "1 min ", "1 h ", "points ", "settles at"):
+        assert text in result.stdout
+    assert "never reached" in result.stdout
+    assert f"{store.read.storage().tiers[0].rows:,}" in result.stdout
+
+
+def test_storage_makes_no_store(tmp_path: Path) -> None:
+    """Asking for the size of what is not there is an error, and leaves nothing behind."""
+    result = stagelens(tmp_path, "storage")
+
+    assert result.returncode == 1
+    assert "there is no store in stagelens.db; name the right one with --database" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
+    """A file with other tables is no store, and gets none of ours."""
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("CREATE TABLE mine (id INTEGER)")
+    other.close()
+    result = stagelens(tmp_path, "storage", "--database", "sqlite:///other.db")
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        tables = other.execute("SELECT name FROM sqlite_master").fetchall()
+    other.close()
+
+    assert result.returncode == 1
+    assert "there is no store in other.db" in result.stderr
+    assert tables == [("mine",)]
+
+
+def test_a_backup_under_writes_is_of_one_moment(tmp_path: Path, store: Store) -> None:
+    """Each batch is in it with all it has, or not at all; restored, it answers as the backup does."""
+    ended = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not ended.wait(0.005):
+            number += 1
+            store.write([batch(f"new-{number}", int(time.time()))])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    result = stagelens(tmp_path, "backup", "backup.db")
+    ended.set()
+    writer.join()
+    with sqlite3.connect(tmp_path / "backup.db") as backup:
+        batches, requests, spent = (
+            backup.execute(statement).fetchone()[0]
+            for statement in (
+                "SELECT count(*) FROM batches",
+                "SELECT sum(count) FROM points WHERE tier = 10 AND metric = 1",
+                "SELECT sum(count) FROM points WHERE tier = 10 AND metric = 2 AND stage = 'forward'",
+            )
+        )
+    backup.close()
+    restored = stagelens(tmp_path, "restore", "backup.db", "--database", "sqlite:///restored.db")
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert REQUESTS < batches == requests == spent
+    assert (restored.returncode, restored.stderr) == (0, "")
+    assert counted_at(f"sqlite:///{tmp_path}/restored.db") == counted_at(f"sqlite:///{tmp_path}/backup.db")
+    assert not list(tmp_path.glob("backup.db.part*"))
+
+
+def test_a_backup_overwrites_nothing(tmp_path: Path, store: Store) -> None:
+    """A file that is there stays; what a backup that was killed has left does not."""
+    (tmp_path / "kept.db").write_text("mine")
+    (tmp_path / "backup.db.part").write_text("half of an old one")
+    refused = stagelens(tmp_path, "backup", "kept.db")
+    made = stagelens(tmp_path, "backup", "backup.db")
+
+    assert refused.returncode == 1
+    assert "kept.db is there already; name another file" in refused.stderr
+    assert (tmp_path / "kept.db").read_text() == "mine"
+    assert made.returncode == 0
+    assert counted_at(f"sqlite:///{tmp_path}/backup.db") == counted(store)
+
+
+def test_a_backup_needs_a_folder(tmp_path: Path, store: Store) -> None:
+    """The message names it."""
+    result = stagelens(tmp_path, "backup", "absent/backup.db")
+
+    assert store.read.revision()
+    assert result.returncode == 1
+    assert f"there is no folder {tmp_path}/absent" in result.stderr
+
+
+def test_a_backup_that_does_not_fit_is_not_begun(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what it needs and what there is."""
+    monkeypatch.setattr(commands.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * 1024))
+    environment = {"STAGELENS_DATABASE": str(store.engine.url)}
+    with pytest.raises(StoreError, match=rf"needs about \d+ KiB, and the disk of {tmp_path} has 3 KiB left; free some"):
+        commands.main("backup", environment, {"file": str(tmp_path / "b.db")})
+
+    assert not list(tmp_path.glob("b.db*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["restore", "absent.db"], "there is no backup absent.db"),
+        (["restore", "notes.txt"], "notes.txt: it is not an SQLite database"),
+        (["restore", "empty.db"], "there is no store in empty.db"),
+        (["migrate", "--to", "mysql://u:secret@h/d"], "write sqlite:///path/to/stagelens.db or postgresql://"),
+        (["migrate", "--to", "sqlite:////nowhere/at/all.db"], "check that its folder exists"),
+        (["migrate", "--to", "postgresql://u:secret@127.0.0.1:1/d"], "the server cannot be reached"),
+        (["migrate", "--to", "sqlite:///stagelens.db"], "is not empty"),
+        (["migrate"], "--to"),
+        (["backup"], "FILE"),
+    ],
+)
+def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list[str], said: str) -> None:
+    """No traceback and no password: one message with what to mend; what was there stays as it is."""
+    (tmp_path / "notes.txt").write_bytes(b"these are notes, and they are long enough to be read as a header" * 100)
+    (tmp_path / "empty.db").touch()
+    before = counted(store)
+    target = ["--database", "sqlite:///new.db"] if words[0] == "restore" else []
+    result = stagelens(tmp_path, *words, *target)
+
+    assert result.returncode != 0
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "secret" not in result.stdout + result.stderr
+    assert counted(store) == before
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_store_moves_to_postgresql_and_back(tmp_path: Path, store: Store, postgresql_server: Server) -> None:
+    """It answers the same there, its size is told, and a second move into it is refused."""
+    url = postgresql_server.new_database()
+    there = stagelens(tmp_path, "migrate", "--to", url)
+    storage = stagelens(tmp_path, "storage", "--database", url)
+    again = stagelens(tmp_path, "migrate", "--to", url)
+    back = stagelens(tmp_path, "migrate", "--database", url, "--to", "sqlite:///back.db")
+
+    assert (there.returncode, there.stderr) == (0, "")
+    assert "compared, no difference" in there.stdout
+    assert counted_at(url) == counted(store)
+    assert "points " in storage.stdout
+    assert again.returncode == 1
+    assert "is not empty" in again.stderr
+    assert back.returncode == 0, back.stderr
+    assert counted_at(f"sqlite:///{tmp_path}/back.db") == counted(store)
+
+
+def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
+    """Over the network, with a file for the rest; the banner of a server over both hides the password."""
+    with clickhouse_server() as form:
+        points = form.format(new_database()).replace("//127", "//u:secret@127") + "&ttl=off"
+        result = stagelens(tmp_path, "migrate", "--to", "sqlite:///rest.db", "--to-points", points)
+        storage = stagelens(tmp_path, "storage", "--database", "sqlite:///rest.db", "--points", points)
+        backup = stagelens(tmp_path, "backup", "b.db", "--database", "sqlite:///rest.db", "--points", points)
+    banner = "\n".join(places(CollectorConfig(database="sqlite:///rest.db", points=points)))
+
+    assert (result.returncode, result.stderr) == (0, "")
+    assert storage.returncode == 0, storage.stderr
+    assert backup.returncode == 0, backup.stderr
+    assert counted_at(f"sqlite:///{tmp_path}/b.db") == counted(store)
+    assert "clickhousedb://u:***@127.0.0.1" in banner
+
+
+def test_a_migration_that_was_killed_goes_on(tmp_path: Path, store: Store) -> None:
+    """Kill -9 in the middle: no server takes the half for a store, the same command again finishes it."""
+    path = tmp_path / "target.db"
+    words = ["migrate", "--to", "sqlite:///target.db"]
+    with subprocess.Popen([*STAGELENS, *words], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        target = _lock_in_the_middle(path)
+        process.kill()
+    target.close()
+    server = stagelens(tmp_path, "up", "--database", "sqlite:///target.db")
+    again = stagelens(tmp_path, *words)
+
+    assert process.returncode == -signal.SIGKILL
+    assert server.returncode == 1
+    assert "was interrupted; repeat the `stagelens migrate`" in server.stderr
+    assert again.returncode == 0
+    assert "going on with the copy" in again.stderr
+    assert counted_at(f"sqlite:///{path}") == counted(store)
+
+
+def _lock_in_the_middle(path: Path) -> sqlite3.Connection:
+    """Return a connection that holds the write lock of the target of a move which has begun and cannot end."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if path.exists():
+            connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+            try:
+                if connection.execute("SELECT done FROM moves").fetchone()[0] > 0:
+                    connection.execute("BEGIN IMMEDIATE")
+                    connection.execute("SELECT done FROM moves").fetchone()
+                    return connection
+            except (sqlite3.OperationalError, TypeError):
+                pass  # not begun yet
+            connection.close()
+        time.sleep(0.002)
+    pytest.fail("the move did not begin, or was over too soon")

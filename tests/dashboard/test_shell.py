@@ -1,0 +1,87 @@
+"""The frame around the pages: what it says of the store's bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from stagelens.collector.store import Batch, Point, Retention, Series, SeriesCaps, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
+from stagelens.dashboard.format import THIN
+from stagelens.dashboard.router import context_of
+from stagelens.dashboard.shell import side
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store with a budget, and two services of four routes where two are told apart."""
+    opened = Store.open(
+        f"sqlite:///{tmp_path / 'small.db'}",
+        retention=Retention(budget_bytes=10 * 1024**3),
+        series_caps=SeriesCaps(route=2),
+        clock=NOW.timestamp,
+    )
+    histogram = Histogram()
+    histogram.record(0.1)
+    at = int(NOW.timestamp()) - 300
+    points = [
+        Point(Series(service, "1", route=f"/{route}"), REQUEST_DURATION, "forward", at, histogram)
+        for service in ("shop", "desk")
+        for route in range(4)
+    ]
+    opened.write([Batch("b", points)])
+    yield opened
+    opened.close()
+
+
+def words(node: Any) -> str:
+    """Return all text of a component, with plain spaces."""
+    if isinstance(node, list | tuple):
+        return " ".join(words(each) for each in node)
+    said = node if isinstance(node, str) else "" if node is None else words(getattr(node, "children", None))
+    return said.replace(THIN, " ")
+
+
+def foot(store: Store, address: str) -> str:
+    """Return what the side bar says."""
+    source = Source(store, None, NOW.timestamp)
+    return words(side(context_of(parse(address, "", NOW), source), address, source.state()))
+
+
+def test_detail_that_went_for_the_budget_is_told(store: Store) -> None:
+    """From when it is there, and why."""
+    kept_from = int((NOW - timedelta(hours=3)).timestamp()) // 3600 * 3600
+    with store.transaction() as connection:
+        connection.execute(text("UPDATE rollups SET kept_from = :at WHERE tier = 10"), {"at": kept_from})
+
+    assert "10 s detail goes back to 20 Nov 09:00 only: the store is at its budget of 10 GiB" in foot(store, "/")
+
+
+def test_values_past_their_cap_are_told_where_they_are(store: Store) -> None:
+    """A service's page tells its own folds, other pages those of all."""
+    shop, desk = (f"{name} has more than 2 routes: new ones count as Other" for name in ("shop", "desk"))
+
+    assert shop in foot(store, "/")
+    assert desk in foot(store, "/")
+    assert shop in foot(store, "/s/shop")
+    assert desk not in foot(store, "/s/shop")
+
+
+def test_a_store_within_its_bounds_says_nothing(tmp_path: Path) -> None:
+    """No budget reached, no value folded: no word of it."""
+    store = Store.open(f"sqlite:///{tmp_path / 'new.db'}", clock=NOW.timestamp)
+    said = foot(store, "/")
+    store.close()
+
+    assert "budget" not in said
+    assert "has more than" not in said

@@ -1,0 +1,91 @@
+"""A real PostgreSQL server of the tests' own: a new cluster in a temporary folder, reached by a socket in it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+_USER = "stagelens"
+
+
+def find_programs() -> Path | None:
+    """Return the folder of the newest server that is installed, from Debian's package or on the PATH."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    return installed[-1].parent if installed else Path(on_path).parent if on_path else None
+
+
+@dataclass
+class Server:
+    """A server.
+
+    Args:
+        programs: Its programs.
+        folder: Of its socket.
+        owner: Who runs it, as options of `subprocess`: it refuses to run as root.
+    """
+
+    programs: Path
+    folder: Path
+    owner: dict[str, Any]
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def url(self, database: str) -> str:
+        """Return the URL of *database*."""
+        return f"postgresql://{_USER}@/{database}?host={self.folder}"
+
+    def connect(self, database: str = "postgres") -> psycopg.Connection:
+        """Return a connection past everything of ours."""
+        return psycopg.connect(host=str(self.folder), user=_USER, dbname=database, autocommit=True)
+
+    def new_database(self, template: str = "template1") -> str:
+        """Make a database, a copy of *template*, and return its URL."""
+        name = f"site_{next(self._numbers)}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return self.url(name)
+
+    def start(self) -> None:
+        """Start it, and wait until it can be reached."""
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off -c full_page_writes=off -c max_connections=1000"
+        self.run("pg_ctl", "start", "--wait", "--log", str(self.folder / "log"), "--options", options)
+
+    def stop(self) -> None:
+        """Stop it without a word to those who are connected."""
+        self.run("pg_ctl", "stop", "--mode", "immediate")
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Run one of its programs."""
+        command = [self.programs / program, "--pgdata", self.folder / "data", *arguments]
+        subprocess.run(command, check=True, cwd=self.folder, stdout=subprocess.DEVNULL, **self.owner)
+
+
+@contextmanager
+def postgresql(programs: Path) -> Generator[Server]:
+    """Run a server with the *programs* of a folder; it does not wait for the disk, nothing in it outlives the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="stagelens-pg"))
+    owner: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        # The user of Debian's package.
+        owner = {"user": "postgres", "group": "postgres", "extra_groups": []}
+        entry = pwd.getpwnam("postgres")
+        os.chown(folder, entry.pw_uid, entry.pw_gid)
+    server = Server(programs, folder, owner)
+    server.run("initdb", "--username", _USER, "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
