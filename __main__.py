@@ -154,9 +154,15 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 def _explained(command: Callable[[], int]) -> int:
     """Run *command*; an error meant for the user is printed without a traceback."""
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
     except StagelensError as error:
         print(f"stagelens: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read it has seen enough, as `head` does; what is left must not be written again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "stagelens"):

@@ -22,6 +22,7 @@ from .store.storage import Storage
 _PROGRESS_SECONDS = 0.2
 # As shells have it.
 _INTERRUPTED = 130
+_TIERS = {10: "10 s", 60: "1 min", 3600: "1 h"}
 # Tables below are not worth a line of their own.
 _SMALL_SHARE = 0.01
 # What SQLite puts beside a file.
@@ -79,13 +80,13 @@ def _described(where: str, storage: Storage) -> Iterator[str]:
     yield ""
     tiers = [
         (
-            {10: "10 s", 60: "1 min", 3600: "1 h"}[tier.seconds],
+            _TIERS[tier.seconds],
             f"{tier.rows:,}",
             format_size(tier.bytes),
             f"{tier.since:%Y-%m-%d %H:%M}" if tier.since else "-",
             f"{tier.kept.total_seconds() / 86_400:g} d",
-            f"{format_size(tier.bytes_per_day)}/day",
-            format_size(tier.settled_bytes),
+            f"{format_size(tier.bytes_per_day)}/day" if tier.rows else "-",
+            format_size(tier.settled_bytes) if tier.rows else "-",
         )
         for tier in storage.tiers
     ]
@@ -95,7 +96,11 @@ def _described(where: str, storage: Storage) -> Iterator[str]:
     tables = [*large.items(), ("all others", sum(storage.tables.values()) - sum(large.values()))]
     yield from _table([("table", "size"), *((name, format_size(size)) for name, size in tables)])
     yield ""
-    yield f"At this rate everything settles at {format_size(storage.settled_bytes)}{_until(storage)}."
+    empty = [_TIERS[tier.seconds] for tier in storage.tiers if not tier.rows]
+    if empty:
+        yield f"It is too early to tell how large it will be: nothing has reached the tier of {' and '.join(empty)} yet."
+    else:
+        yield f"At this rate everything settles at {format_size(storage.settled_bytes)}{_until(storage)}."
 
 
 def _until(storage: Storage) -> str:

@@ -94,6 +94,30 @@ def test_storage_says_what_takes_the_room(tmp_path: Path, store: Store) -> None:
     assert f"{store.read.storage().tiers[0].rows:,}" in result.stdout
 
 
+def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:
+    """While a tier is empty nobody can say how large it will be: no number is better than a wrong one."""
+    young = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
+    young.write([batch("young", int(time.time()) - 10)])
+    young.close()
+    result = stagelens(tmp_path, "storage")
+
+    assert "too early to tell how large it will be: nothing has reached the tier of 1 min and 1 h yet" in result.stdout
+    assert "never reached" not in result.stdout
+
+
+@pytest.mark.usefixtures("store")
+def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None:
+    """As in `stagelens storage | head`."""
+    ours = subprocess.Popen([*STAGELENS, "storage"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert ours.stdout is not None
+    assert ours.stderr is not None
+    ours.stdout.close()
+    said = ours.stderr.read()
+    ours.stderr.close()
+
+    assert (ours.wait(PATIENCE_SECONDS), said) == (1, b"")
+
+
 def test_storage_makes_no_store(tmp_path: Path) -> None:
     """Asking for the size of what is not there is an error, and leaves nothing behind."""
     result = stagelens(tmp_path, "storage")

@@ -208,9 +208,9 @@ def test_points_move_to_clickhouse_and_back(
     assert other_rows(back.store) == other_rows(there.store)
 
 
-def test_there_is_one_row_a_key(file_source: Site, target_site: Callable[..., Site]) -> None:
+def test_there_is_one_row_a_key(file_source: Site, own_points_site: Callable[..., Site]) -> None:
     """Rows of the same key that came with several writes are added up, and counted as they are."""
-    target = target_site()
+    target = own_points_site()
     move.move(file_source.store, target.store, no_progress)
     with target.store.engine.connect() as connection:
         twice = connection.execute(
@@ -335,9 +335,9 @@ def test_a_copy_that_differs_is_refused(
     assert target.store.read.revision() == 0
 
 
-def test_two_copies_into_one_target_do_not_mix(file_source: Site, target_site: Callable[..., Site]) -> None:
+def test_two_copies_into_one_target_do_not_mix(file_source: Site, own_points_site: Callable[..., Site]) -> None:
     """The second one goes on where the first one is, and the first one ends with a message."""
-    target = target_site()
+    target = own_points_site()
     stretch = itertools.count()
 
     def meanwhile(_done: int, _total: int) -> None:
