@@ -156,14 +156,11 @@ def _explained(command: Callable[[], int]) -> int:
     try:
         code = command()
         sys.stdout.flush()
-        return code
     except StagelensError as error:
         print(f"stagelens: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:
         # Whoever read it has seen enough, as `head` does; what is left must not be written again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "stagelens"):
             raise
@@ -172,7 +169,9 @@ def _explained(command: Callable[[], int]) -> int:
             f"stagelens: this command needs the server extra ({error.name} is not installed).\n    {cure}",
             file=sys.stderr,
         )
-        return 1
+    else:
+        return code
+    return 1
 
 
 def _run(words: list[str]) -> int:
