@@ -156,7 +156,7 @@ def _points(columns: Columns) -> Sequence[object]:
     return list(zip(columns.times.tolist(), columns.zero.tolist(), columns.sum.tolist(), parts, strict=True))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     batches=st.lists(POINTS, min_size=1, max_size=3),
     by=st.sampled_from(["series", "total", None]),
@@ -187,7 +187,7 @@ def test_the_server_adds_up_as_numpy_does(
     assert answer(twins.clickhouse, question, steps) == answer(twins.sqlite, question, steps)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(points=POINTS)
 def test_rows_come_back_as_they_were_written(twins: Twins, points: list[tuple[str, Point]]) -> None:
     """The same rows as from SQLite, whose blobs were never taken apart; and counted alike."""

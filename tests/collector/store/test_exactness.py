@@ -121,7 +121,7 @@ def shown(one: Site, window: Selection, quantiles: Sequence[float]) -> list[Esti
 
 # What is drawn from a seed does not get simpler: no time is spent on trying.
 EXAMPLES = settings(
-    max_examples=8,
+    max_examples=4,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=[HealthCheck.too_slow],

@@ -44,7 +44,7 @@ def lognormal(n: int, seed: int = 1) -> list[Request]:
     return [Request({stage: int(spent[stage][row]) for stage in spent}, int(at[row])) for row in range(n)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, quantile=st.floats(0, 1))
 def test_the_value_is_the_order_statistic_and_the_stages_add_up_to_it(
     site: Callable[..., Site], requests: list[Request], quantile: float
@@ -61,7 +61,7 @@ def test_the_value_is_the_order_statistic_and_the_stages_add_up_to_it(
     assert row.iloc[HEAD:].min() >= 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, quantile=st.floats(0, 1))
 def test_the_shares_are_those_of_the_requests_in_the_band(
     site: Callable[..., Site], requests: list[Request], quantile: float
@@ -290,7 +290,7 @@ def test_a_cell_that_mixes_causes_says_so(site: Callable[..., Site]) -> None:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, stage=st.sampled_from(STAGES), chosen=st.integers(0, 59))
 def test_a_stage_of_a_request_has_a_rank_among_all(
     site: Callable[..., Site], requests: list[Request], stage: str, chosen: int

@@ -68,7 +68,7 @@ ANSWERS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(answers=ANSWERS, quantile=st.floats(0, 1))
 def test_the_stages_before_the_first_token_add_up_to_its_time(
     site: Callable[..., Site], answers: list[Answer], quantile: float

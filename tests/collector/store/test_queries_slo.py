@@ -27,7 +27,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, threshold=st.floats(1e-6, 20))
 def test_the_true_number_of_bad_requests_lies_in_the_band(
     site: Callable[..., Site], requests: list[Request], threshold: float
@@ -43,7 +43,7 @@ def test_the_true_number_of_bad_requests_lies_in_the_band(
     assert counts.bad_low <= counts.bad <= counts.bad_high
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, minutes=st.sampled_from([1, 5, 30, 600]))
 def test_the_series_adds_up_to_the_counts(site: Callable[..., Site], requests: list[Request], minutes: int) -> None:
     """Good and bad over time are the good and bad of the window, cut into steps."""

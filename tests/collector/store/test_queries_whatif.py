@@ -98,7 +98,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(requests=REQUESTS, factor=st.floats(0, 1))
 def test_before_is_what_every_page_shows(site: Callable[..., Site], requests: list[Request], factor: float) -> None:
     """One number for one selection; afterwards nobody is slower, and nobody beats the ceiling."""

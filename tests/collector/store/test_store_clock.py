@@ -77,7 +77,7 @@ def test_two_collectors_that_disagree_about_the_time_lose_nothing(site: Callable
     assert requests(one) == 60
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(
         st.tuples(

@@ -171,7 +171,7 @@ def test_a_trace_both_send_is_there_once(site: Callable[..., Site]) -> None:
     assert number(one, schema.traces) == 1
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     turns=st.lists(
         st.tuples(

@@ -53,7 +53,7 @@ def test_every_tier_is_kept_for_its_own_time(site: Callable[..., Site]) -> None:
     ]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     ages=st.lists(st.integers(0, 30 * 3600), min_size=1, max_size=12),
     jumps=st.lists(st.integers(0, 20_000), max_size=5),

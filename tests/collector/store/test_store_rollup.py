@@ -69,7 +69,7 @@ def crash(one: Site, statement: int) -> None:
         event.remove(one.store.engine, "before_cursor_execute", count)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(events=EVENTS)
 def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Site], events: list[Any]) -> None:
     """After any history of late data, coarse clients, crashes and restarts, up to its watermark and not beyond."""
@@ -93,7 +93,7 @@ def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Sit
     assert ledger(one) == counted(one)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     batches=st.lists(REQUESTS, min_size=1, max_size=4),
     edges=st.tuples(EDGES, EDGES),

@@ -101,7 +101,7 @@ def expected(window: Selection) -> int:
 def test_any_window_in_any_zone(autumn: Site) -> None:
     """However a window is written, it has the requests of its two moments."""
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=10, deadline=None)
     @given(
         zone=st.sampled_from([UTC, BERLIN, KOLKATA, CHATHAM]),
         start=st.integers(0, 3 * 1440),
