@@ -19,7 +19,8 @@ demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model servi
 	@exec $(BIN)/python examples/demo/run.py
 
 test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus triton ## install everything the tests need, and run them all
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 tests/collector/store # each process has servers of its own
+	$(BIN)/python -m pytest --ignore tests/collector/store
 
 check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
 	$(BIN)/ruff check .
