@@ -19,8 +19,8 @@ demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model servi
 	@exec $(BIN)/python examples/demo/run.py
 
 test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus triton ## install everything the tests need, and run them all
-	$(BIN)/python -m pytest --numprocesses 2 tests/collector/store # each process has servers of its own
-	$(BIN)/python -m pytest --ignore tests/collector/store
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/e2e # each process has servers of its own
+	$(BIN)/python -m pytest tests/e2e # a whole service and a browser: alone, as a person would see it
 
 check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
 	$(BIN)/ruff check .
