@@ -18,8 +18,8 @@ help: ## list these commands
 demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model service with Stagelens on it; Ctrl-C stops everything
 	@exec $(BIN)/python examples/demo/run.py
 
-test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus triton ## install everything the tests need, and run them all
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/e2e # each process has servers of its own
+test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus alertmanager triton ## install everything the tests need, and run them all
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --ignore tests/e2e # each process has servers of its own, and waits for them
 	$(BIN)/python -m pytest tests/e2e # a whole service and a browser: alone, as a person would see it
 
 check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
@@ -49,7 +49,7 @@ clean: ## remove what these commands made
 	rm -rf $(VENV) build dist artifacts stagelens.egg-info .pytest_cache .ruff_cache .hypothesis
 
 # Programs the tests run: Debian's, where we may install them; else the tests say what is missing.
-.PHONY: chromium postgresql prometheus
+.PHONY: chromium postgresql prometheus alertmanager
 chromium:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || $(call apt,chromium)
 
@@ -58,6 +58,9 @@ postgresql:
 
 prometheus:
 	@command -v prometheus >/dev/null || $(call apt,prometheus)
+
+alertmanager:
+	@command -v prometheus-alertmanager >/dev/null || $(call apt,prometheus-alertmanager)
 
 apt = { echo "installing $(1) (apt) for the tests"; \
 	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >/dev/null; } \

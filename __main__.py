@@ -49,15 +49,22 @@ COLLECTOR = (
 DASHBOARD = (
     ("--dashboard-host", "STAGELENS_DASHBOARD_HOST", "address of the dashboard (default 127.0.0.1)"),
     ("--dashboard-port", "STAGELENS_DASHBOARD_PORT", "port of the dashboard, 0 for any (default 8600)"),
+    ("--prices", "STAGELENS_PRICES", "a YAML file that says what services cost an hour (default none)"),
+    ("--tracer", "STAGELENS_TRACER_URL", "address of a trace elsewhere, with {trace_id} in it (default none)"),
 )
 ALERTS = (("--slo", "STAGELENS_SLO_FILE", "objectives and channels (default slo.yaml, if this folder has one)"),)
 
 SERVERS: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "up": ("collector, alerts and dashboard in one process", (*STORE, *COLLECTOR, *DASHBOARD, *ALERTS)),
     "collector": ("receive OTLP and keep it in the store", (*STORE, *COLLECTOR)),
-    "alerts": ("evaluate the objectives and deliver alerts", (*STORE, *ALERTS)),
+    "alerts": (
+        "evaluate the objectives and deliver alerts; `alerts list`, `show`, `ack`, `silence`… look after incidents",
+        (*STORE, *ALERTS),
+    ),
     "dashboard": ("serve the pages", (*STORE, *DASHBOARD, *ALERTS)),
 }
+
+ADD_USER = "write NAME with a password, asked for here, into the file STAGELENS_DASHBOARD_USERS names, and end"
 
 # What a command over the store takes besides: name, whether it must be given, help.
 TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
@@ -75,6 +82,14 @@ TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
         ),
     ),
 }
+
+EVENT = (
+    ("--service", "NAME", "whose event it is (default all services)"),
+    ("--kind", "KIND", "deploy, config, advice or note (default note)"),
+    ("--key", "KEY", "what it is about, such as the version that was deployed (default none)"),
+    ("--at", "TIME", "when, as ISO 8601 or milliseconds of the epoch (default now)"),
+    ("--link", "URL", "where more is said (default none)"),
+)
 
 
 class Part(Protocol):
@@ -99,15 +114,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 an error that was explained, 2 a wrong command line.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # What follows `run` is somebody else's command line: argparse must not look at it.
-    if words[:1] == ["run"]:
-        return _explained(lambda: _run(words[1:]))
-    if words[:1] == ["check"]:
-        return _explained(lambda: _check(words[1:]))
+    own = _own_reader(words)
+    if own is not None:
+        return _explained(lambda: own(words[1:]))
     options = _parser().parse_args(words)
+    if options.command == "event":
+        return _explained(lambda: _event(options))
     if options.command in TOOLS:
         return _explained(lambda: _look_after(options))
+    if getattr(options, "add_user", None):
+        return _explained(lambda: _add_user(options.add_user, _environment(options)))
     return _explained(lambda: _serve(options.command, _environment(options)))
+
+
+def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
+    """Return the command that reads what follows it by itself, if *words* begin with one."""
+    # Alone, `alerts` is a server; a word after it that is no option is one of its commands.
+    if words[:1] == ["alerts"] and words[1:2] and not words[1].startswith("-"):
+        return _alerts
+    # What follows `run` is somebody else's command line: argparse must not look at it.
+    return {"run": _run, "check": _check}.get(words[0]) if words else None
 
 
 def _layout(prog: str) -> argparse.HelpFormatter:
@@ -130,14 +156,26 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
     commands.add_parser("run", help="start your own program with every request timed")
     commands.add_parser("check", help="validate an SLO file: file, line, key, value, cure")
+    _add_event(commands)
     for name, (meaning, options) in SERVERS.items():
-        _add_command(commands, name, meaning, options)
+        command = _add_command(commands, name, meaning, options)
+        if name == "dashboard":
+            command.add_argument("--add-user", metavar="NAME", help=ADD_USER)
     for name, (meaning, arguments) in TOOLS.items():
         command = _add_command(commands, name, meaning, STORE)
         for argument, required, text in arguments:
             given: dict[str, Any] = {"required": required} if argument.startswith("--") else {}
             command.add_argument(argument, metavar="X" if given else "FILE", help=text, **given)
     return parser
+
+
+def _add_event(commands: Any) -> None:
+    meaning = "tell the collector that something happened, such as a deploy; charts mark it"
+    sentence = f"{meaning[0].upper()}{meaning[1:]}. It goes to OTEL_EXPORTER_OTLP_ENDPOINT, as what agents send."
+    command = commands.add_parser("event", help=meaning, description=sentence, formatter_class=_layout)
+    command.add_argument("text", metavar="TEXT", help="what happened, in a few words")
+    for option, value, text in EVENT:
+        command.add_argument(option, metavar=value, help=text)
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
@@ -186,10 +224,29 @@ def _check(words: list[str]) -> int:
     return check.main(words)
 
 
+def _alerts(words: list[str]) -> int:
+    from .alerts import commands  # noqa: PLC0415
+
+    return commands.main(words, os.environ)
+
+
+def _event(options: argparse.Namespace) -> int:
+    from .instrumentors import event  # noqa: PLC0415
+
+    given = {name: value for name, value in vars(options).items() if name != "command"}
+    return event.main(given, os.environ)
+
+
 def _look_after(options: argparse.Namespace) -> int:
     from .collector import commands  # noqa: PLC0415
 
     return commands.main(options.command, _environment(options), vars(options))
+
+
+def _add_user(name: str, environment: Mapping[str, str]) -> int:
+    from .dashboard import add_user  # noqa: PLC0415
+
+    return add_user.main(name, environment)
 
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:

@@ -1,21 +1,33 @@
-"""`stagelens check slo.yaml`: say what an SLO file promises and when it will page, or everything that is wrong with it."""
+"""`stagelens check slo.yaml`: say what an SLO file promises and when it will page, or everything that is wrong with it.
+
+Where there is a store, it also says when it would have paged in the last 30 days.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ..core.errors import ConfigError
-from . import burn, words
-from .burn import Tier
+from ..collector.config import CollectorConfig
+from ..collector.opening import open_existing
+from ..collector.store import Store
+from ..core.errors import ConfigError, StoreError
+from . import words
+from .burning import burn
+from .burning.burn import Tier
 from .config import DEFAULT_FILE
+from .objectives.slo import Slo
+from .objectives.slo_file import Definitions, read
 from .policy_file import default_policy
-from .slo import Slo
-from .slo_file import Definitions, read
+from .preview import Seen, preview
+
+DEFAULT_STORE = "the database in STAGELENS_DATABASE, or stagelens.db here, if there is one"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,27 +38,58 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="stagelens check",
-        description="Check an SLO file: exit 0 with what it promises, or 1 with every mistake in it.",
+        description="Check an SLO file: exit 0 with what it promises, or 1 with every mistake in it. "
+        "With a store, also say when it would have paged in the last 30 days.",
     )
     parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_FILE, help="the SLO file (default: %(default)s)")
-    path: Path = parser.parse_args(argv).file
+    parser.add_argument("--store", metavar="URL", help=f"sqlite:///FILE or postgresql://… (default: {DEFAULT_STORE})")
+    options = parser.parse_args(argv)
     try:
-        definitions = read(path, os.environ)
+        definitions = read(options.file, os.environ)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n".join(summary(path, definitions)))
+    with ExitStack() as stack:
+        store = _store(options.store, os.environ)
+        if isinstance(store, Store):
+            stack.callback(store.close)
+        print("\n".join(summary(options.file, definitions, store)))
     return 0
 
 
-def summary(path: Path, definitions: Definitions) -> Iterator[str]:
-    """Say what *definitions* promise, tier by tier, and where messages go."""
+def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
+    """Return the store to look back on, or why there is none.
+
+    Raises:
+        StoreError: The one that was named on the command line cannot be opened.
+    """
+    config = CollectorConfig.from_env(env)
+    try:
+        return open_existing(replace(config, database=url) if url else config)
+    except StoreError as error:
+        if url:
+            raise
+        return f"{str(error).partition(';')[0]}; name one with --store"
+
+
+def summary(path: Path, definitions: Definitions, store: Store | str = "") -> Iterator[str]:
+    """Say what *definitions* promise, tier by tier, what that would have meant lately, and where messages go.
+
+    Args:
+        path: The file.
+        definitions: What it says.
+        store: Where requests are, or why it is not known.
+    """
     slos, channels = definitions.slos, definitions.channels
     yield f"{path}: {_plural(len(slos), 'SLO')}, {_plural(len(channels), 'channel')}"
+    yield from (f"warning: {line}" for line in definitions.warnings)
+    seen = Seen(store.read) if isinstance(store, Store) else None
     for slo in slos:
         yield ""
-        yield from _about(slo)
+        yield from _about(slo, seen)
     yield ""
+    if isinstance(store, str) and store:
+        yield f"Nothing is said of the past: {store}"
     if not channels:
         yield "No channels: incidents are kept and shown on the dashboard, and nobody is told."
     for entry in channels:
@@ -54,12 +97,33 @@ def summary(path: Path, definitions: Definitions) -> Iterator[str]:
         yield f"Messages go to {entry.name}{'' if entry.name == entry.kind else f' ({entry.kind})'}{waiting}"
 
 
-def _about(slo: Slo) -> Iterator[str]:
+def _about(slo: Slo, seen: Seen | None) -> Iterator[str]:
     yield f"{slo.name}: {slo.in_words()}"
-    budget = words.percent(slo.budget)
-    yield f"  The budget is {budget} of requests: {words.count(1e6 * slo.budget)} in a million."
+    yield f"  {_budget(slo)}"
+    if slo.budgets:
+        shares = ", ".join(f"{stage} {words.latency(length.total_seconds())}" for stage, length in slo.budgets)
+        yield f"  Of its time, stages may take: {shares}."
+    now = _now()
+    if slo.reset is not None:
+        verb = "counts" if slo.reset <= now else "will count"
+        yield f"  Only what came since {words.moment(slo.reset)} {slo.reset.astimezone(UTC):%Y} {verb}."
+    planned = slo.maintenance.intervals(now, now + timedelta(days=14))
+    if planned:
+        low, high = planned[0]
+        yield f"  Next planned work: {words.moment(low)}, for {words.duration(high - low)}; it counts for nothing."
     for tier in burn.tiers(default_policy(), slo.window):
         yield f"  {_tier(tier, slo)}"
+    if seen is not None:
+        yield from (f"  {line}" for line in preview(seen, slo, default_policy(), now))
+
+
+def _budget(slo: Slo) -> str:
+    budget = words.percent(slo.budget)
+    if slo.kind == "coverage":
+        return f"The budget is {budget} of the time of requests."
+    if slo.kind == "freshness":
+        return f"The budget is {budget} of the time: {words.duration(slo.budget * slo.window)} of {_span(slo.window)}."
+    return f"The budget is {budget} of requests: {words.count(1e6 * slo.budget)} in a million."
 
 
 def _tier(tier: Tier, slo: Slo) -> str:
@@ -68,9 +132,21 @@ def _tier(tier: Tier, slo: Slo) -> str:
         highest = words.times(1 / slo.budget)
         return f"{rule}: left out, it cannot burn faster than {highest} at this objective"
     share = words.percent(min(1.0, tier.burn * slo.budget))
+    what = {"coverage": "time unexplained", "freshness": "the time stale"}.get(slo.kind, "requests bad")
+    return f"{rule} ({share} of {what}{_soonest(tier, slo)})"
+
+
+def _soonest(tier: Tier, slo: Slo) -> str:
     outage = burn.time_to_fire(tier, slo.objective, 1.0)
-    soonest = "" if outage is None else f"; {_span(outage)} into a total outage"
-    return f"{rule} ({share} of requests bad{soonest})"
+    if outage is None or slo.kind == "coverage":
+        return ""
+    if slo.kind == "freshness":
+        return f"; {_span(outage + (slo.threshold or timedelta(0)))} into a silence"
+    return f"; {_span(outage)} into a total outage"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _span(length: timedelta) -> str:

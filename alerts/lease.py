@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from .schema import leases
 
@@ -43,3 +43,24 @@ def hold(connection: Connection, name: str, holder: str, now: float, seconds: fl
 def release(connection: Connection, name: str, holder: str) -> None:
     """Give lease *name* back, if *holder* has it, so that the next one need not wait for its end."""
     connection.execute(update(leases).where(leases.c.name == name, leases.c.holder == holder).values(until=0.0))
+
+
+def done_at(connection: Connection, name: str) -> float | None:
+    """Return when what lease *name* is for was last done, by whom ever, in Unix seconds; None for never."""
+    return connection.execute(select(leases.c.done_at).where(leases.c.name == name)).scalar()
+
+
+def note_done(connection: Connection, name: str, now: float) -> None:
+    """Note that it was done, in the transaction that did it; *now* is in Unix seconds."""
+    connection.execute(update(leases).where(leases.c.name == name).values(done_at=now))
+
+
+def lasts(connection: Connection, name: str, now: float) -> bool:
+    """Say whether anybody has lease *name* at *now*, in Unix seconds."""
+    until = connection.execute(select(leases.c.until).where(leases.c.name == name)).scalar()
+    return until is not None and until > now
+
+
+def forget(connection: Connection, prefix: str, now: float) -> None:
+    """Delete the leases whose names begin with *prefix* and that nobody has at *now*, in Unix seconds."""
+    connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), leases.c.until <= now))

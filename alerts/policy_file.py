@@ -72,12 +72,21 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All of it."""
+    """All of it.
+
+    Args:
+        rules: The tiers.
+        guard: How many bad requests it takes.
+        calm: When slow tiers are not believed any more.
+        patience: How an incident holds still.
+        stale: How long the collector may do nothing before nothing is judged by what it has collected.
+    """
 
     rules: tuple[Rule, ...]
     guard: Guard
     calm: Calm
     patience: Patience
+    stale: timedelta
 
 
 @cache
@@ -104,6 +113,7 @@ def read_policy(raw: dict[str, Any]) -> Policy:
             abandon=_length(patience, "abandon"),
             update=_length(patience, "update"),
         ),
+        stale=_length(raw, "stale"),
     )
 
 

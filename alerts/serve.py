@@ -12,15 +12,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..collector.store import Store
 from ..core.errors import StoreError
-from . import outbox
-from .channel import Channel
-from .channels import ChannelEntry
+from . import lease
 from .config import AlertsConfig
-from .evaluate import Evaluator
-from .lease import new_holder
+from .delivery import outbox
+from .delivery.channels import ChannelEntry
+from .delivery.heartbeat import EVALUATED, Pulse
+from .delivery.loop import Loop
+from .delivery.pagerduty import PagerDuty
+from .delivery.releases import Herald
+from .delivery.worker import LEASE_SECONDS, Worker
+from .evaluate import LEASE, Evaluator
+from .objectives.slo_file import Definitions, LiveFile
 from .reader import AlertsReader
-from .slo_file import Definitions, LiveFile
-from .worker import LEASE_SECONDS, Worker
+from .watching.judge import TailJudge
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,11 @@ class Alerts:
         store: The database; also holds incidents and the outbox.
         clock: Says the time.
         delivery_lease_seconds: How long a message is kept from other processes while it is being sent. [seconds]
+
+    Attributes:
+        file: The SLO file as it is in force.
+        reader: What is known of SLOs and incidents.
+        holder: The name of this process, for leases.
     """
 
     def __init__(
@@ -53,10 +62,11 @@ class Alerts:
         self._store = store
         self._clock = clock
         self._delivery_lease_seconds = delivery_lease_seconds
-        self._holder = new_holder()
-        lease_seconds = max(_MISSED_TICKS * config.interval.total_seconds(), _MIN_LEASE_SECONDS)
-        self._evaluator = Evaluator(store, self._holder, lease_seconds=lease_seconds)
-        self._workers: dict[str, tuple[Channel, Worker]] = {}
+        self.holder = lease.new_holder()
+        self._lease_seconds = max(_MISSED_TICKS * config.interval.total_seconds(), _MIN_LEASE_SECONDS)
+        judges = [TailJudge(store)]
+        self._evaluator = Evaluator(store, self.holder, lease_seconds=self._lease_seconds, judges=judges)
+        self._employees: dict[str, tuple[ChannelEntry, list[Loop]]] = {}
         self._employed: Definitions | None = None
         self._stopping = threading.Event()
         self._trouble = ""
@@ -72,9 +82,8 @@ class Alerts:
         """Finish what is being evaluated and sent, then stop; what is still in the outbox is sent by the next start."""
         self._stopping.set()
         self._thread.join()
-        for _, worker in self._workers.values():
-            worker.stop()
-        self._workers.clear()
+        for name in list(self._employees):
+            self._dismiss(name)
         if self.file.path is not None:
             self._guarded(self._evaluator.release)
 
@@ -92,32 +101,59 @@ class Alerts:
         if definitions is not self._employed:
             self._employ(definitions)
             self._employed = definitions
-        if self._evaluator.tick(self._linked(definitions), now):
-            for _, worker in self._workers.values():
-                worker.wake()
+        happened = self._evaluator.tick(self._linked(definitions), now)
+        self._note_whole(now)
+        if happened:
+            for _, loops in self._employees.values():
+                for loop in loops:
+                    loop.wake()
 
     def _linked(self, definitions: Definitions) -> Definitions:
         return replace(definitions, dashboard_url=definitions.dashboard_url or self._config.dashboard_url)
 
+    def _note_whole(self, now: datetime) -> None:
+        """Note that everything was evaluated without an error, if it was this process that did it: heartbeats go by it."""
+        at = now.timestamp()
+        with self._store.transaction() as connection:
+            if lease.hold(connection, LEASE, self.holder, at, self._lease_seconds):
+                lease.hold(connection, EVALUATED, self.holder, at, self._lease_seconds)
+
     def _employ(self, definitions: Definitions) -> None:
-        """Have one worker for each channel of the file: keep those that did not change, stop and start the others."""
+        """Have each channel of the file served: keep who did not change, stop and start the others."""
         wanted = {entry.name: entry for entry in definitions.channels}
-        for name, (channel, worker) in list(self._workers.items()):
-            if name not in wanted or wanted[name].channel != channel:
-                worker.stop()
-                del self._workers[name]
+        for name, (entry, _) in list(self._employees.items()):
+            if wanted.get(name) != entry:
+                self._dismiss(name)
         for entry in definitions.channels:
-            self._employ_one(entry)
+            if entry.lacking:
+                log.error("alerts: channel %s waits: %s is not there; add it and restart", entry.name, entry.lacking)
+            elif entry.name not in self._employees:
+                self._employees[entry.name] = (entry, self._loops(entry))
         with self._store.transaction() as connection:
             outbox.abandon(connection, definitions.channel_names, self._clock().timestamp())
 
-    def _employ_one(self, entry: ChannelEntry) -> None:
-        if entry.channel is None:
-            log.error("alerts: channel %s waits: set %s in the environment and restart", entry.name, entry.lacking)
-        elif entry.name not in self._workers:
-            worker = Worker(self._store, entry.channel, self._holder, lease_seconds=self._delivery_lease_seconds)
-            self._workers[entry.name] = (entry.channel, worker)
-            worker.start()
+    def _loops(self, entry: ChannelEntry) -> list[Loop]:
+        """Start what serves *entry*: messages, releases where it wants them, or a pulse."""
+        loops: list[Loop] = []
+        if entry.channel is not None:
+            lease_seconds = self._delivery_lease_seconds
+            loops.append(Worker(self._store, entry.channel, self.holder, lease_seconds=lease_seconds))
+        if isinstance(entry.channel, PagerDuty):
+            loops.append(Herald(self._store, entry.channel, self._watched))
+        if entry.heartbeat is not None:
+            loops.append(Pulse(self._store, entry.heartbeat))
+        for loop in loops:
+            loop.start()
+        return loops
+
+    def _dismiss(self, name: str) -> None:
+        for loop in self._employees.pop(name)[1]:
+            loop.stop()
+
+    def _watched(self) -> tuple[frozenset[str], str]:
+        """Return the services with an SLO, and where the dashboard is."""
+        definitions = self._linked(self.file.current or Definitions())
+        return frozenset(slo.service for slo in definitions.slos), definitions.dashboard_url
 
     def _run(self) -> None:
         while not self._stopping.is_set():

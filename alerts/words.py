@@ -87,6 +87,11 @@ def moment_of(seconds: float) -> str:
     return moment(datetime.fromtimestamp(seconds, UTC))
 
 
+def whole(ratio: float) -> float:
+    """Return a share without the decimals nobody needs, except where it would vanish."""
+    return round(ratio, 2) if ratio >= 0.01 else ratio  # noqa: PLR2004 - one percent
+
+
 def _three_digits(value: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
     return _trim(f"{value:.{digits}f}")

@@ -15,9 +15,10 @@ from ..core.errors import StoreError
 from ..core.settings import format_size
 from .config import CollectorConfig
 from .opening import open_existing
-from .store import Store, database
+from .store import Store
+from .store.answers.storage import Storage
+from .store.engines import database
 from .store.move import move
-from .store.storage import Storage
 
 _PROGRESS_SECONDS = 0.2
 # As shells have it.

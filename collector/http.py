@@ -1,4 +1,4 @@
-"""OTLP/HTTP: the routes, the limits on what a request may cost, and the right answer to everything else.
+"""OTLP/HTTP and events: the routes, the limits on what a request may cost, and the right answer to everything else.
 
 The event loop only moves bytes. A body is inflated, read and judged in a worker thread, queued for the writer, and
 answered when its transaction is on disk.
@@ -10,10 +10,11 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,26 +23,28 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..core import names
-from ..core.errors import StagelensError, WireError
+from ..core.errors import StagelensError, StoreError, WireError
 from . import writer as committing
 from .body import inflate
 from .config import CollectorConfig
 from .export import Export, Signal, read_export
 from .health import Health
+from .otherwise import EVENTS_PATH, PATHS, WELCOME, http_error, media_type_of, response_of
 from .points import Window
-from .replies import JSON, PROTOBUF, Reply, failure, metrics_reply, traces_reply
+from .receiving import MAX_RECEIVE_SECONDS, Receiving
+from .replies import JSON, PROTOBUF, Reply, event_reply, failure, metrics_reply, traces_reply
 from .selfmetrics import SelfMetrics
+from .store.events import Event, from_json
 from .triton_pieces import Pieces
 from .wire import TooLargeError, UnsupportedError
 from .writer import FullError, UncommittedError, UnwritableError, Writer
 
 _log = logging.getLogger(__name__)
 
-PATHS: dict[str, Signal] = {"/v1/metrics": "metrics", "/v1/traces": "traces"}
-# A body that is not here by then is not coming; a commit that takes longer outlives most clients' patience (10 s).
-MAX_RECEIVE_SECONDS, MAX_COMMIT_SECONDS = 30.0, 9.0
-# The rest of a body that is too large is read and thrown away, so that its sender gets to read why; to this multiple.
-_DISCARD_FACTOR = 4
+T = TypeVar("T")
+
+# A commit that takes longer outlives most clients' patience (10 s).
+MAX_COMMIT_SECONDS = 9.0
 _AHEAD_SECONDS = 86_400
 _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first that fits
     (UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
@@ -49,19 +52,11 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first that fi
     (WireError, HTTPStatus.BAD_REQUEST),
     (FullError, HTTPStatus.TOO_MANY_REQUESTS),
     (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
     (UnwritableError, HTTPStatus.INTERNAL_SERVER_ERROR),
     (TimeoutError, HTTPStatus.REQUEST_TIMEOUT),
 )
 _RETRY_AFTER = {HTTPStatus.TOO_MANY_REQUESTS: "1", HTTPStatus.SERVICE_UNAVAILABLE: "5"}
-_WELCOME = """\
-This is a Stagelens collector. It takes OpenTelemetry metrics and traces of inference services over OTLP/HTTP:
-
-  POST /v1/metrics, /v1/traces   protobuf or JSON, gzip or not
-  GET  /healthz                  whether it can commit what it is sent
-  GET  /metrics                  its own metrics, for Prometheus
-
-There is nothing to see here. The dashboard is at {dashboard_url}
-"""
 
 
 class Intake:
@@ -73,6 +68,7 @@ class Intake:
         decoders: Where bodies are read.
         health: Shown on /healthz.
         metrics: Shown on /metrics.
+        add_event: Keeps an event; what it raises is a StoreError.
         clock: Unix seconds.
     """
 
@@ -84,12 +80,13 @@ class Intake:
         decoders: Executor,
         health: Health,
         metrics: SelfMetrics,
+        add_event: Callable[[Event], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._writer, self._decoders = config, writer, decoders
         self._health, self._metrics, self._clock = health, metrics, clock
-        # Bytes of bodies that are being received or wait to be read.
-        self._held_bytes = 0
+        self._add_event = add_event
+        self._receiving = Receiving(config.max_body_bytes, config.queue_bytes, metrics)
         self._pieces = Pieces()
 
     def application(self) -> Starlette:
@@ -101,37 +98,45 @@ class Intake:
         application = Starlette(
             routes=[
                 *exports,
+                Route(EVENTS_PATH, self._event, methods=["POST"]),
                 Route("/healthz", self._healthz),
                 Route("/metrics", self._exposition),
                 Route("/", self._welcome),
             ],
-            exception_handlers={HTTPException: _http_error},
+            exception_handlers={HTTPException: http_error},
         )
         application.router.redirect_slashes = False  # exporters do not follow redirects; they log what a 404 says
         return application
 
     async def _export(self, request: Request, signal: Signal) -> Response:
-        media_type = _media_type(request)
+        media_type = media_type_of(request)
+        return await self._answered(signal, media_type, self._take_in(request, signal, media_type))
+
+    async def _event(self, request: Request) -> Response:
+        media_type = media_type_of(request)
+        return await self._answered("events", media_type, self._take_event(request, media_type))
+
+    async def _answered(self, signal: str, media_type: str, taking: Awaitable[Reply]) -> Response:
         try:
-            reply = await self._take_in(request, signal, media_type)
+            reply = await taking
         except (StagelensError, TimeoutError) as error:
             reply = self._failure(media_type, error)
         except ClientDisconnect:  # nobody is left to answer
             reply = failure(media_type, HTTPStatus.BAD_REQUEST, "the request ended early")
         except Exception as error:  # noqa: BLE001 - one body must not cost others their connection
-            _log.exception("an export could not be read for a fault of the collector's own")
+            _log.exception("a request could not be read for a fault of the collector's own")
             message = f"the collector failed ({type(error).__name__}); its log says more"
             reply = failure(media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
         self._metrics.request(signal, reply.status)
-        return _response(reply)
+        return response_of(reply)
 
     async def _take_in(self, request: Request, signal: Signal, media_type: str) -> Reply:
         if media_type not in (PROTOBUF, JSON):
-            await self._receive(request)
+            await self._receiving.body(request)
             msg = f"Content-Type {media_type[:60]!r} is not supported; send {PROTOBUF} or {JSON}"
             raise UnsupportedError(msg)
-        with self._held() as hold:
-            body = await self._receive(request, hold)
+        with self._receiving.held() as hold:
+            body = await self._receiving.body(request, hold)
             export = await asyncio.get_running_loop().run_in_executor(
                 self._decoders, functools.partial(self._read, request, signal, media_type, body)
             )
@@ -142,67 +147,41 @@ class Intake:
         rejected = tally.rejected.total() + (tally.ignored if signal == "traces" else 0)
         return answer(media_type, rejected, tally.error_message)
 
-    async def _receive(self, request: Request, hold: Callable[[int], None] | None = None) -> bytes:
-        """Return the body as it came.
+    async def _take_event(self, request: Request, media_type: str) -> Reply:
+        if media_type != JSON:
+            await self._receiving.body(request)
+            msg = f"Content-Type {media_type[:60]!r} is not supported; send {JSON}"
+            raise UnsupportedError(msg)
+        with self._receiving.held() as hold:
+            body = await self._receiving.body(request, hold)
+            event = await asyncio.get_running_loop().run_in_executor(
+                self._decoders, functools.partial(self._read_event, request, body)
+            )
+        # Not in a thread of the decoders: while the store is slow, exports are read on.
+        await _committed(asyncio.to_thread(self._add_event, event), "send it again")
+        return event_reply()
 
-        Raises:
-            TooLargeError: It is larger than the limit.
-            TimeoutError: It took too long.
-        """
-        limit = self._config.max_body_bytes
-        chunks: list[bytes] = []
-        size = 0
-        async with asyncio.timeout(MAX_RECEIVE_SECONDS):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > limit * _DISCARD_FACTOR:
-                    break
-                if size > limit or hold is None:
-                    chunks.clear()
-                    continue
-                hold(len(chunk))
-                chunks.append(chunk)
-        if size > limit:
-            msg = f"the body is larger than {limit} bytes; send smaller batches or raise STAGELENS_MAX_BODY"
-            raise TooLargeError(msg)
-        return b"".join(chunks)
-
-    @contextmanager
-    def _held(self) -> Generator[Callable[[int], None]]:
-        """Account for the memory of one body, and refuse it when all bodies together take too much."""
-        mine = 0
-
-        def hold(size_bytes: int) -> None:
-            nonlocal mine
-            if self._held_bytes + size_bytes > self._config.queue_bytes:
-                msg = f"{self._held_bytes} bytes of other requests are being read"
-                raise FullError(msg)
-            mine += size_bytes
-            self._held_bytes += size_bytes
-            self._metrics.receiving(self._held_bytes)
-
+    def _read_event(self, request: Request, body: bytes) -> Event:
+        inflated = self._inflated(request, body)
         try:
-            yield hold
-        finally:
-            self._held_bytes -= mine
-            self._metrics.receiving(self._held_bytes)
+            return from_json(inflated, datetime.fromtimestamp(self._clock(), UTC))
+        except ValueError as error:
+            raise WireError(str(error)) from error
 
     def _read(self, request: Request, signal: Signal, media_type: str, body: bytes) -> Export:
         now = int(self._clock())
         # Of what is older, the name may be forgotten already: a retry would count twice.
         oldest = now - int(self._config.retention.batches.total_seconds())
-        inflated = inflate(body, request.headers.get("content-encoding", ""), self._config.max_inflated_bytes)
+        inflated = self._inflated(request, body)
         name = request.headers.get(names.BATCH_HEADER)
         return read_export(signal, media_type, inflated, name, Window(oldest, now + _AHEAD_SECONDS), self._pieces)
 
+    def _inflated(self, request: Request, body: bytes) -> bytes:
+        return inflate(body, request.headers.get("content-encoding", ""), self._config.max_inflated_bytes)
+
     async def _commit(self, export: Export) -> bool:
         sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
-        try:
-            async with asyncio.timeout(MAX_COMMIT_SECONDS):
-                return await sender
-        except TimeoutError as error:
-            msg = f"the store has not committed within {MAX_COMMIT_SECONDS:g} s; the batch stays queued"
-            raise UncommittedError(msg) from error
+        return await _committed(sender, "the batch stays queued")
 
     def _failure(self, media_type: str, error: Exception) -> Reply:
         status = next(status for kind, status in _STATUS if isinstance(error, kind))
@@ -224,30 +203,14 @@ class Intake:
         return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _welcome(self, _request: Request) -> Response:
-        return PlainTextResponse(_WELCOME.format(dashboard_url=self._config.dashboard_url))
+        return PlainTextResponse(WELCOME.format(dashboard_url=self._config.dashboard_url))
 
 
-def _media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _response(reply: Reply) -> Response:
-    return Response(reply.body, reply.status, reply.headers, media_type=reply.media_type)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer what no route takes, with a hint at what would have been right."""
-    status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
-    path = request.url.path[:100]
-    if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        wanted = "POST" if path in PATHS else "GET"
-        message = f"{path} takes {wanted}, not {request.method}"
-        headers = {"Allow": wanted}
-    elif path == "/v1/logs":
-        message, headers = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process", {}
-    else:
-        message = (
-            f"there is nothing at {path}; OTLP goes to {' and '.join(PATHS)}: give exporters the address without a path"
-        )
-        headers = {}
-    return _response(failure(_media_type(request), status, message, headers))
+async def _committed(writing: Awaitable[T], cure: str) -> T:
+    """Return what *writing* does; *cure* is what is said to who has waited too long."""
+    try:
+        async with asyncio.timeout(MAX_COMMIT_SECONDS):
+            return await writing
+    except TimeoutError as error:
+        msg = f"the store has not committed within {MAX_COMMIT_SECONDS:g} s; {cure}"
+        raise UncommittedError(msg) from error

@@ -10,7 +10,8 @@ from sqlalchemy.engine import make_url
 
 from ..core.errors import StoreError
 from .config import CollectorConfig
-from .store import Store, database, move
+from .store import Store, move
+from .store.engines import database
 
 
 def open_store(config: CollectorConfig) -> Store:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from ..core import names, stages
-from ..core.batch_bands import BANDS
+from ..core.bands import BATCHES, TOKENS
 from ..core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
 from .dimensions import SeriesReader, stage_name, text
 from .store import Point
@@ -27,6 +27,8 @@ MAX_COUNT = 2**48
 _SUM_SLACK = 1.05
 
 _NANOSECONDS = 1_000_000_000
+# Attributes whose values are bands of sizes.
+_BANDS = {names.BATCH_BAND: BATCHES, names.TOKEN_BAND: TOKENS}
 _CURES = {
     EXPONENTIAL_HISTOGRAM: "set the OpenTelemetry view's aggregation to ExponentialBucketHistogramAggregation",
     SUM: "record it with a counter",
@@ -149,8 +151,8 @@ def _stage(metric: str, point: HistogramPoint) -> str:
     """Return what tells the point apart within its series: a stage, or by what the metric says, such as a definition."""
     key = names.METRICS[metric]
     value = point.attributes.get(key, stages.OVERHEAD if key == names.DOMINANT else None)
-    if key == names.BATCH_BAND and value not in BANDS:
-        msg = f"{key} must be one of {', '.join(BANDS)}, got {'nothing' if value is None else repr(text(value)[:40])}"
+    if key in _BANDS and value not in _BANDS[key].names:
+        msg = f"{key} must be one of {', '.join(_BANDS[key].names)}, got {'nothing' if value is None else repr(text(value)[:40])}"
         raise RejectedError(Reason.STAGE, msg)
     return stage_name(value, key)
 

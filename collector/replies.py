@@ -61,6 +61,11 @@ def traces_reply(media_type: str, rejected: int, message: str) -> Reply:
     return Reply(HTTPStatus.OK, PROTOBUF, response.SerializeToString())
 
 
+def event_reply() -> Reply:
+    """Answer an event that was kept."""
+    return Reply(HTTPStatus.OK, JSON, b"{}")
+
+
 def failure(media_type: str, status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> Reply:
     """Answer a request that was not taken in; any *media_type* but protobuf gets JSON."""
     code = _CODES.get(status, 2)  # UNKNOWN

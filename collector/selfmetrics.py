@@ -33,7 +33,7 @@ class SelfMetrics:
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(_PREFIX + name, text, registry=registry)
 
-        self._requests = counter("requests", "Export requests answered.", ("signal", "code"))
+        self._requests = counter("requests", "Exports and events answered.", ("signal", "code"))
         self._points = counter("points", "Data points in the store.", ("metric",))
         self._traces = counter("traces", "Kept traces in the store.")
         self._rejected = counter("rejected", "Data points and spans refused.", ("signal", "reason"))
@@ -58,7 +58,7 @@ class SelfMetrics:
         ProcessCollector(registry=registry)
 
     def request(self, signal: str, code: int) -> None:
-        """Count an answered export of *signal*."""
+        """Count an answered export of *signal*, or an event."""
         self._requests.labels(signal, str(code)).inc()
 
     def tally(self, signal: str, tally: Tally) -> None:

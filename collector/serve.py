@@ -66,7 +66,13 @@ class Collector:
         )
         self._decoders = ThreadPoolExecutor(_DECODERS, "stagelens-decoder")
         intake = Intake(
-            config, writer=self._writer, decoders=self._decoders, health=self.health, metrics=self.metrics, clock=clock
+            config,
+            writer=self._writer,
+            decoders=self._decoders,
+            health=self.health,
+            metrics=self.metrics,
+            add_event=store.add_event,
+            clock=clock,
         )
         self._server = _Server(
             uvicorn.Config(

@@ -24,6 +24,10 @@ STREAM_GAP = "inference.stream.gap"
 FIRST_TOKEN_TIME = "inference.first_token.time"
 # Tokens a request took in and put out, not seconds.
 TOKENS = "inference.tokens"
+# The time to the first token by how many tokens the request took in, and the mean time from one token to the next by how
+# many it put out, in bands (`core.bands`). [seconds]
+FIRST_TOKEN_BY_INPUT = "inference.first_token.by_input"
+OUTPUT_TOKEN_BY_OUTPUT = "inference.output_token.by_output"
 
 # Requests by the time their model ran (the stages forward and prefill), by the band their batch size is in, in seconds.
 BATCH_DURATION = "inference.batch.duration"
@@ -55,6 +59,7 @@ DEFINITION = "inference.definition"
 TOKEN_TYPE = "inference.token.type"
 CALL_FAILURE = "inference.call.failure"
 TOKENS_IN, TOKENS_OUT = "input", "output"
+TOKEN_BAND = "inference.token.band"
 PROVIDER = "inference.provider"
 BATCH_SIZE = "inference.batch.size"
 BATCH_BAND = "inference.batch.band"
@@ -75,9 +80,23 @@ METRICS = MappingProxyType(
         TOKENS: TOKEN_TYPE,
         FAILED_CALL: CALL_FAILURE,
         BATCH_DURATION: BATCH_BAND,
+        FIRST_TOKEN_BY_INPUT: TOKEN_BAND,
+        OUTPUT_TOKEN_BY_OUTPUT: TOKEN_BAND,
     }
 )
 UNITS = MappingProxyType({STAGE_TIME: "us", FIRST_TOKEN_TIME: "us", TOKENS: "{token}"})
+
+# How a first token is found; times by one definition never mix with those by another.
+BY_GENERATE = "generate"
+BY_FIRST_CHUNK = "first_chunk"
+BY_TRITON_RESPONSE = "triton_first_response"
+DEFINITIONS = MappingProxyType(
+    {
+        BY_GENERATE: "until generate of transformers had the first new token",
+        BY_FIRST_CHUNK: "until the first part of the answer was handed to the server",
+        BY_TRITON_RESPONSE: "until the first response of a Triton stream came in",
+    }
+)
 
 STATUS_OK = "ok"
 STATUS_ERROR = "error"

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from dash import dcc, html
+import pandas as pd
+from dash import html
 from dash.development.base_component import Component
 
 from ..core.stages import label, position
@@ -178,7 +179,7 @@ def card(
     size: str = "c12",
     flush: bool = False,
 ) -> Component:
-    """Return a card: title, what it is about, controls, body, foot.
+    """Return a card: title, what it is about, controls, body, foot; a menu that exports what is drawn or listed in it.
 
     Args:
         title: What it shows, one idea.
@@ -189,7 +190,8 @@ def card(
         size: The class of its width in the grid.
         flush: Whether the body reaches the card's edges, as a table does.
     """
-    head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools]
+    export = _export(title) if title and _tells_numbers(body) else None
+    head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools, export]
     return html.Section(
         [
             html.Div(head, className="ch") if title else None,
@@ -200,28 +202,55 @@ def card(
     )
 
 
-def chart(name: str, figure: Figure, spoken: str, height: int = 300) -> Component:
-    """Return a chart: its figure waits in a store, and the browser draws it into the empty box beside it.
+class Chart(html.Div):
+    """A chart, with its figure and the numbers it shows: `html_out` writes the one, who exports a view reads the other.
+
+    Args:
+        name: Which chart it is; one of a page.
+        figure: A token figure.
+        frame: What is drawn, one row a place on the x axis; None where a figure stands beside its own table.
+    """
+
+    name: str = ""
+    figure: Figure
+    frame: pd.DataFrame | None = None
+
+
+def _export(title: str) -> Component:
+    """Return the button of the menu that `assets/shell_chart.js` makes."""
+    said = {"data-do": "more", "aria-label": f"Export {title}", "aria-expanded": "false"}
+    return html.Button("\u22ef", type="button", title="Export", className="dots", **attributes(said))
+
+
+def _tells_numbers(node: Nodes) -> bool:
+    """Say whether a chart or a table is in *node*."""
+    if isinstance(node, (Chart, html.Table)):
+        return True
+    inside = node if isinstance(node, (list, tuple)) else getattr(node, "children", None)
+    parts = inside if isinstance(inside, (list, tuple)) else [inside]
+    return any(_tells_numbers(each) for each in parts if isinstance(each, Component))
+
+
+def chart(name: str, figure: Figure, spoken: str, height: int = 300, *, frame: pd.DataFrame | None = None) -> Component:
+    """Return a chart: its figure goes along as data, and the browser draws it into the empty box beside it.
 
     Args:
         name: Which chart it is; one of a page.
         figure: A token figure.
         spoken: What it shows, as a sentence with numbers.
         height: The height of the plot. [CSS pixels]
+        frame: The numbers it shows, for "View as table", CSV and JSON.
     """
-    return html.Div(
-        [
-            dcc.Store(id={"k": "spec", "i": name}, data=figure),
-            dcc.Store(id={"k": "ask", "i": name}),
-            html.Div(
-                id={"k": "slot", "i": name},
-                className="plot",
-                role="img",
-                style={"height": f"{height}px"},
-                **attributes({"aria-label": spoken, "data-chart": name}),
-            ),
-        ]
+    made = Chart(
+        html.Div(
+            className="plot",
+            role="img",
+            style={"height": f"{height}px"},
+            **attributes({"aria-label": spoken, "data-chart": name}),
+        )
     )
+    made.name, made.figure, made.frame = name, figure, frame
+    return made
 
 
 def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, chart_name: str, default: str) -> Component:
@@ -264,18 +293,23 @@ def link_tabs(name: str, options: Mapping[str, tuple[str, str]], chosen: str) ->
 
 
 def table(
-    head: Sequence[tuple[Node, str]], rows: Sequence[Component], name: str, *, css: str = "", foot: Nodes = None
+    head: Sequence[tuple[Node, str] | Component],
+    rows: Sequence[Component],
+    name: str,
+    *,
+    css: str = "",
+    foot: Nodes = None,
 ) -> Component:
     """Return a table in a box that scrolls sideways when it must.
 
     Args:
-        head: Label and class of each column.
+        head: Label and class of each column, or its head as it is.
         rows: The rows.
         name: What it lists, for those who do not see it.
         css: More classes of the table.
         foot: The rows of its foot.
     """
-    titles = [html.Th(text, className=kind, scope="col") for text, kind in head]
+    titles = [html.Th(each[0], className=each[1], scope="col") if isinstance(each, tuple) else each for each in head]
     parts: list[Component] = [html.Caption(name, className="sr"), html.Thead(html.Tr(titles)), html.Tbody(list(rows))]
     if foot is not None:
         parts.append(html.Tfoot(foot))

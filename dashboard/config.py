@@ -1,22 +1,19 @@
-"""The dashboard's settings, read once at the start.
-
-STAGELENS_DASHBOARD_HOST          127.0.0.1
-STAGELENS_DASHBOARD_PORT          8600
-STAGELENS_DASHBOARD_TOKEN         none; needed to listen on anything but loopback
-STAGELENS_DASHBOARD_BEHIND_PROXY  0; 1 says that a proxy in front asks who is there
-"""
+"""The dashboard's settings, read once at the start; docs/configuration.md lists them."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..core.errors import ConfigError
 
 DEFAULT_PORT = 8600
 MAX_PORT = 65_535
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +23,62 @@ class DashboardConfig:
     Args:
         host: The address to listen on.
         port: The port; 0 takes a free one.
-        token: The secret a reader brings once as `?token=`; None asks for nothing, which only loopback allows.
+        token: The secret that all readers share; None asks for none.
         behind_proxy: Whether a proxy in front decides who may read, so that any address may be listened on.
+        users: A file of names and hashed passwords, see `users.Users`.
+        proxy_header: The header in which a proxy says who is reading.
+        trusted_proxies: Whose `proxy_header` is believed.
+        hosts: The names the dashboard is called by, beside those of this machine.
+        prices: A file that says what services cost, see `costs.Costs`; None where nobody wrote one.
+        tracer: The address of a trace in another tracing backend, `{trace_id}` in it.
     """
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     token: str | None = None
     behind_proxy: bool = False
+    users: Path | None = None
+    proxy_header: str | None = None
+    trusted_proxies: tuple[Network, ...] = ()
+    hosts: tuple[str, ...] = ()
+    prices: Path | None = None
+    tracer: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= MAX_PORT:
             msg = f"STAGELENS_DASHBOARD_PORT is {self.port}; write a port between 0 and {MAX_PORT}"
             raise ConfigError(msg)
-        if not (is_loopback(self.host) or self.token or self.behind_proxy):
+        if self.proxy_header and not self.trusted_proxies:
+            msg = (
+                f"STAGELENS_DASHBOARD_PROXY_HEADER is {self.proxy_header}, but anybody can send that header.\n"
+                "    Name the proxy in STAGELENS_DASHBOARD_TRUSTED_PROXIES, such as 10.0.0.5 or 10.0.0.0/24."
+            )
+            raise ConfigError(msg)
+        if not (is_loopback(self.host) or self.signs_in or self.behind_proxy):
             msg = (
                 f"the dashboard would listen on {self.host}, where others can reach it, and asks nobody who they are.\n"
-                "    Set STAGELENS_DASHBOARD_TOKEN to a long secret (open the page once with ?token=<secret>),\n"
-                "    or put a proxy that signs people in before it and set STAGELENS_DASHBOARD_BEHIND_PROXY=1,\n"
+                "    Set STAGELENS_DASHBOARD_TOKEN to a long secret that all readers share,\n"
+                "    or STAGELENS_DASHBOARD_USERS to a file of names and passwords (stagelens dashboard --add-user NAME),\n"
+                "    or STAGELENS_DASHBOARD_PROXY_HEADER to the header in which a proxy says who has signed in (OIDC),\n"
+                "    or STAGELENS_DASHBOARD_BEHIND_PROXY=1 if nobody but such a proxy can reach it,\n"
                 "    or listen on 127.0.0.1."
             )
             raise ConfigError(msg)
+
+    @property
+    def signs_in(self) -> bool:
+        """Whether a reader must show who they are."""
+        return self.takes_secrets or self.proxy_header is not None
+
+    @property
+    def takes_secrets(self) -> bool:
+        """Whether a reader can sign in here, with the token or a password."""
+        return self.token is not None or self.users is not None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is read on this machine, by nobody's name but the machine's own."""
+        return is_loopback(self.host) and not (self.behind_proxy or self.proxy_header or self.hosts)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> DashboardConfig:
@@ -55,11 +87,18 @@ class DashboardConfig:
         Raises:
             ConfigError: A value is not what its key allows.
         """
+        users = env.get("STAGELENS_DASHBOARD_USERS")
         return cls(
             host=env.get("STAGELENS_DASHBOARD_HOST") or "127.0.0.1",
             port=_port(env.get("STAGELENS_DASHBOARD_PORT") or str(DEFAULT_PORT)),
-            token=env.get("STAGELENS_DASHBOARD_TOKEN") or None,
+            token=_token(env),
             behind_proxy=_switch(env, "STAGELENS_DASHBOARD_BEHIND_PROXY"),
+            users=Path(users) if users else None,
+            proxy_header=env.get("STAGELENS_DASHBOARD_PROXY_HEADER") or None,
+            trusted_proxies=tuple(_network(each) for each in _list(env, "STAGELENS_DASHBOARD_TRUSTED_PROXIES")),
+            hosts=tuple(each.lower() for each in _list(env, "STAGELENS_DASHBOARD_HOSTS")),
+            prices=_prices(env),
+            tracer=_tracer(env),
         )
 
 
@@ -69,12 +108,49 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)
     """
-    if host == "localhost":
-        return True
+    return host == "localhost" or bool((address := address_of(host)) and address.is_loopback)
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that *host* spells; None for a name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
+        return None
+
+
+def _token(env: Mapping[str, str]) -> str | None:
+    path = env.get("STAGELENS_DASHBOARD_TOKEN_FILE")
+    if env.get("STAGELENS_DASHBOARD_TOKEN") or not path:
+        return env.get("STAGELENS_DASHBOARD_TOKEN") or None
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"STAGELENS_DASHBOARD_TOKEN_FILE is {path}, which cannot be read: {error}"
+        raise ConfigError(msg) from error
+    if not token:
+        msg = f"STAGELENS_DASHBOARD_TOKEN_FILE is {path}, which is empty; write the token into it"
+        raise ConfigError(msg)
+    return token
+
+
+def _prices(env: Mapping[str, str]) -> Path | None:
+    given = env.get("STAGELENS_PRICES")
+    if given and not Path(given).is_file():
+        msg = f"STAGELENS_PRICES is {given!r}, which is not a file; give the path of a file of prices, such as prices.yaml"
+        raise ConfigError(msg)
+    return Path(given) if given else None
+
+
+def _tracer(env: Mapping[str, str]) -> str | None:
+    given = env.get("STAGELENS_TRACER_URL")
+    if given and not (given.startswith(("http://", "https://")) and "{trace_id}" in given):
+        msg = (
+            f"STAGELENS_TRACER_URL is {given!r}; write the address of a trace with {{trace_id}} in it, "
+            "such as https://jaeger.example/trace/{trace_id}"
+        )
+        raise ConfigError(msg)
+    return given or None
 
 
 def _port(text: str) -> int:
@@ -82,6 +158,18 @@ def _port(text: str) -> int:
         msg = f"STAGELENS_DASHBOARD_PORT is {text!r}; write a port between 0 and {MAX_PORT}, such as {DEFAULT_PORT}"
         raise ConfigError(msg)
     return int(text)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        msg = f"STAGELENS_DASHBOARD_TRUSTED_PROXIES holds {text!r}; write addresses or networks, such as 10.0.0.5,10.1.0.0/16"
+        raise ConfigError(msg) from error
+
+
+def _list(env: Mapping[str, str], key: str) -> list[str]:
+    return [each.strip() for each in env.get(key, "").split(",") if each.strip()]
 
 
 def _switch(env: Mapping[str, str], key: str) -> bool:

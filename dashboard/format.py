@@ -63,6 +63,16 @@ def duration(seconds: float | None, *, sign: bool = False) -> str:
     return f"+{text}" if sign and seconds is not None and seconds > 0 else text
 
 
+def interval(low: float, high: float) -> str:
+    r"""Return what a duration is known to lie between, the unit written once where it is the same.
+
+    >>> interval(0.25, 0.5), interval(0.5, 1)
+    ('250\u2013500\u202fms', '500\u202fms\u20131.00\u202fs')
+    """
+    (first, unit), (last, other) = split_duration(low), split_duration(high)
+    return f"{first}{UNKNOWN}{last}{THIN}{unit}" if unit == other else f"{duration(low)}{UNKNOWN}{duration(high)}"
+
+
 def axis_duration(seconds: float) -> str:
     """Return *seconds* for a tick: no trailing zeros, `0` for zero.
 
@@ -92,6 +102,20 @@ def count(value: float | None) -> str:
     return _signed(f"{float(f'{value:.3g}'):g}")
 
 
+def money(amount: float | None, currency: str) -> str:
+    r"""Return an amount with three digits, a sign before it, or a code such as `EUR` behind it.
+
+    >>> money(4.85, "$"), money(1234.5, "EUR"), money(0.004321, "$"), money(0, "$")
+    ('$4.85', '1.23k\u202fEUR', '$0.00432', '$0')
+    """
+    if amount is None or not math.isfinite(amount):
+        return UNKNOWN
+    size = abs(amount)
+    text = f"{float(f'{size:.3g}'):.6g}" if size < 1 else count(size) if size >= 1000 else _three(size)  # noqa: PLR2004 - SI prefixes begin at a thousand
+    sign = MINUS if amount < 0 else ""
+    return f"{sign}{text}{THIN}{currency}" if currency.isalpha() else f"{sign}{currency}{text}"
+
+
 def whole(value: int) -> str:
     """Return a count in full, in groups of three.
 
@@ -99,6 +123,15 @@ def whole(value: int) -> str:
     '10\u202f000'
     """
     return f"{value:,}".replace(",", THIN)
+
+
+def several(number: int, one: str) -> str:
+    """Return a count in full with its noun, in the plural where it is not one.
+
+    >>> several(1, "request"), several(0, "step")
+    ('1 request', '0 steps')
+    """
+    return f"{whole(number)} {one if number == 1 else one + 's'}"
 
 
 def percent(ratio: float | None, decimals: int = 0) -> str:

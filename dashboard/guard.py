@@ -1,46 +1,95 @@
-"""Who may read, and what a page may load: host check, token, headers.
+"""Who may read, and what a page may load: host check, sign-in, origin of writes, headers.
 
-A page loads nothing from outside its own host and runs no script but ours (`Content-Security-Policy`). On loopback the
-`Host` header must name this machine: a web site that points its own name at 127.0.0.1 must not read the dashboard
-through its visitor's browser (DNS rebinding).
+A page loads nothing from outside its own host and runs no script but ours (`Content-Security-Policy`). The `Host`
+header must name this machine or one of the configured hosts: a web site that points its own name at 127.0.0.1 must not
+read the dashboard through its visitor's browser (DNS rebinding). What writes must come from one of our own pages.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Sequence
-from urllib.parse import urlencode, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
-from flask import Flask, Response, redirect, request
+import flask
+from flask import Flask, Response, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from . import health
-from .config import DashboardConfig, is_loopback
+from . import health, hooks, signin
+from .config import DashboardConfig, address_of, is_loopback
+from .identity import COOKIE, Asker, Door, TooManyError
+from .sessions import Proofs
 
-COOKIE = "stagelens_session"
-_MONTH_SECONDS = 30 * 86_400
+PROOF_HEADER = "X-Stagelens-Proof"
+_SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 def protect(server: Flask, config: DashboardConfig, script_hashes: Sequence[str]) -> None:
-    """Put the checks in front of every request to *server* and the headers on every answer."""
+    """Put the checks in front of every request to *server* and the headers on every answer.
+
+    Raises:
+        ConfigError: The file of users cannot be read.
+    """
     policy = _policy(script_hashes)
+    door = Door(config)
+    server.extensions["stagelens door"] = door
+    server.extensions["stagelens proofs"] = Proofs()
 
     def check() -> AnyResponse | None:
-        if is_loopback(config.host) and not config.behind_proxy and not is_own_host(request.host):
-            return _refusal(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.")
-        # Who watches over a process has no token to bring, and learns nothing of the data.
-        return _check_token(config.token) if config.token and request.path != health.PATH else None
+        if not _is_called(request.host, config):
+            cure = "" if config.is_private else " Its names are set with STAGELENS_DASHBOARD_HOSTS."
+            return signin.refuse(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{cure}")
+        # Who watches over a process has no secret to bring, and learns nothing of the data.
+        if request.path == health.PATH:
+            return None
+        if request.method not in _SAFE and not _is_own_page(config):
+            return signin.refuse(403, "This request came from a page of another site.")
+        # What Slack and PagerDuty send is proved by its signature.
+        if request.method == "POST" and request.path in hooks.PATHS:
+            return None
+        return None if request.path == signin.SIGN_IN and config.takes_secrets else _check_asker(config, door)
 
     def add_headers(response: Response) -> Response:
-        response.headers["Content-Security-Policy"] = policy
+        response.headers.setdefault("Content-Security-Policy", policy)
+        if response.mimetype == "text/html":
+            # It holds the finding of this moment, for this reader.
+            response.headers.setdefault("Cache-Control", "private, no-cache")
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "same-origin"
         response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         return response
 
+    if config.takes_secrets:
+        signin.add_routes(server, config, door)
     server.before_request(check)
     server.after_request(add_headers)
+
+
+def asker() -> Asker:
+    """Return who sent the request that is being answered."""
+    return flask.g.stagelens_asker
+
+
+def own_address() -> str:
+    """Return where the reader who asks now finds the dashboard, such as `https://stagelens.example.com`."""
+    scheme = "https" if flask.current_app.extensions["stagelens door"].is_https(request) else "http"
+    return f"{scheme}://{request.host}"
+
+
+def has_session() -> bool:
+    """Say whether the reader signed in here, and so may sign out here."""
+    return flask.has_request_context() and bool(asker().bound_to) and request.cookies.get(COOKIE) == asker().bound_to
+
+
+def proof() -> str:
+    """Return what a page must send as `PROOF_HEADER` when it writes, for the reader who asks now."""
+    return _proofs().proof(asker().bound_to)
+
+
+def is_proven() -> bool:
+    """Say whether the request came from one of our pages, or from a program that showed the token itself."""
+    return asker().by_token or _proofs().accepts(request.headers.get(PROOF_HEADER, ""), asker().bound_to)
 
 
 def is_own_host(host: str) -> bool:
@@ -49,52 +98,52 @@ def is_own_host(host: str) -> bool:
     >>> is_own_host("127.0.0.1:8600"), is_own_host("[::1]:8600"), is_own_host("evil.example")
     (True, True, False)
     """
-    return is_loopback(urlsplit(f"//{host}").hostname or "")
+    return is_loopback(_name(host))
 
 
-def session_value(token: str) -> str:
-    """Return what the cookie holds: derived from *token*, so that the cookie does not give the token away."""
-    return hmac.new(token.encode(), b"stagelens dashboard session", hashlib.sha256).hexdigest()
+def _check_asker(config: DashboardConfig, door: Door) -> AnyResponse | None:
+    try:
+        entered = signin.from_address(door) if config.token else None
+        if entered is not None:
+            return entered
+        found = door.asker(request)
+    except TooManyError as error:
+        return signin.too_many(error)
+    if found is None:
+        return signin.ask(config, door)
+    flask.g.stagelens_asker = found
+    return None
 
 
-def _check_token(token: str) -> AnyResponse | None:
-    offered = request.args.get("token")
-    if offered is not None and hmac.compare_digest(offered.encode(), token.encode()):
-        return _sign_in(token)
-    if hmac.compare_digest(request.cookies.get(COOKIE, ""), session_value(token)):
-        return None
-    if offered is not None:
-        return _refusal(401, "That token is not the one of this dashboard.")
-    # A strict cookie stays at home when the click came from another site; a click from here brings it.
-    return _refusal(
-        401,
-        "This dashboard asks for its token: open it once with ?token=… at the end of the address. "
-        "If you did so before and came here from another site, use the link.",
-        link=True,
-    )
+def _is_called(host: str, config: DashboardConfig) -> bool:
+    name = _name(host)
+    if config.is_private or is_loopback(name):
+        return is_loopback(name)
+    # An address cannot be pointed elsewhere; a name can.
+    return not config.hosts or name in config.hosts or address_of(name) is not None
 
 
-def _sign_in(token: str) -> AnyResponse:
-    """Answer with the cookie and the same address without the token, so that it stays out of the history."""
-    left = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
-    response = redirect(request.path + ("?" + urlencode(left) if left else ""))
-    response.set_cookie(
-        COOKIE,
-        session_value(token),
-        max_age=_MONTH_SECONDS,
-        httponly=True,
-        samesite="Strict",
-        secure=request.is_secure,
-    )
-    return response
+def _is_own_page(config: DashboardConfig) -> bool:
+    """Say whether a browser, if it was one, sent the request for one of our pages."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        return False
+    origin = request.headers.get("Origin")
+    return origin is None or urlsplit(origin).netloc == request.host or _name_of_origin(origin) in config.hosts
 
 
-def _refusal(status: int, reason: str, *, link: bool = False) -> Response:
-    again = '<p><a href="">Open the dashboard</a></p>' if link else ""
-    # The reason may quote the Host header.
-    safe = reason.replace("&", "&amp;").replace("<", "&lt;")
-    page = f"<!doctype html><html lang=en><title>Stagelens</title><main><h1>Stagelens</h1><p>{safe}</p>{again}</main>"
-    return Response(page, status, mimetype="text/html")
+def _name_of_origin(origin: str) -> str:
+    return _name(urlsplit(origin).netloc)
+
+
+def _name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _proofs() -> Any:
+    return flask.current_app.extensions["stagelens proofs"]
 
 
 def _policy(script_hashes: Sequence[str]) -> str:
@@ -107,7 +156,7 @@ def _policy(script_hashes: Sequence[str]) -> str:
             "img-src 'self' data:",
             "font-src 'self'",
             "connect-src 'self'",
-            "form-action 'none'",
+            "form-action 'self'",
             "base-uri 'none'",
             "frame-ancestors 'none'",
         )

@@ -2,40 +2,72 @@
 
 from __future__ import annotations
 
-from .pages import compare, overview, service, slo, trace, traces
+from collections.abc import Callable
+
+from .pages import (
+    advice,
+    capacity,
+    compare,
+    events,
+    incidents,
+    overview,
+    regressions,
+    service,
+    settings,
+    slo,
+    tokens,
+    trace,
+    traces,
+)
 from .pages.page import Context, Page
 from .source import Source
 from .view import View
 
-_WITH_TWO = 2
+_SERVICE = "s"
 
 
 def context_of(view: View, source: Source) -> Context:
     """Return what the page of *view* is rendered from; the service is in the path or in `svc`."""
-    parts = view.parts
-    if len(parts) == _WITH_TWO and parts[0] == "s":
-        return Context(view, source, parts[1])
-    if len(parts) == 1 and parts[0] in {"compare", "traces"}:
-        return Context(view, source, view.text("svc"))
-    return Context(view, source)
+    match view.parts:
+        case (str(first), str(name), *_) if first == _SERVICE:
+            return Context(view, source, name)
+        case ("compare",) | ("traces",) | ("advice",) | ("events",):
+            return Context(view, source, view.text("svc"))
+        case _:
+            return Context(view, source)
 
 
-def page_of(context: Context) -> Page | None:  # noqa: PLR0911 - a table of addresses
+def page_of(context: Context) -> Page | None:
     """Return the page, or None for an address that leads nowhere."""
     match context.view.parts:
-        case ():
-            return overview.render(context)
-        case ("s", _):
-            return service.render(context)
-        case ("compare",):
-            return compare.render(context)
-        case ("slo",):
-            return slo.render(context, None)
         case ("slo", name):
             return slo.render(context, name)
-        case ("traces",):
-            return traces.render(context)
-        case ("traces", trace_id):
-            return trace.render(context, trace_id)
-        case _:
-            return None
+        case ("incidents", name):
+            return incidents.render(context, name)
+        case ("traces", name):
+            return trace.render(context, name)
+        case (str(first), _, *tab) if first == _SERVICE:
+            render = _OF_A_SERVICE.get("/".join(tab))
+        case parts:
+            render = _PAGES.get("/".join(parts))
+    return render(context) if render else None
+
+
+_PAGES: dict[str, Callable[[Context], Page]] = {
+    "": overview.render,
+    "advice": advice.render,
+    "compare": compare.render,
+    "events": events.render,
+    "incidents": incidents.render,
+    "regressions": regressions.render,
+    "settings": settings.render,
+    "slo": lambda context: slo.render(context, None),
+    "traces": traces.render,
+}
+_OF_A_SERVICE: dict[str, Callable[[Context], Page]] = {
+    "": service.render,
+    "advice": advice.render,
+    "capacity": capacity.render,
+    "tokens": tokens.render,
+    "traces": traces.render,
+}

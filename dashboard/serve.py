@@ -45,7 +45,7 @@ class Dashboard:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
-        self.app = build(Source(store, alerts, clock), config)
+        self.app = build(Source(store, alerts, clock, tracer=config.tracer, config=config), config)
         self._server: Any = None
         self._watched: dict[int, Any] = {}
         self._thread: threading.Thread | None = None
@@ -63,14 +63,14 @@ class Dashboard:
         Raises:
             StagelensError: The port is taken or the address is not of this machine.
         """
-        # A proxy's headers are believed from nobody: pages use relative addresses only.
+        # A proxy's headers are left to `identity`, which knows whose to believe.
         self._server = create_server(
             self.app.server,
             map=self._watched,
             sockets=[self._bound()],
             threads=_THREADS,
             ident="stagelens",
-            clear_untrusted_proxy_headers=True,
+            clear_untrusted_proxy_headers=False,
         )
         # It warns whenever a request waits for a thread, which on a first visit is usual.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)

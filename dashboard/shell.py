@@ -10,11 +10,14 @@ from dash.development.base_component import Component
 from .. import __version__
 from ..collector.store import StoreState
 from ..core.stages import OTHER, label
+from . import guard
 from .components import Node, attributes, banner, dot, link
+from .dialogs import help_sheet, palette
 from .format import count, day, duration, size, span
-from .pages.measures import measure
+from .pages.advice_facts import advice_count
+from .pages.fleet import Row, urgent_first
 from .pages.page import Context
-from .view import BUCKET_SECONDS, WINDOWS, View, service_path
+from .view import BUCKET_SECONDS, COMMON, ORDER, service_path
 
 REFRESH_SECONDS = 15
 # Agents send every 10 s: three missed ones are no accident.
@@ -22,24 +25,16 @@ STALE = timedelta(seconds=45)
 BUCKET = timedelta(seconds=BUCKET_SECONDS)
 _MAX_SERVICES = 40
 _MAX_FOLDS = 2
+_MOST_ON_PHONES = 5
 _SKELETON = (54, 78, 320, 280)
 
 _NAV = (
     ("Overview", "/", "home"),
-    ("Compare", "/compare", "compare"),
+    ("Regressions", "/regressions", "compare"),
     ("SLOs", "/slo", "shield"),
     ("Traces", "/traces", "trace"),
-)
-_KEYS = (
-    ("Ctrl K", "jump to a service, page or trace"),
-    ("g o, g c, g s, g t", "overview, compare, SLOs, traces"),
-    ("[ ]", "earlier, later"),
-    ("- 0", "wider, back to now"),
-    ("t", "time range"),
-    ("j k", "next, previous row or trace"),
-    ("d", "light or dark"),
-    ("c", "copy the link"),
-    ("?", "this help"),
+    ("Advice", "/advice", "bulb"),
+    ("Events", "/events", "flag"),
 )
 
 
@@ -52,17 +47,26 @@ def layout() -> Component:
             dcc.Interval(id="beat", interval=REFRESH_SECONDS * 1000),
             dcc.Store(id="tick"),
             dcc.Store(id="seen"),
+            dcc.Store(id="made"),
             dcc.Store(id="arrived"),
             html.Div(
                 [
                     html.Div(html.Div(id="side"), className="side"),
-                    html.Div([_top(), html.Main(_skeleton(), id="root", tabIndex=-1)], className="main"),
+                    html.Div(
+                        [
+                            _top(),
+                            html.Div(id="lost", role="status"),
+                            html.Main(_skeleton(), id="root", tabIndex=-1),
+                        ],
+                        className="main",
+                    ),
                 ],
                 className="shell",
+                **attributes({"data-keys": " ".join(ORDER), "data-common": " ".join(COMMON)}),
             ),
             html.Nav(id="mobnav", className="mobnav", **attributes({"aria-label": "Pages"})),
-            _jump(),
-            _help(),
+            palette([*((name, path) for name, path, _ in _NAV), ("Settings", "/settings")]),
+            help_sheet(),
             html.Div(id="said", className="said", role="status"),
         ]
     )
@@ -73,12 +77,29 @@ def _top() -> Component:
         [
             html.Nav(id="trail", className="crumb", **attributes({"aria-label": "Where you are"})),
             html.Span(className="grow"),
-            _button("jump", "search", "Jump to", ["Jump to…", html.Kbd("Ctrl K", className="kbd")], "btn ghost hide"),
-            _button("jump", "search", "Jump to", [], "btn ghost icon mob"),
-            html.Div(id="time"),
-            _button("refresh", "refresh", "Refresh every 15 seconds", [f"{REFRESH_SECONDS} s"], "btn hide"),
+            _button(
+                "jump",
+                "search",
+                "Jump to",
+                [html.Span("Jump to…"), html.Kbd("Ctrl K", className="kbd")],
+                "btn ghost find",
+            ),
+            _button("earlier", "down", "Earlier by half a window", [], "btn ghost step hide"),
+            html.Div(id="time", className="about"),
+            _button("later", "down", "Later by half a window", [], "btn ghost step next hide"),
+            _button(
+                "refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds", [f"{REFRESH_SECONDS} s"], "btn hide"
+            ),
             _button("copy", "link", "Copy the link to this view", [], "btn icon hide"),
+            _button("save", "save", "Save this view as one file", [], "btn icon hide"),
             _button("theme", "moon", "Switch theme", [], "btn icon"),
+            html.Button(
+                "?",
+                type="button",
+                title="Keys",
+                className="btn icon hide",
+                **attributes({"data-do": "help", "aria-label": "Keys"}),
+            ),
         ],
         className="top",
     )
@@ -87,24 +108,6 @@ def _top() -> Component:
 def _button(action: str, icon: str, name: str, more: list[Node], css: str) -> Component:
     extra = attributes({"data-do": action, "aria-label": name})
     return html.Button([html.I(className=f"ic ic-{icon}"), *more], type="button", title=name, className=css, **extra)
-
-
-def time_menu(view: View) -> Component:
-    """Return the menu of time ranges, open on demand; it carries the window for the keys that move it."""
-    items = [
-        html.Button(["Last ", span(length)], type="button", **attributes({"data-window": value}))
-        for value, length in WINDOWS.items()
-    ]
-    zone = view.now.astimezone(view.zone).tzname() or "UTC"
-    menu = html.Div(
-        [*items, html.Div(f"Times are in {zone}. Drag on a chart to zoom.", className="zone")], className="pop"
-    )
-    summary = html.Summary(
-        [html.I(className="ic ic-clock"), view.window_label, html.I(className="ic ic-down")], className="btn"
-    )
-    start, end = (str(int(each.timestamp() * 1000)) for each in (view.start, view.end))
-    bounds = attributes({"data-start": start, "data-end": end})
-    return html.Details([summary, menu], className="menu time", **bounds)
 
 
 def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
@@ -144,7 +147,8 @@ def mobile_nav(context: Context, place: str) -> list[Node]:
             href=context.view.link(path),
             className="on" if path == place else "",
         )
-        for text, path, icon in _NAV
+        # A thumb has room for five; the palette leads to the rest.
+        for text, path, icon in _NAV[:_MOST_ON_PHONES]
     ]
 
 
@@ -173,50 +177,66 @@ def last_data(context: Context, state: StoreState) -> datetime | None:
 
 
 def _entry(context: Context, text: str, path: str, icon: str, *, on: bool) -> Component:
-    parts: list[Node] = [html.I(className=f"ic ic-{icon}"), html.Span(text, className="t")]
-    if path == "/slo":
-        states = [each.state for each in context.source.slos()]
-        burning, risky = states.count("burning"), states.count("at_risk")
-        said = f"{burning} burning" if burning else f"{risky} at risk"
-        parts.append(html.Span(said, className="cnt bad" if burning else "cnt") if burning or risky else None)
+    count_of = {"/slo": _slos_in_trouble, "/regressions": _regressions, "/advice": _advice}.get(path)
+    parts: list[Node] = [
+        html.I(className=f"ic ic-{icon}"),
+        html.Span(text, className="t"),
+        count_of(context) if count_of else None,
+    ]
     current = {"aria-current": "page"} if on else {}
     return link(
         parts,
         href=context.view.link(path),
         className="nav on" if on else "nav",
-        **attributes({"data-name": text}),
         **current,
     )
 
 
+def _advice(context: Context) -> Node:
+    number = advice_count(context)
+    return html.Span(str(number), className="cnt") if number else None
+
+
+def _slos_in_trouble(context: Context) -> Node:
+    states = [each.state for each in context.source.slos()]
+    burning, risky = states.count("burning"), states.count("at_risk")
+    said = f"{burning} burning" if burning else f"{risky} at risk"
+    return html.Span(said, className="cnt bad" if burning else "cnt") if burning or risky else None
+
+
+def _regressions(context: Context) -> Node:
+    number = sum(row.release is not None for row in urgent_first(context))
+    return html.Span(str(number), className="cnt bad", title="open") if number else None
+
+
 def _services(context: Context, place: str) -> list[Node]:
-    names = [str(each) for each in context.source.services(context.view.start, context.view.end)["service"]]
-    if not names:
+    rows = urgent_first(context)
+    if not rows:
         return []
-    order = {"burning": 0, "at_risk": 1, "healthy": 2, "no_data": 3}
-    found = {name: context.source.slo_of(name) for name in names}
-    names.sort(key=lambda name: (order[slo.state] if (slo := found[name]) else 2, name))
-    links = [_service(context, name, found[name].state if found[name] else "", place) for name in names[:_MAX_SERVICES]]  # pyright: ignore[reportOptionalMemberAccess] - asked in the same expression
+    shown = rows[:_MAX_SERVICES]
+    # The one whose page it is stands among them wherever it is in the order.
+    shown += [row for row in rows[_MAX_SERVICES:] if service_path(row.service) == place]
+    links = [_service(context, row, place) for row in shown]
+    if len(rows) > len(shown):
+        more = html.Span(f"and {len(rows) - len(shown)} more", className="t")
+        links.append(link(more, href=context.view.link("/"), className="nav more"))
     return [html.Div("Services", className="navh"), html.Nav(links, **attributes({"aria-label": "Services"}))]
 
 
-def _service(context: Context, name: str, state: str, place: str) -> Component:
-    own = Context(context.view, context.source, name)
-    p99 = measure(own.source, own.selection).p99
-    path = service_path(name)
+def _service(context: Context, row: Row, place: str) -> Component:
+    path = service_path(row.service)
     on = path == place
     current = {"aria-current": "page"} if on else {}
     parts: list[Node] = [
-        dot(state or "no_data"),
-        html.Span(name, className="t"),
-        html.Span(duration(p99), className="cnt", title="p99"),
+        dot(row.state or "no_data"),
+        html.Span(row.service, className="t"),
+        html.Span(duration(row.now.p99), className="cnt", title="p99"),
     ]
     return link(
         parts,
         href=context.view.link(path),
         className="nav on" if on else "nav",
-        title=name,
-        **attributes({"data-name": name}),
+        title=row.service,
         **current,
     )
 
@@ -241,6 +261,8 @@ def _foot(context: Context, state: StoreState) -> Component:
         lines.append(html.Span(f"{count(state.dropped)} requests not counted", className="warn"))
     lines += _store_limits(context, state)
     lines.append(html.Span(f"v{__version__}"))
+    if guard.has_session():
+        lines.append(html.Button("Sign out", type="button", className="link", **attributes({"data-signout": ""})))
     return html.Div(lines, className="sidefoot")
 
 
@@ -257,18 +279,6 @@ def _store_limits(context: Context, state: StoreState) -> list[Node]:
     if len(own) > _MAX_FOLDS:
         said.append(f"and {len(own) - _MAX_FOLDS} more: stagelens storage")
     return [html.Span(text, className="warn") for text in said]
-
-
-def _jump() -> Component:
-    """The list fills itself in the browser, which also adds the field."""
-    return html.Dialog(html.Ul(), id="jump", **attributes({"aria-label": "Jump to"}))
-
-
-def _help() -> Component:
-    rows: list[Node] = [html.H2("Keys")]
-    for keys, meaning in _KEYS:
-        rows += [html.Span([html.Kbd(key, className="kbd") for key in keys.split(", ")]), html.Span(meaning)]
-    return html.Dialog(html.Div(rows, className="keys"), id="help", **attributes({"aria-label": "Keys"}))
 
 
 def _skeleton() -> Component:

@@ -1,28 +1,36 @@
 """What pages read from: the store's queries and the alerts, each asked once for every revision of the data.
 
-Tiles, charts, tables and the side bar of a page ask the same questions; the answers are kept until new data arrives, so
-that they agree with each other and cost one query.
+Tiles, charts, tables and the side bar of a page ask the same questions; the answers are kept until new data of what they
+are about arrives, so that they agree with each other and cost one query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from threading import Lock
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import pandas as pd
 
+from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import Incident, SloStatus
 from ..collector.store import Reader, Selection, Store, StoreState
-from .view import BUCKET_SECONDS
+from ..collector.store.events import Event
+from .answers import Answers
+from .care import Care
+from .config import DashboardConfig
+from .costs import Costs
+from .view import BUCKET_SECONDS, View
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Windows move on by one bucket every 10 s: the oldest answers go first. An overview of 60 services asks 400 questions.
-_MAX_ANSWERS = 2000
+# Windows move on by one bucket every 10 s: most answers are of windows nobody asks for again.
+_MAX_BYTES = 64_000_000
 _HISTORY = timedelta(days=3650)
+# How long an answer about the past is kept.
+_PAST_SECONDS = 3600
 
 
 class AlertsSource(Protocol):
@@ -36,6 +44,10 @@ class AlertsSource(Protocol):
         """Return the incidents, newest first."""
         ...
 
+    def problems(self) -> Sequence[str]:
+        """Return what is wrong with the file of objectives, one line each."""
+        ...
+
 
 class Source:
     """The data behind the pages.
@@ -44,19 +56,40 @@ class Source:
         store: Where requests are counted.
         alerts: What is known of objectives and incidents; None where alerts do not run.
         clock: Returns the present in Unix seconds.
+        tracer: The address of a trace in the reader's own tracing backend, `{trace_id}` in it; None where there is none.
+        config: The settings, for the file of prices and to be shown; None for those of the default.
     """
 
-    def __init__(self, store: Store, alerts: AlertsSource | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        alerts: AlertsSource | None,
+        clock: Callable[[], float],
+        *,
+        tracer: str | None = None,
+        config: DashboardConfig | None = None,
+    ) -> None:
         self.read: Reader = store.read
+        self._store = store
         self._alerts = alerts
         self._clock = clock
-        self._lock = Lock()
-        self._answers: dict[tuple[Any, ...], Any] = {}
-        self._revision: object = None
+        self.costs = Costs(config.prices, self.now) if config and config.prices else None
+        self.tracer = tracer
+        self.config = config
+        self.care = Care(store, self.now)
+        self._answers = Answers(_MAX_BYTES)
 
     def now(self) -> datetime:
         """Return the present."""
         return datetime.fromtimestamp(self._clock(), UTC)
+
+    def tell(self, event: Event) -> None:
+        """Keep *event*.
+
+        Raises:
+            StoreError: It could not be written; a database may be read-only.
+        """
+        self._store.add_event(event)
 
     def revision(self, service: str | None = None) -> int:
         """Return a number that grows whenever data of *service* arrives, or of any."""
@@ -69,54 +102,87 @@ class Source:
     def ask(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what *query* answers, from memory while no data arrived since it was asked the same.
 
+        What is about one service, by its selections, holds while that service has no new data; all else while nobody has.
         The arguments must be hashable, and nobody may change an answer.
         """
-        key = (query.__name__, args, tuple(sorted(kwargs.items())))
-        revision = self.revision()
-        with self._lock:
-            if self._revision != revision:
-                self._answers.clear()
-                self._revision = revision
-            if key in self._answers:
-                return self._answers[key]
-        answer = query(*args, **kwargs)
-        with self._lock:
-            if self._revision == revision:
-                self._answers[key] = answer
-                if len(self._answers) > _MAX_ANSWERS:
-                    del self._answers[next(iter(self._answers))]
-        return answer
+        question = (query.__qualname__, args, tuple(sorted(kwargs.items())))
+        revision = self._revision_of((*args, *kwargs.values()))
+        return self._answers.get(question, revision, lambda: query(*args, **kwargs))
+
+    def ask_past(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what *query* answers about a time that is over, from memory for up to an hour, whatever arrives meanwhile.
+
+        For what is asked of many services at every refresh and what late data hardly changes.
+        """
+        question = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
+        # Each question has its own hour: they are not all asked again at once.
+        hour = (self._clock() + hash(question) % _PAST_SECONDS) // _PAST_SECONDS
+        return self._answers.get(question, hour, lambda: query(*args, **kwargs))
+
+    def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
+        """Return the revisions of the services that a question is about; of all data where it is not about some alone."""
+        asked = [each.service for each in arguments if isinstance(each, Selection)]
+        services = {each for each in asked if each is not None}
+        alone = asked and None not in asked
+        return tuple(self.revision(each) for each in sorted(services)) if alone else (self.revision(),)
+
+    def whole(self, view: View) -> View:
+        """Return *view* with its window in whole buckets: of an hour whose minutes are forgotten, no half can be shown."""
+        window = self.whole_window(view.start, view.end)
+        return view if window == (view.start, view.end) else replace(view, kept=window)
+
+    def whole_window(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
+        """Return `[start, end)` in whole buckets of what the store has there."""
+        return self.ask(self.read.whole, start, end)
 
     def services(self, start: datetime, end: datetime) -> pd.DataFrame:
         """Return the services with data in the window, one row each."""
         return self.ask(self.read.services, start, end)
 
-    def all_services(self) -> pd.DataFrame:
-        """Return every service that was ever seen and is still kept."""
+    def all_services(self, environment: str | None = None) -> pd.DataFrame:
+        """Return every service that was ever seen and is still kept, in one environment or in any."""
         end = datetime.fromtimestamp(self._clock() // 60 * 60 + 3600, UTC)
-        return self.ask(self.read.services, end - _HISTORY, end)
+        return self.ask(self.read.services, end - _HISTORY, end, environment=environment)
 
     def versions(self, service: str, environment: str | None, start: datetime, end: datetime) -> pd.DataFrame:
         """Return the versions of *service* over its whole history, oldest first."""
         return self.ask(self.read.versions, Selection(start, end, service=service, environment=environment))
 
-    def slos(self) -> list[SloStatus]:
-        """Return every objective as it stands, the most urgent first; none where alerts do not run."""
+    def slos(self, at: datetime | None = None) -> list[SloStatus]:
+        """Return every objective as it stands, or stood *at*, the most urgent first; none where alerts do not run."""
         if self._alerts is None:
             return []
         # By the step of the data: an objective changes with time alone when its data stops.
         now = datetime.fromtimestamp(self._clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
-        found = list(self.ask(self._alerts.slos, now))
+        found = list(self.ask(self._alerts.slos, at or now))
         return sorted(found, key=lambda each: (_URGENCY[each.state], -each.burn_1h, each.slo.name))
 
     def slo_of(self, service: str) -> SloStatus | None:
         """Return the most urgent objective of *service* that is about latency, or the most urgent one."""
         own = [each for each in self.slos() if each.slo.service == service]
-        return next((each for each in own if each.slo.threshold is not None), own[0] if own else None)
+        return next((each for each in own if each.slo.threshold_seconds is not None), own[0] if own else None)
 
     def incidents(self) -> list[Incident]:
         """Return the incidents, newest first; none where alerts do not run."""
         return [] if self._alerts is None else list(self._alerts.incidents())
+
+    def signing_secrets(self, kind: str) -> list[str]:
+        """Return what the receivers of *kind* sign with, such as `slack`, as the file of objectives has it."""
+        file = self.slo_file
+        if file is not None:
+            file.refresh(self.now())
+        known = file.current.channels if file is not None and file.current is not None else ()
+        return [each.signing_secret for each in known if each.kind == kind and each.signing_secret]
+
+    @property
+    def slo_file(self) -> LiveFile | None:
+        """The file the objectives are in; None where alerts do not run, or there is none."""
+        file = getattr(self._alerts, "file", None)
+        return file if isinstance(file, LiveFile) and file.path is not None else None
+
+    def slo_problems(self) -> tuple[str, ...]:
+        """Return what is wrong with the file of objectives as it is now, one line each; nothing where alerts do not run."""
+        return () if self._alerts is None else tuple(self._alerts.problems())
 
     @property
     def has_alerts(self) -> bool:

@@ -16,6 +16,12 @@ import zlib
 
 from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
 
+# What a pattern tells apart for those who do not see the hues: copies, and the CPU's work on data. Waiting is a stage's own mark.
+_FAMILIES = {
+    **dict.fromkeys(("h2d", "d2h"), "copy"),
+    **dict.fromkeys(("preprocess", "tokenize", "postprocess", "serialize"), "cpu"),
+}
+
 TOKEN = re.compile(r"\$(?:st\.\w+|\w+)(?:@~?[\d.]+)?")
 
 
@@ -31,6 +37,18 @@ def hue(stage: str) -> str:
         return "other"
     # By name and not by place: the same stage keeps its grey on every page.
     return f"own{zlib.crc32(stage.encode()) % MAX_CUSTOM_STAGES + 1}"
+
+
+def family(stage: str) -> str:
+    """Return what kind of time *stage* is, which the browser may show as a pattern: `wait`, `cpu`, `copy`, `own` or nothing.
+
+    >>> family("queue"), family("h2d"), family("my_rerank"), family("forward")
+    ('wait', 'copy', 'own', '')
+    """
+    known = BY_KEY.get(stage)
+    if known is None:
+        return "own"
+    return "wait" if known.waiting else _FAMILIES.get(stage, "")
 
 
 def stage_colour(stage: str, *, solid: float = 1.0) -> str:

@@ -3,11 +3,19 @@
 Every view is a URL; defaults are left out, unknown keys are ignored, a wrong value falls back to its default. Nothing
 about a view is kept anywhere else, so that a link opens exactly what its sender saw.
 
-    /                     from to env              the fleet
-    /s/<service>          p y x t by v             one service
+    /                     kind q sort n            the fleet
+    /s/<service>          p y x t by hide v m      one service: where its time goes
+    /s/<service>/tokens   /capacity /advice /traces
     /compare              svc a b p
-    /slo[/<name>]
-    /traces[/<id>]        svc v dom err min
+    /regressions
+    /slo[/<name>]         w
+    /incidents[/<id>]
+    /traces[/<id>]        svc v m dom err min max at
+    /advice               rank
+    /events               kind
+    /settings
+
+Every address takes `env from to vs tz refresh` too.
 """
 
 from __future__ import annotations
@@ -29,10 +37,19 @@ WINDOWS = {f"now-{text}": parse_duration(text, "window") for text in ("15m", "1h
 # Agents export every 10 s: the newest whole bucket is the last one worth showing.
 BUCKET_SECONDS = 10
 # Kept from page to page; everything else belongs to the page it was set on.
-COMMON = ("env", "from", "to", "tz", "refresh")
+COMMON = ("env", "from", "to", "vs", "tz", "refresh")
+# The values of `vs`, the default first: how far back the compared window lies. `prev` is as far as the window is long.
+COMPARED = {"prev": None, "1d": timedelta(days=1), "7d": timedelta(days=7), "off": None}
+_COMPARED_WORDS = {"prev": "vs prev.", "1d": "vs yesterday", "7d": "vs last week", "off": ""}
 # The order in a URL is fixed, so that equal views have equal addresses.
-_ORDER = ("svc", "a", "b", "p", "y", "x", "t", "by", "v", "dom", "err", "min", "w", *COMMON)
+ORDER = (
+    *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", "v", "m", "dom", "err", "min", "max", "at", "w"),
+    *("kind", "q", "sort", "n", "rank"),
+    *COMMON,
+)
 _MAX_WINDOW = timedelta(days=400)
+# Nobody measured anything outside; stores and charts cannot count as far as dates can.
+_MOMENTS = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -44,30 +61,47 @@ class View:
         query: The keys of the query that mean something.
         now: When it is looked at.
         zone: The reader's zone.
+        kept: The window in whole buckets of what the store still has, where those are wider than the ends that were asked for.
     """
 
     path: str
     query: Mapping[str, str]
     now: datetime
     zone: tzinfo = UTC
+    kept: tuple[datetime, datetime] | None = None
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
         """The pieces of the path, decoded: `/s/ocr%20api` is `("s", "ocr api")`."""
-        return tuple(unquote(part) for part in self.path.split("/") if part)
+        return tuple(storable(unquote(part)) for part in self.path.split("/") if part)
 
     @cached_property
     def end(self) -> datetime:
         """The end of the window, itself outside."""
+        if self.kept is not None:
+            return self.kept[1]
         return _moment(self.query.get("to", ""), self._whole_now) or self._whole_now
 
     @cached_property
     def start(self) -> datetime:
         """The start of the window."""
-        start = _moment(self.query.get("from", ""), self._whole_now) or self.end - DEFAULT_WINDOW
-        if not timedelta() < self.end - start <= _MAX_WINDOW:
-            return self.end - DEFAULT_WINDOW
-        return start
+        if self.kept is not None:
+            return self.kept[0]
+        asked = self._asked_start
+        return asked if asked is not None and self._may_begin(asked) else self.end - DEFAULT_WINDOW
+
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether the window is the one that was asked for: not one that ends before it begins, or is longer than 400 days."""
+        asked = self._asked_start
+        return asked is None or self._may_begin(asked)
+
+    @property
+    def _asked_start(self) -> datetime | None:
+        return _moment(self.query.get("from", ""), self._whole_now)
+
+    def _may_begin(self, start: datetime) -> bool:
+        return timedelta() < self.end - start <= _MAX_WINDOW
 
     @property
     def live(self) -> bool:
@@ -78,10 +112,21 @@ class View:
     def window_label(self) -> str:
         """The window in words: `Last 6 h`, or from when to when."""
         if self.live and self.query.get("from", "now-").startswith("now-"):
-            return f"Last {span(self.end - self.start)}"
+            return f"Last {span(self.end - (self._asked_start or self.end - DEFAULT_WINDOW))}"
         start, end = self.start.astimezone(self.zone), self.end.astimezone(self.zone)
         last = "now" if self.live else f"{end:%H:%M}" if start.date() == end.date() else f"{end:%-d %b %H:%M}"
         return f"{start:%-d %b %H:%M} to {last}"
+
+    @property
+    def compared_back(self) -> timedelta | None:
+        """How far back the window lies that this one is compared with; None where it is compared with none."""
+        chosen = self.choice("vs", *COMPARED)
+        return self.end - self.start if chosen == "prev" else COMPARED[chosen]
+
+    @property
+    def compared_words(self) -> str:
+        """What a change is against, in as few words as a tile has room for."""
+        return _COMPARED_WORDS[self.choice("vs", *COMPARED)]
 
     @property
     def _whole_now(self) -> datetime:
@@ -129,20 +174,25 @@ def parse(path: str | None, search: str | None, now: datetime, zone: str | None 
         zone: The browser's zone, such as `Europe/Berlin`; UTC when it is unknown or the address asks for it.
     """
     pairs = dict(parse_qsl((search or "").lstrip("?")))
-    query = {key: pairs[key] for key in _ORDER if pairs.get(key)}
+    query = {key: storable(pairs[key]) for key in ORDER if pairs.get(key)}
     chosen = UTC if query.get("tz") == "utc" else _zone(zone)
     return View(path or "/", query, now, chosen)
 
 
+def storable(text: str) -> str:
+    """Return *text* with what no database takes replaced: halves of characters, and NUL."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
 def address(path: str, query: Mapping[str, str]) -> str:
     """Return *path* with *query*, its keys in their fixed order and the empty ones left out."""
-    pairs = [(key, query[key]) for key in _ORDER if query.get(key)]
-    return path + ("?" + urlencode(pairs, safe=":,") if pairs else "")
+    pairs = [(key, query[key]) for key in ORDER if query.get(key)]
+    return path + ("?" + urlencode(pairs, safe=":,/") if pairs else "")
 
 
-def service_path(service: str) -> str:
-    """Return the path of a service's page."""
-    return f"/s/{quote(service, safe='')}"
+def service_path(service: str, tab: str = "") -> str:
+    """Return the path of a service's page, or of one of its tabs: `tokens`, `capacity`, `traces`, `advice`."""
+    return f"/s/{quote(service, safe='')}" + (f"/{tab}" if tab else "")
 
 
 def trace_name(trace_id: str, span_id: str) -> str:
@@ -160,6 +210,11 @@ def slo_path(name: str) -> str:
     return f"/slo/{quote(name, safe='')}"
 
 
+def incident_page(name: str) -> str:
+    """Return the path of the page of the incident with the id *name*."""
+    return f"/incidents/{quote(name, safe='')}"
+
+
 def _zone(name: str | None) -> tzinfo:
     try:
         return ZoneInfo(name) if name else UTC
@@ -168,18 +223,32 @@ def _zone(name: str | None) -> tzinfo:
 
 
 def _moment(text: str, now: datetime) -> datetime | None:
-    """Read `now`, `now-6h`, milliseconds of the epoch or an ISO time (UTC where it names no zone)."""
-    if text == "now":
-        return now
+    """Read `now`, `now-6h`, milliseconds of the epoch or an ISO time (UTC where it names no zone), from 1970 to 2199."""
     try:
-        if text.startswith("now-"):
-            return now - parse_duration(text.removeprefix("now-"), "from")
-        if text.isdigit():
-            return datetime.fromtimestamp(int(text) / 1000, UTC)
-        at = datetime.fromisoformat(text)
+        at = _read_moment(text, now)
     except (ConfigError, ValueError, OverflowError, OSError):
         return None
+    return at if _MOMENTS[0] <= at < _MOMENTS[1] else None
+
+
+def _read_moment(text: str, now: datetime) -> datetime:
+    if text == "now":
+        return now
+    if text.startswith("now-"):
+        return now - parse_duration(text.removeprefix("now-"), "from")
+    if text.isdigit():
+        return datetime.fromtimestamp(int(text) / 1000, UTC)
+    at = datetime.fromisoformat(text)
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def is_moment(text: str) -> bool:
+    """Say whether *text* is a time as `from` and `to` have it.
+
+    >>> is_moment("now-6h"), is_moment("2026-11-20T12:00Z"), is_moment("yesterday")
+    (True, True, False)
+    """
+    return _moment(text, datetime.now(UTC)) is not None
 
 
 def _stamp(at: datetime) -> str:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stagelens.collector.store import Batch, KeptTrace, Point, Series, Store
+from stagelens.core import names
+from stagelens.core.bands import TOKENS as TOKEN_BANDS
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STATUS_ERROR, STATUS_OK
 
@@ -41,6 +43,23 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """How a service answers token by token.
+
+    Args:
+        after: Stages that come after the first token.
+        prefill_tokens_ms: Tokens of a prompt that are read in a millisecond.
+        decode_ms: From one token to the next while one request decodes. [milliseconds]
+        crowding: How much slower each further request makes it. [ratio]
+    """
+
+    after: Sequence[str] = ("decode", "serialize")
+    prefill_tokens_ms: float = 9.0
+    decode_ms: float = 9.0
+    crowding: float = 0.16
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """One made-up service.
 
@@ -52,6 +71,7 @@ class Service:
         stages: Shape by stage.
         changed: Shapes that differ in version 2.
         error_share: How many requests fail. [0..1]
+        stream: How it streams its answers, if it does.
     """
 
     name: str
@@ -61,6 +81,7 @@ class Service:
     stages: Mapping[str, Shape]
     changed: Mapping[str, Shape] = field(default_factory=dict[str, Shape])
     error_share: float = 0.002
+    stream: Stream | None = None
 
 
 SERVICES = (
@@ -96,6 +117,7 @@ SERVICES = (
             "overhead": Shape(2, 0.4),
         },
         error_share=0.006,
+        stream=Stream(),
     ),
     Service(
         "fraud-score",
@@ -170,6 +192,44 @@ def points(series: Series, at: int, requests: Requests) -> Iterator[Point]:
         yield Point(series, STAGE_TIME, stage, at, _histogram(bucket, 0.0, spent // 1000))
 
 
+def stream_points(
+    series: Series, at: int, requests: Requests, stream: Stream, random: np.random.Generator
+) -> Iterator[Point]:
+    """Yield what the tokens of *requests* were like, as an agent sends it."""
+    before = [place for place, stage in enumerate(requests.stages) if stage not in stream.after]
+    until = requests.spent[:, before]
+    decode = requests.spent[:, requests.stages.index("decode")] / 1e6
+    prefill = requests.spent[:, requests.stages.index("prefill")] / 1e6
+    together = decode.sum() / (BUCKET_SECONDS * 1000)
+    noise = np.exp(random.normal(0, 0.12, (3, len(decode))))
+    pace_ms = stream.decode_ms * (1 + stream.crowding * together) * noise[0]
+    put_out = np.maximum(decode / pace_ms, 1).astype(np.int64) + 1
+    taken_in = np.maximum(prefill * stream.prefill_tokens_ms * noise[1], 1).astype(np.int64)
+    # Now and then an answer stands still: the batch makes room for a long prompt.
+    gap_ms = pace_ms * (2 + 3 * noise[2]) + np.where(random.random(len(decode)) < 0.02, 400, 0)
+    first, pace, gap = (each.astype(np.int64) for each in (until.sum(axis=1), pace_ms * 1e6, gap_ms * 1e6))
+    timed = [(names.FIRST_TOKEN, first), (names.OUTPUT_TOKEN, pace), (names.STREAM_GAP, gap)]
+    for metric, spent in timed:
+        yield Point(series, metric, names.BY_GENERATE, at, _histogram(_bucket(spent), spent.sum() / NS))
+    for place, stage in zip(before, until.T, strict=True):
+        yield Point(
+            series, names.FIRST_TOKEN_TIME, requests.stages[place], at, _histogram(_bucket(first), 0.0, stage // 1000)
+        )
+    for kind, number in ((names.TOKENS_IN, taken_in), (names.TOKENS_OUT, put_out)):
+        yield Point(series, names.TOKENS, kind, at, _histogram(_bucket(number * NS), number.sum()))
+    yield from _by_band(series, at, names.FIRST_TOKEN_BY_INPUT, first, taken_in)
+    yield from _by_band(series, at, names.OUTPUT_TOKEN_BY_OUTPUT, pace, put_out)
+
+
+def _by_band(
+    series: Series, at: int, metric: str, spent: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> Iterator[Point]:
+    bands = np.array([TOKEN_BANDS.of(int(each)) for each in tokens])
+    for band in sorted(set(bands.tolist())):
+        mine = spent[bands == band]
+        yield Point(series, metric, band, at, _histogram(_bucket(mine), mine.sum() / NS))
+
+
 def _bucket(nanoseconds: NDArray[np.int64]) -> NDArray[np.int64]:
     return (np.ceil(np.log2(np.maximum(nanoseconds, 1) / NS) * 2**SCALE) - 1).astype(np.int64)
 
@@ -233,6 +293,10 @@ def batch(service: Service, at: int, *, second_version: bool, seed: int = 0) -> 
             series = Series(service.name, version, "demo", service.model, "1", route, "cuda:0", status)
             requests = draw(shapes, n, random)
             made += points(series, at, requests)
+            if service.stream:
+                # Of its own, so that the requests stay what they are.
+                own = np.random.default_rng([seed + 1, at, *service.name.encode(), *status.encode()])
+                made += stream_points(series, at, requests, service.stream, own)
             traces += kept(series, at, requests, random)
     return Batch(f"synthetic-{service.name}:{at}", made, traces, 0, f"synthetic-{service.name}")
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core import batch_bands, names
+from ..core import names
+from ..core.bands import BATCHES, TOKENS
 from ..core.counts import Counts
 from ..core.partition import Interval, partition
 from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
@@ -159,23 +160,28 @@ def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Int
     """Count what the tokens of a request were like."""
     first, definition = facts.get("@first_token", (None, ""))
     definition = text(definition)[:MAX_STAGE] or OTHER
+    taken_in, put_out = facts.get("@tokens_in", 0), facts.get("@tokens_out", 0)
     if first is not None and start < first <= end:
         counts.add_first_token(partition(intervals, start, first), first - start, definition)
+        if taken_in:
+            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKENS.of(taken_in), (first - start) / 1e9)
     spent, tokens = facts.get("@per_token", (0, 0))
     if tokens:
         counts.add_stream(names.OUTPUT_TOKEN, definition, spent / tokens / 1e9)
+        if put_out:
+            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.of(put_out), spent / tokens / 1e9)
     if facts.get("@gap"):
         counts.add_stream(names.STREAM_GAP, definition, facts["@gap"] / 1e9)
-    for key, kind in (("@tokens_in", names.TOKENS_IN), ("@tokens_out", names.TOKENS_OUT)):
-        if facts.get(key):
-            counts.add_stream(names.TOKENS, kind, facts[key])
+    for kind, number in ((names.TOKENS_IN, taken_in), (names.TOKENS_OUT, put_out)):
+        if number:
+            counts.add_stream(names.TOKENS, kind, number)
 
 
 def _add_batch(counts: Counts, size: int, own: Mapping[str, int]) -> None:
     """Count how long the model of a request ran, by the *size* of its batch; 0 says nothing."""
     ran = own.get("forward", 0) + own.get("prefill", 0)
     if size and ran:
-        counts.add_stream(names.BATCH_DURATION, batch_bands.band(size), ran / 1e9)
+        counts.add_stream(names.BATCH_DURATION, BATCHES.of(size), ran / 1e9)
 
 
 def known_stage(stage: str, own_stages: set[str]) -> str:

@@ -46,7 +46,7 @@ def emit(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS) -> int:
 
 def _emit(traces: Iterable[Trace], anchor_ns: int, room: int) -> int:
     from opentelemetry import trace as api  # noqa: PLC0415 - nothing is loaded that the program has not loaded
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
 
     provider = api.get_tracer_provider()
     if not isinstance(provider, TracerProvider):
@@ -71,7 +71,7 @@ def _emit(traces: Iterable[Trace], anchor_ns: int, room: int) -> int:
 def _is_wanted(provider: Any, root: Any) -> bool:
     """Ask the sampler, as if the request were a span of the user's that now begins."""
     from opentelemetry import trace as api  # noqa: PLC0415 - as above
-    from opentelemetry.context import Context  # noqa: PLC0415
+    from opentelemetry.context import Context  # noqa: PLC0415 - as above
 
     around = Context()
     if root.parent is not None:
@@ -84,8 +84,8 @@ def _is_wanted(provider: Any, root: Any) -> bool:
 
 def _readable(provider: Any, trace_id: str, span: Span, anchor_ns: int) -> Any:
     from opentelemetry import trace as api  # noqa: PLC0415 - as above
-    from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
+    from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415 - as above
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415 - as above
 
     def context(span_id: str, *, remote: bool) -> Any:
         return api.SpanContext(int(trace_id, 16), int(span_id, 16), remote, api.TraceFlags(api.TraceFlags.SAMPLED))

@@ -36,7 +36,23 @@ def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
     [
         "README.md",
         "CONTRIBUTING.md",
-        *(f"docs/{name}.md" for name in ("architecture", "configuration", "exactness", "storage")),
+        *(
+            f"docs/{name}.md"
+            for name in (
+                "alerts",
+                "api",
+                "architecture",
+                "capacity",
+                "configuration",
+                "dashboard",
+                "exactness",
+                "incidents",
+                "regressions",
+                "security",
+                "slos",
+                "storage",
+            )
+        ),
     ],
 )
 def test_links_between_pages_lead_somewhere(page: str) -> None:

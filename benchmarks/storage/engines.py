@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from stagelens.collector.store import Store
-from stagelens.collector.store.clickhouse_connection import Server, read_url
+from stagelens.collector.store.engines.clickhouse_connection import Server, read_url
 from stagelens.collector.store.schema import TIERS
 
 from .dataset import NOW

@@ -8,7 +8,8 @@ from operator import itemgetter
 import numpy as np
 from sqlalchemy import Connection, insert, update
 
-from stagelens.collector.store import Batch, KeptTrace, Series, SeriesCaps, Store, database, ledger, schema
+from stagelens.collector.store import Batch, KeptTrace, Series, SeriesCaps, Store, ledger, schema
+from stagelens.collector.store.engines import database
 from stagelens.collector.store.points import Change
 from stagelens.collector.store.series import Interned, SeriesIndex
 

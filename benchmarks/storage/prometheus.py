@@ -75,10 +75,7 @@ class Server:
 
 def table_of(shape: Shape, data: Path) -> str:
     """Return the table of what the questions cost Prometheus; its blocks are kept below *data*."""
-    folder = data / f"prometheus.{shape.n_series}"
-    if not folder.exists():
-        _load(shape, folder)
-    with _serving(folder) as server:
+    with serving(shape, data) as server:
         costs = [
             (name, ours, cost(partial(server.ask, *asked), partial(cpu_seconds, server.process)))
             for name, ours, *asked in QUESTIONS
@@ -129,7 +126,11 @@ def _by_bucket(pool: Pool) -> tuple[Ints, Ints]:
 
 
 @contextmanager
-def _serving(folder: Path) -> Generator[Server]:
+def serving(shape: Shape, data: Path) -> Generator[Server]:
+    """Start Prometheus with the streams of *shape*; its blocks are kept below *data*."""
+    folder = data / f"prometheus.{shape.n_series}"
+    if not folder.exists():
+        _load(shape, folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stagelens.collector.store import Batch, Point, Series, Store, database
+from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.collector.store.encoding import decode
+from stagelens.collector.store.engines import database
 from stagelens.collector.store.schema import FINEST, METRIC_CODES
 from stagelens.core.histogram import SCALE, Histogram
 

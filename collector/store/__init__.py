@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from .answers.indicators import Tally
+from .answers.minutes import Group, MinuteCounts, SpentCounts
+from .answers.services import StoreState
+from .answers.slo import SloCounts
+from .events import Event
+from .indicator import Indicator
 from .queries import Reader
 from .records import Batch, KeptTrace, Point
 from .retention import Retention
 from .selection import Selection
 from .series import Series, SeriesCaps
-from .services import StoreState
-from .slo import SloCounts
 from .store import Store
 
 __all__ = [
     "Batch",
+    "Event",
+    "Group",
+    "Indicator",
     "KeptTrace",
+    "MinuteCounts",
     "Point",
     "Reader",
     "Retention",
@@ -21,6 +29,8 @@ __all__ = [
     "Series",
     "SeriesCaps",
     "SloCounts",
+    "SpentCounts",
     "Store",
     "StoreState",
+    "Tally",
 ]

@@ -10,7 +10,8 @@ from typing import Literal
 
 from sqlalchemy import select
 
-from . import latency, schema, tiers
+from . import schema, tiers
+from .answers import latency
 from .points import Question, Snapshot
 from .selection import Selection
 

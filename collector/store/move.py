@@ -30,7 +30,8 @@ from sqlalchemy import (
 )
 
 from ...core.errors import StoreError
-from . import contents, database, ledger, rollup, schema, tiers
+from . import contents, ledger, rollup, schema, tiers
+from .engines import database
 from .points import Change, Snapshot
 from .rows import PointRow
 from .store import Store

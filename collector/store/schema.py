@@ -1,7 +1,7 @@
 """The store's tables, in SQLAlchemy Core, and the numbers that stand for names in them.
 
 Rows of `points` are only ever added and, when their time is over, deleted; readers add rows up. Times are integers: Unix seconds in
-`points`, `series` and `batches`, nanoseconds in `traces`.
+`points`, `series` and `batches`, milliseconds in `events`, nanoseconds in `traces`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ METRIC_CODES = {
     names.TOKENS: 8,
     names.FAILED_CALL: 9,
     names.BATCH_DURATION: 10,
+    names.FIRST_TOKEN_BY_INPUT: 11,
+    names.OUTPUT_TOKEN_BY_OUTPUT: 12,
 }
 
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
@@ -175,6 +177,22 @@ Index(
     batches.c.dropped,
     sqlite_where=batches.c.dropped > 0,
     postgresql_where=batches.c.dropped > 0,
+)
+
+# What people and pipelines told that happened.
+events = Table(
+    "events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    # Unix milliseconds: two of one second have an order.
+    Column("at", BigInteger, nullable=False),
+    # "" for all.
+    Column("service", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("link", Text, nullable=False),
+    Index("events_by_time", "at"),
 )
 
 rollups = Table(

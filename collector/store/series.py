@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, insert, select, update
 
-from ...core.batch_bands import BANDS
-from ...core.names import STATUS_ERROR, STATUS_OK
+from ...core.bands import BATCHES, TOKENS
+from ...core.names import DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
 from ...core.stages import BY_KEY, OTHER
 from . import schema
 from .texts import name as storable_name
@@ -80,7 +80,7 @@ class Interned:
 
 
 # What the points of a metric are told apart by, where it is not the users' to name.
-_KNOWN = {*BY_KEY, *BANDS, OTHER}
+_KNOWN = {*BY_KEY, *BATCHES.names, *TOKENS.names, *DEFINITIONS, TOKENS_IN, TOKENS_OUT, OTHER}
 _CAPPED = ("version", "environment", "model", "model_version", "route", "device")
 _FINE = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
 

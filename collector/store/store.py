@@ -10,14 +10,16 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 
 from . import clock as clocks
-from . import database, ingest, retention, rollup
-from .dialect import InUseError
+from . import events, ingest, retention, rollup
+from .engines import database
+from .engines.dialect import InUseError
+from .engines.sql_points import SqlPoints
+from .events import Event
 from .points import Change, Points
 from .queries import Reader
 from .records import Batch
 from .retention import Retention
 from .series import SeriesCaps, SeriesIndex
-from .sql_points import SqlPoints
 
 
 class Store:
@@ -111,6 +113,15 @@ class Store:
         self._apply(prepare)
         return fresh
 
+    def add_event(self, event: Event) -> None:
+        """Keep *event*; told again within the same minute, it is kept once.
+
+        Raises:
+            StoreError: It could not be committed.
+        """
+        with self.transaction() as connection:
+            events.add(connection, event)
+
     def maintain(self) -> None:
         """Roll up what is complete and forget what is past its time or room; doing it again changes nothing.
 
@@ -160,7 +171,6 @@ class Store:
 def _open_points(url: str | None, retention: Retention, clock: Callable[[], float]) -> Points | None:
     if not url:
         return None
-    # Only who keeps points there has the driver.
-    from .clickhouse import ClickHousePoints  # noqa: PLC0415
+    from .engines.clickhouse import ClickHousePoints  # noqa: PLC0415 - only who keeps points there has the driver
 
     return ClickHousePoints.open(url, retention, clock)

@@ -82,6 +82,14 @@ def finest_kept(tiers: Sequence[Tier], start: int) -> int:
     return next((tier.seconds for tier in tiers if tier.kept_from <= start), tiers[-1].seconds)
 
 
+def whole(tiers: Sequence[Tier], start: int, end: int) -> tuple[int, int]:
+    """Return `[start, end)` grown to whole buckets of what is still kept at its ends, in Unix seconds.
+
+    A bucket belongs to the stretch in which it starts, so a window that begins within one would miss all of it.
+    """
+    return floor(start, finest_kept(tiers, start)), ceil(end, finest_kept(tiers, end))
+
+
 def _cover(start: int, end: int, tiers: Sequence[Tier]) -> list[Segment]:
     if start >= end:
         return []

@@ -3,7 +3,8 @@ window.stagelens = window.stagelens || {};
 (function (app) {
   "use strict";
 
-  const NARROW = 760;
+  const NARROW = (app.NARROW = 760);
+  const THIN = "\u202f";
   const root = document.documentElement;
   const palettes = {};
 
@@ -63,6 +64,55 @@ window.stagelens = window.stagelens || {};
     return result;
   }
 
+  // ---- patterns by family, for those who do not see the hues; what a user's own stage is always has one
+
+  const SHAPES = { wait: "/", cpu: ".", copy: "x", own: "\\" };
+  const PATTERNS = "stagelens-patterns";
+  try {
+    if (localStorage.getItem(PATTERNS) === "on") root.dataset.patterns = "on";
+  } catch (_) {
+    // Storage may be forbidden; patterns are off then.
+  }
+
+  app.patterned = () => root.dataset.patterns === "on";
+
+  // Turns the patterns on or off, here and on the next visit.
+  app.patterns = function (on) {
+    root.toggleAttribute("data-patterns", on);
+    if (on) root.dataset.patterns = "on";
+    try {
+      localStorage.setItem(PATTERNS, on ? "on" : "off");
+    } catch (_) {
+      // The choice then lasts as long as the page.
+    }
+    app.redraw();
+  };
+
+  function withPattern(trace) {
+    const family = trace.meta && trace.meta.family;
+    const shape = (family === "own" || app.patterned()) && SHAPES[family];
+    const fine = { shape, size: family === "cpu" ? 5 : 7, solidity: family === "cpu" ? 0.28 : 0.2 };
+    return shape ? { ...trace, fillpattern: { ...fine, fgcolor: "$ink@.5", bgcolor: trace.fillcolor } } : trace;
+  }
+
+  // ---- one stage highlighted: the others step back. A stage is known by the name of its trace.
+
+  const PALE = "@~0.14";
+  app.lit = "";
+
+  function stepped(trace) {
+    if (!app.lit) return trace;
+    if (trace._cells && trace._cells.byStage) {
+      const place = trace._cells.labels.indexOf(app.lit);
+      const scale = trace.colorscale.map(([at, colour], i) => [at, Math.floor(i / 3) === place ? colour : colour.split("@")[0] + PALE]);
+      return { ...trace, colorscale: scale };
+    }
+    if (!trace.stackgroup || trace.name === app.lit) return trace;
+    return { ...trace, fillcolor: trace.fillcolor.split("@")[0] + PALE };
+  }
+
+  // ---- every request
+
   function unpacked(text, Type) {
     return new Type(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
   }
@@ -70,8 +120,13 @@ window.stagelens = window.stagelens || {};
   // Counts and dominating stages to heights of the colour scale and texts: each stage owns one unit of the scale.
   function withCells(trace) {
     const cells = trace._cells;
-    const counts = unpacked(cells.counts, Uint16Array);
-    const dominant = unpacked(cells.dominant, Uint8Array);
+    const counts = unpacked(cells.counts, cells.wide ? Uint32Array : Uint16Array);
+    const [dominant, shares, second, others] = [cells.dominant, cells.shares, cells.second, cells.others].map((each) => unpacked(each, Uint8Array));
+    const causes = (cell) => {
+      const most = `mostly <b>${cells.labels[dominant[cell]]}</b> ${shares[cell]}${THIN}%`;
+      const next = 100 - shares[cell] - others[cell];
+      return next > 0 ? `${most},<br>then ${cells.labels[second[cell]]} ${next}${THIN}%` : most;
+    };
     const deepest = Math.log1p(counts.reduce((most, each) => Math.max(most, each), 1));
     const z = [];
     const text = [];
@@ -82,7 +137,7 @@ window.stagelens = window.stagelens || {};
         const depth = Math.log1p(counts[cell]) / deepest;
         const floor = cells.byStage ? dominant[cell] + 0.02 : 0.03;
         row.push(counts[cell] ? floor + 0.93 * depth : null);
-        words.push(`~${cells.rows[start / cells.columns]}<br>${counts[cell]} request${counts[cell] === 1 ? "" : "s"}, mostly <b>${cells.labels[dominant[cell]]}</b>`);
+        words.push(counts[cell] ? `${cells.rows[start / cells.columns]}<br>${counts[cell]} request${counts[cell] === 1 ? "" : "s"}, ${causes(cell)}` : "");
       }
       z.push(row);
       text.push(words);
@@ -118,7 +173,8 @@ window.stagelens = window.stagelens || {};
     const axes = Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key));
     layout = merged(merged(BASE, Object.fromEntries(axes.map((key) => [key, AXIS]))), layout);
     const data = spec.data.map((trace) => {
-      const whole = trace._cells ? withCells(trace) : trace;
+      const shown = withPattern(stepped(trace));
+      const whole = shown._cells ? withCells(shown) : shown;
       // Gaps hide cells that are narrower than two pixels.
       return narrow && whole.type === "heatmap" ? { ...whole, xgap: 0, ygap: 0 } : whole;
     });
@@ -126,7 +182,6 @@ window.stagelens = window.stagelens || {};
     return { data: walk(data, colours), layout: walk(layout, colours) };
   };
 
-  const THIN = "\u202f";
   app.duration = function (seconds) {
     const size = Math.abs(seconds);
     if (size === 0) return "0" + THIN + "ms";

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ..format import percent, span
-from .parts import Annotation, Figure, Trace, f4, f8, level, line, note, releases
+from .marks import release_marks
+from .parts import MARKER_ROW, Annotation, Figure, Shape, Trace, f4, f8, level, line, marker_rows, note
 from .time_axis import TimeAxis
 
 # Time to the end of the budget is drawn when it is at most this part of the shown time away.
@@ -19,6 +20,8 @@ _LOWEST, _DEEPEST = -8.0, -120.0
 # Above it the axis does not start at zero: the course of a young budget would be a flat line.
 _MOSTLY_THERE = 60.0
 _NEARLY_ALL = 0.99
+# How far along the sustainable pace its name stands. [ratio]
+_NOTE_PLACE = 0.22
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,11 @@ def budget_figure(
     *,
     allowed_bad: float,
     window: timedelta,
+    since: datetime | None = None,
+    bad_before: float = 0.0,
     exhausted_in: timedelta | None = None,
     versions: Mapping[datetime, str] | None = None,
+    told: Mapping[datetime, str] | None = None,
 ) -> Figure:
     """Return how the budget was spent over the shown time, with the pace that would just last and the projection.
 
@@ -46,35 +52,29 @@ def budget_figure(
         axis: The shown time.
         allowed_bad: The whole budget, as the alerts count it. [count]
         window: The time the budget is for.
+        since: When the budget was whole; None for the start of the shown time.
+        bad_before: What of it was spent before the shown time. [count]
         exhausted_in: When it is gone at this pace; None when it never is.
         versions: When each version was first seen inside the shown time, to its name.
+        told: What was told to have happened in it, to a short name.
     """
-    left = 100 * (1 - np.cumsum(series["bad"].to_numpy(dtype=float)) / max(allowed_bad, 1e-9))
+    ends = axis.place(axis.start), axis.place(axis.end)
+    x = [ends[0], *axis.places(series["at"])]
+    y = 100 * np.array([1 - bad_before / max(allowed_bad, 1e-9), *budget_left(series, allowed_bad, bad_before)])
     # What a service younger than its window may have spent so far.
-    pace_end = 100 * (1 - min((axis.end - axis.start) / window, 1.0))
-    x = axis.places(series["at"])
-    begin, end = axis.place(axis.start), axis.place(axis.end)
-    data: list[Trace] = [
-        {
-            **line(f8([begin, *x]), f4([100.0, *left]), width=2, fill="tozeroy", fillcolor="$ink@.06"),
-            "hoverinfo": "x+y",
-            "hovertemplate": "%{x|%-d %b %H:%M}<br><b>%{y:.2f} %</b> of the budget left<extra></extra>",
-        },
-        {**line([begin, end], [100, pace_end]), "line": {"width": 1, "color": "$deco", "dash": "1px,4px"}},
-    ]
-    shapes, notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
-    notes.append(_pace_note(begin, end, pace_end))
-    right, low = end, _LOWEST
-    if len(left):
-        low = _floor(min(float(left.min()), pace_end))
-        if exhausted_in is not None and exhausted_in > timedelta() and left[-1] > 0 and low == _LOWEST:
-            right, way, text = _projection(end, end - begin, float(left[-1]), exhausted_in)
-            data.append(way)
-            notes.append(text)
+    first, last = (100 * (1 - min((at - (since or axis.start)) / window, 1.0)) for at in (axis.start, axis.end))
+    data = _course(x, y, ends, (first, last))
+    shapes, notes, room = markers(axis, versions, told)
+    notes.append(_pace_note(x, y, ends, (first, last)))
+    right, low = ends[1], _floor(min(float(y.min()), last)) if len(series) else _LOWEST
+    if exhausted_in is not None and exhausted_in > timedelta() and y[-1] > 0 and low == _LOWEST and len(series):
+        right, way, text = _projection(ends[1], ends[1] - ends[0], float(y[-1]), exhausted_in)
+        data.append(way)
+        notes.append(text)
     layout = {
-        "margin": {"l": 58, "r": 14, "t": 22, "b": 26},
+        "margin": {"l": 58, "r": 14, "t": room, "b": 26},
         "hovermode": "closest",
-        "xaxis": {**axis.layout(), "range": [begin, right]},
+        "xaxis": {**axis.layout(), "range": [ends[0], right]},
         "yaxis": {"range": [low, 100 + (100 - low) * 0.04], "ticksuffix": " %", "nticks": 6, "fixedrange": True},
         "shapes": [level(0, "$bad", "solid"), *shapes],
         "annotations": notes,
@@ -82,11 +82,38 @@ def budget_figure(
     return {"data": data, "layout": layout}
 
 
-def _pace_note(begin: float, end: float, pace_end: float) -> Annotation:
-    """Name the line of the sustainable pace at a fifth of its way."""
-    style: Annotation = {"font": {"size": 11, "color": "$faint"}, "xanchor": "left", "yanchor": "top", "yshift": -4}
-    way = 0.22
-    return note("sustainable pace", begin + (end - begin) * way, 100 - way * (100 - pace_end), **style)
+def _course(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> list[Trace]:
+    """Return the course of the budget, and the pace at which it would just last."""
+    return [
+        {
+            **line(f8(x), f4(y), width=2, fill="tozeroy", fillcolor="$ink@.06"),
+            "hoverinfo": "x+y",
+            "hovertemplate": "%{x|%-d %b %H:%M}<br><b>%{y:.2f} %</b> of the budget left<extra></extra>",
+        },
+        {**line(list(ends), list(pace)), "line": {"width": 1, "color": "$deco", "dash": "1px,4px"}},
+    ]
+
+
+def budget_left(series: pd.DataFrame, allowed_bad: float, bad_before: float = 0.0) -> np.ndarray:
+    """Return which share of the budget is left after every step of *series*; below zero when overspent."""
+    return 1 - (bad_before + np.cumsum(series["bad"].to_numpy(dtype=float))) / max(allowed_bad, 1e-9)
+
+
+def markers(
+    axis: TimeAxis, versions: Mapping[datetime, str] | None, told: Mapping[datetime, str] | None
+) -> tuple[list[Shape], list[Annotation], int]:
+    """Return the lines and names of what was seen, dotted, and told, solid; and the room in pixels that the names take."""
+    shapes, names = release_marks(axis, versions, told)
+    notes, rows = marker_rows(names, axis.place(axis.start), axis.place(axis.end))
+    return shapes, notes, 8 + MARKER_ROW * max(rows, 1)
+
+
+def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> Annotation:
+    """Name the line of the sustainable pace, on the side of it where the course of the budget is not."""
+    place, height = (start + _NOTE_PLACE * (end - start) for start, end in (ends, pace))
+    under = np.interp(place, x, y) >= height
+    side: Annotation = {"yanchor": "top", "yshift": -4} if under else {"yanchor": "bottom", "yshift": 4}
+    return note("sustainable pace", place, height, font={"size": 11, "color": "$faint"}, xanchor="left", **side)
 
 
 def _floor(lowest: float) -> float:
@@ -124,6 +151,7 @@ def burn_figure(
     long: timedelta,
     short: timedelta,
     versions: Mapping[datetime, str] | None = None,
+    told: Mapping[datetime, str] | None = None,
 ) -> Figure:
     """Return the burn rate over a long (ink) and a short (grey) window against the policy's thresholds.
 
@@ -135,12 +163,15 @@ def burn_figure(
         long: The window of the ink line.
         short: The window of the grey line.
         versions: When each version was first seen inside the shown time, to its name.
+        told: What was told to have happened in it, to a short name.
     """
     x = f8(axis.places(series["at"]))
     data: list[Trace] = []
     tops = [1.3]
-    for window, width, colour, name in ((short, 1.2, "$deco", span(short)), (long, 2.0, "$ink", span(long))):
-        burn = _burn(series, window, objective)
+    for window, width, colour in ((short, 1.2, "$deco"), (long, 2.0, "$ink")):
+        burn = burn_rates(series, window, objective)
+        # Where only hours are left, the burn rate of five minutes is that of an hour.
+        name = span(max(window, axis.step))
         tops.append(float(np.nanmax(burn)) if len(burn) and np.isfinite(burn).any() else 0.0)
         hover = f"{name}: <b>%{{y:.1f}}\u00d7</b><extra></extra>"
         data.append({**line(x, f4(burn), width=width, colour=colour), "hoverinfo": "y", "hovertemplate": hover})
@@ -148,12 +179,12 @@ def burn_figure(
     shown = [each for each in lines if each.burn < top]
     notes = [
         note(each.text, 0, each.burn, xref="paper", xanchor="left", yanchor="bottom", xshift=4)
-        | {"font": {"size": 11, "color": each.colour}}
+        | {"font": {"size": 11, "color": each.colour}, "bgcolor": "$surface@.7"}
         for each in shown
     ]
-    version_shapes, version_notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
+    version_shapes, version_notes, room = markers(axis, versions, told)
     layout = {
-        "margin": {"l": 40, "r": 12, "t": 22, "b": 24},
+        "margin": {"l": 40, "r": 12, "t": room, "b": 24},
         "hovermode": "x",
         "xaxis": axis.layout(),
         "yaxis": {"range": [0, top], "ticksuffix": "\u00d7", "nticks": 5, "fixedrange": True},
@@ -177,7 +208,8 @@ def left_parts(ratio: float | None) -> tuple[str, str]:
     return percent(ratio), "left"
 
 
-def _burn(series: pd.DataFrame, window: timedelta, objective: float) -> np.ndarray:
+def burn_rates(series: pd.DataFrame, window: timedelta, objective: float) -> np.ndarray:
+    """Return how many times too fast the budget was spent over the *window* that ends with each step of *series*."""
     indexed = series.set_index("at")[["total", "bad"]].astype(float)
     rolled = indexed.rolling(window).sum()
     ratio = rolled["bad"] / rolled["total"].where(rolled["total"] > 0)

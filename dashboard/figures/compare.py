@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from ...core.stages import position
+from ...core.stages import label, position
 from ..format import duration, percentile, signed_change
 from .parts import (
     Annotation,
@@ -34,6 +34,8 @@ _LABELLED = (0.95, 0.99)
 # A change this large is worth the colour of trouble.
 _WORSE = 1.05
 _MIN_LABEL_SHARE = 0.06
+# How many stages a hover names, and how many letters of a version stand beside the plot.
+_CAUSES, _NAME_ROOM = 2, 9
 
 
 def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
@@ -53,13 +55,16 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
     x = f4(places)
     data: list[Trace] = [band(x, each, stage, group="more") for stage, each in gains.items()]
     data += [band(x, each, stage, group="less") for stage, each in losses.items()]
-    data.append(line(x, f4(total), width=1.8, hoverinfo="none"))
+    told = _delta_words(a, b, change, total)
+    data.append(line(x, f4(total), width=1.8, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=told))
     stacked, saved = _stacked(gains, len(total)), _stacked(losses, len(total))
     high = max(float(stacked.max()) * 1.12, 1e-6)
-    low = min(float(saved.min()) * 1.3, -high * 0.04)
+    low = min(float(saved.min()) * 1.12, -high * 0.04)
     marks = [index for index, each in enumerate(quantiles) if np.isclose(each, _LABELLED).any()]
     data.append(dots([float(places[i]) for i in marks], [float(total[i]) for i in marks]))
-    notes = band_labels({stage: float(each[-1]) for stage, each in gains.items()}, high, _MIN_LABEL_SHARE)
+    notes = band_labels({stage: float(each[-1]) for stage, each in gains.items()}, high - low, _MIN_LABEL_SHARE)
+    less = band_labels({stage: -float(each[-1]) for stage, each in losses.items()}, high - low, _MIN_LABEL_SHARE)
+    notes += [{**each, "y": -float(each["y"])} for each in less]
     notes += [plate(duration(float(total[i]), sign=True), float(places[i]), float(stacked[i]), yshift=7) for i in marks]
     layout = {
         "margin": {"l": 52, "r": 96, "t": 18, "b": 28},
@@ -70,6 +75,18 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
         "shapes": [upright(float(places[i]), 0, float(total[i]), "$ink@.4") for i in marks],
     }
     return {"data": data, "layout": layout, "narrow": _narrow_delta(quantiles, notes)}
+
+
+def _delta_words(a: pd.DataFrame, b: pd.DataFrame, change: Mapping[str, np.ndarray], total: np.ndarray) -> list[str]:
+    """Return what a hover says: the change, the two stages that made most of it, how many requests tell them."""
+    said: list[str] = []
+    for index, quantile in enumerate(b["percentile"]):
+        causes = sorted(change, key=lambda stage: -abs(float(change[stage][index])))[:_CAUSES]
+        parts = [f"{safe(label(stage))} {duration(float(change[stage][index]), sign=True)}" for stage in causes]
+        head = f"<b>{percentile(float(quantile))}</b> {duration(float(total[index]), sign=True)}"
+        told = f"stages of {int(a['n'].iloc[index])} and {int(b['n'].iloc[index])} requests"
+        said.append("<br>".join([head, ", ".join(parts), told]))
+    return said
 
 
 def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
@@ -90,13 +107,12 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
     places = [place(float(each), even=False) for each in quantiles]
     first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)
     x, ya, yb = f4(places), f4(first), f4(second)
-    fill = {"fill": "tonexty", "fillcolor": "$bad@.10" if _is_slower(first, second) else "$good@.10"}
     dashed = {"width": 2, "color": "$deco", "dash": "5px,3px"}
     data: list[Trace] = [
-        line(x, ya, width=0),
-        line(x, yb, width=0, **fill),
+        *_between(x, first, np.maximum(first, second), "$bad@.10"),
+        *_between(x, first, np.minimum(first, second), "$good@.10"),
         {**line(x, ya, hoverinfo="none"), "line": dashed},
-        line(x, yb, width=2.2, hoverinfo="none"),
+        line(x, yb, width=2.2, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=_both_words(a, b)),
     ]
     marks = [index for index, each in enumerate(quantiles) if np.isclose(each, (0.5, 0.9, 0.95, 0.99, 0.999)).any()]
     notes = [_change_note(places[i], float(first[i]), float(second[i])) for i in marks]
@@ -105,8 +121,8 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
     nudge = 0.05 if ends[0] >= ends[1] else -0.05
     style: Annotation = {"xref": "paper", "xanchor": "left", "xshift": 6}
     ink, grey = {"size": 11.5, "color": "$ink"}, {"size": 11.5, "color": "$muted"}
-    notes.append(note(f"<b>B</b> {safe(names[1])}", 1, float(ends[0]) + nudge, font=ink, **style))
-    notes.append(note(f"A {safe(names[0])}", 1, float(ends[1]) - nudge, font=grey, **style))
+    notes.append(note(f"<b>B</b> {safe(_short(names[1]))}", 1, float(ends[0]) + nudge, font=ink, **style))
+    notes.append(note(f"A {safe(_short(names[0]))}", 1, float(ends[1]) - nudge, font=grey, **style))
     low = float(min(first[0], second[0]) * 0.8)
     high = float(max(first.max(), second.max()) * 1.3)
     layout = {
@@ -116,24 +132,52 @@ def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Fig
         | {"range": [float(np.log10(max(low, 1e-9))), float(np.log10(max(high, 1e-8)))]},
         "annotations": notes,
     }
-    return {"data": data, "layout": layout, "narrow": {"xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999))}}
+    # A phone has no room for p95 between its neighbours.
+    crowded = place(0.95, even=False)
+    narrow = {
+        "xaxis": _percentile_axis(quantiles, (0.5, 0.9, 0.99, 0.999)),
+        "annotations": [each for each in notes if each["xref"] != "x" or not np.isclose(each["x"], crowded)],
+    }
+    return {"data": data, "layout": layout, "narrow": narrow}
 
 
-def _is_slower(first: np.ndarray, second: np.ndarray) -> bool:
-    """Say whether *second* is the slower one over most of the axis: the ends of two lines may cross."""
-    return bool(np.median(second - first) > 0)
+def _both_words(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
+    """Return what a hover says: the change, and both latencies with the band each is sure to lie in."""
+    first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)
+    return [
+        f"<b>{percentile(float(quantile))}</b> {signed_change(float(second[i] / max(first[i], 1e-12)) - 1)}"
+        f"<br>{_banded('A', a, i)}<br>{_banded('B', b, i)}"
+        for i, quantile in enumerate(b["percentile"])
+    ]
+
+
+def _banded(name: str, frame: pd.DataFrame, row: int) -> str:
+    value, low, high = (float(frame[each].iloc[row]) for each in ("value_seconds", "low_seconds", "high_seconds"))
+    return f"{name} {duration(value)} ({duration(low)} to {duration(high)})"
+
+
+def _short(name: str) -> str:
+    """Cut a name to the room beside the plot."""
+    return name if len(name) <= _NAME_ROOM else name[: _NAME_ROOM - 1] + "…"
+
+
+def _between(x: object, base: np.ndarray, edge: np.ndarray, colour: str) -> list[Trace]:
+    """Return the room between two lines, where they are apart: the ends of A and B may cross."""
+    if np.allclose(base, edge):
+        return []
+    return [line(x, f4(base), width=0), line(x, f4(edge), width=0, fill="tonexty", fillcolor=colour)]
 
 
 def _stacked(parts: Mapping[str, np.ndarray], length: int) -> np.ndarray:
     return np.sum([np.zeros(length), *parts.values()], axis=0)
 
 
-def _change_note(x: float, first: float, second: float) -> dict[str, object]:
+def _change_note(x: float, first: float, second: float) -> Annotation:
+    """Return the change above the higher of the two lines, where neither runs through it."""
     ratio = second / max(first, 1e-12)
     font = {"size": 11.5, "color": "$bad" if ratio > _WORSE else "$muted"}
-    return note(
-        f"<b>{signed_change(ratio - 1)}</b>", x, float(np.log10(max(second, 1e-9))), yshift=13, xshift=-14, font=font
-    )
+    top = float(np.log10(max(first, second, 1e-9)))
+    return note(f"<b>{signed_change(ratio - 1)}</b>", x, top, yshift=13, xshift=-14, font=font)
 
 
 def _percentile_axis(quantiles: np.ndarray, shown: Sequence[float] = _TICKS) -> Mapping[str, object]:

@@ -1,13 +1,15 @@
 """Every request: latency over time, each cell tinted by the stage that dominates it, deeper where there are more.
 
-The cells travel as bytes (`_cells`): two for the count and one for the stage. The browser makes the colours and the
-hover text from them; as JSON they would be two thirds of the page.
+The cells travel as bytes (`_cells`): the count, the two stages that dominate most of the requests, and of which share. The
+browser makes the colours and the hover text from them; as JSON they would be two thirds of the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,15 @@ from ...core.stages import label, position
 from ..format import axis_duration
 from ..tokens import stage_colour
 from ..view import trace_name
-from .parts import Annotation, Figure, Trace, f4, f8, level, line, log_ticks, note, raw, releases, safe
+from .marks import release_marks, rough
+from .parts import LABEL_GAP, Annotation, Figure, Trace, f4, f8, level, line, log_ticks, note, raw, safe
 from .time_axis import TimeAxis, gaps_filled
 
-# Six rows a doubling: with 120 columns well below 8 000 cells.
-_ROWS_A_DOUBLING = 6
-_MAX_COUNT = 65_535
+# More are slow to draw and smaller than a pointer.
+_MAX_CELLS = 8_000
+_TWO_BYTES = 65_535
+# The row of requests that took no time, where there are no others.
+_SHORTEST_SECONDS = 1e-7
 
 
 def heat_figure(
@@ -33,80 +38,121 @@ def heat_figure(
     by_stage: bool = True,
     exemplars: Sequence[Mapping[str, Any]] = (),
     versions: Mapping[datetime, str] | None = None,
+    told: Mapping[datetime, str] | None = None,
     threshold_seconds: float | None = None,
+    hidden: Collection[str] = (),
 ) -> Figure:
     """Return the heatmap of all requests with p50 and p99 on it.
 
     Args:
-        cells: `at` (UTC), `low_seconds`, `high_seconds`, `n`, `dominant`.
+        cells: `at` (UTC), `low_seconds`, `high_seconds`, `n`, `dominant`, `share`, `second`, `second_share`.
         quantiles: `at` (UTC), `n`, `p50`, `p99` [seconds].
         axis: The window and its step.
         by_stage: Tint by dominating stage; otherwise ink by count.
         exemplars: Kept traces to mark: `at`, `duration_seconds`, `trace_id`, `span_id`.
         versions: When each version was first seen inside the window, to its name.
+        told: What somebody wrote down, such as a deploy.
         threshold_seconds: The promise. [seconds]
+        hidden: Stages whose requests are left out: those they dominate.
     """
-    grid = _grid(cells, axis)
+    grid = _grid(cells, axis, hidden)
     data: list[Trace] = [_cells_trace(grid, axis, by_stage=by_stage)]
     data += _quantile_lines(quantiles, axis)
     data += _diamonds(exemplars, axis)
-    shapes, notes = releases({axis.place(at): name for at, name in (versions or {}).items()})
-    low, high = grid.edges[0], grid.edges[-1]
-    notes += _quantile_names(quantiles)
+    shapes, notes = release_marks(axis, versions, told)
+    low, high = float(grid.edges[0]), float(grid.edges[-1])
+    notes += _quantile_names(quantiles, high / low)
     if threshold_seconds is not None and low < threshold_seconds < high:
         shapes.append(level(threshold_seconds, "$bad"))
         notes.append(_promise(threshold_seconds))
-    layout = {
+    return {"data": data, "layout": {**_layout(axis, low, high), "annotations": notes, "shapes": shapes}}
+
+
+def _layout(axis: TimeAxis, low: float, high: float) -> dict[str, Any]:
+    reach = [float(np.log10(low)), float(np.log10(high))]
+    return {
         "margin": {"l": 50, "r": 34, "t": 22, "b": 24},
         "hovermode": "closest",
         "xaxis": axis.layout(),
-        "yaxis": {
-            "type": "log",
-            "showgrid": False,
-            "fixedrange": True,
-            **log_ticks(low, high),
-            "range": [float(np.log10(low)), float(np.log10(high))],
-        },
-        "annotations": notes,
-        "shapes": shapes,
+        "yaxis": {"type": "log", "showgrid": False, "fixedrange": True, **log_ticks(low, high), "range": reach},
     }
-    return {"data": data, "layout": layout}
 
 
+@dataclass(frozen=True, slots=True)
 class _Grid:
-    """The cells as arrays: rows of latency, columns of time."""
+    """The cells as arrays; shape (rows of latency, columns of time).
 
-    def __init__(self, counts: np.ndarray, dominant: np.ndarray, edges: np.ndarray, starts: list[Any]) -> None:
-        self.counts = counts
-        self.dominant = dominant
-        self.edges = edges
-        self.starts = starts
-        self.stages: list[str] = []
+    Args:
+        counts: Requests.
+        first: The stage that dominates most of them, as a place in *stages*.
+        share: Of how many. [0..1]
+        second: The stage after it.
+        second_share: Of how many; 0 where one stage dominates all. [0..1]
+        edges: The borders of the rows, one more than there are rows. [seconds]
+        starts: The starts of the columns.
+        stages: The stages, in their fixed order.
+    """
+
+    counts: np.ndarray
+    first: np.ndarray
+    share: np.ndarray
+    second: np.ndarray
+    second_share: np.ndarray
+    edges: np.ndarray
+    starts: list[Any]
+    stages: list[str]
 
 
-def _grid(cells: pd.DataFrame, axis: TimeAxis) -> _Grid:
-    edges = cells[["low_seconds", "high_seconds"]].to_numpy(dtype=float)
-    middle = np.sqrt(np.maximum(edges, 1e-9).prod(axis=1))
-    row_number = np.floor(np.log2(middle) * _ROWS_A_DOUBLING).astype(int)
-    first, last = int(row_number.min()) - 1, int(row_number.max()) + 1
-    starts = list(pd.date_range(cells["at"].min(), cells["at"].max(), freq=axis.step))
-    column = ((cells["at"] - cells["at"].min()) / axis.step).round().astype(int).to_numpy()
-    stages = sorted({str(each) for each in cells["dominant"]}, key=position)
-    weight = np.zeros((len(stages), last - first + 1, len(starts)))
-    stage_number = np.array([stages.index(str(each)) for each in cells["dominant"]], dtype=int)
-    np.add.at(weight, (stage_number, row_number - first, column), cells["n"].to_numpy(dtype=float))
-    edges = 2.0 ** (np.arange(first, last + 2) / _ROWS_A_DOUBLING)
-    grid = _Grid(weight.sum(axis=0), weight.argmax(axis=0), edges, starts)
-    grid.stages = stages
-    return grid
+def _grid(cells: pd.DataFrame, axis: TimeAxis, hidden: Collection[str]) -> _Grid:
+    # The first step begins where the window does, which may be between two.
+    first = axis.begin(cells["at"].min().to_pydatetime())
+    starts = list(pd.date_range(first, cells["at"].max(), freq=axis.step))
+    column = ((cells["at"] - first) // axis.step).astype(int).to_numpy()
+    row, edges = _rows(cells, len(starts))
+    n = cells["n"].to_numpy(dtype=float)
+    counts = np.zeros((len(edges) - 1, len(starts)))
+    np.add.at(counts, (row, column), n)
+    stages = sorted({str(each) for each in (*cells["dominant"], *cells["second"]) if each}, key=position)
+    weight = np.zeros((len(stages), *counts.shape))
+    for name, share in (("dominant", "share"), ("second", "second_share")):
+        known = (cells[name] != "").to_numpy()
+        stage = np.array([stages.index(str(each)) for each in cells[name][known]], dtype=int)
+        np.add.at(weight, (stage, row[known], column[known]), (n * cells[share].to_numpy(dtype=float))[known])
+    order = np.argsort(-weight, axis=0, kind="stable")
+    first, second = order[0], order[min(1, len(stages) - 1)]
+    share, other = (
+        np.take_along_axis(weight, each[None], axis=0)[0] / np.maximum(counts, 1) for each in (first, second)
+    )
+    counts[np.isin(first, [stages.index(each) for each in hidden if each in stages])] = 0
+    return _Grid(counts, first, share, second, np.where(first == second, 0, other), edges, starts, stages)
+
+
+def _rows(cells: pd.DataFrame, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row of each cell and the borders of the rows: the bands as the store has them, or several of them to one.
+
+    Bands that are a doubling divided by a power of two stay whole in any such row, so that no row gets more than its share.
+    """
+    low, high = (cells[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
+    # What took no time that can be measured stands in the lowest row: no row shows how far below it was.
+    known = low > 0
+    high = np.where(known, high, high[known].min() if known.any() else _SHORTEST_SECONDS)
+    width = float(np.log2(high[known] / low[known]).min()) if known.any() else 1.0
+    # The upper border belongs to the band: it counts the row, and dust must not put it into the next one.
+    top = np.round(np.log2(high) / width).astype(int)
+    while (top.max() - top.min() + 3) * columns > _MAX_CELLS and top.max() > top.min():
+        top, width = -(-top // 2), width * 2
+    first, last = int(top.min()) - 1, int(top.max()) + 1
+    return top - first, 2.0 ** (np.arange(first - 1, last + 1) * width)
 
 
 def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
-    middles = np.sqrt(grid.edges[:-1] * grid.edges[1:])
+    wide = grid.counts.max() > _TWO_BYTES
+    names = [axis_duration(float(f"{edge:.2g}")) for edge in grid.edges]
     return {
         "type": "heatmap",
-        "x": f8(axis.places(grid.starts)),
-        "y": f8(middles),
+        # Borders, not middles: a single column would have no width.
+        "x": f8([axis.place(each.to_pydatetime()) for each in (*grid.starts, grid.starts[-1] + axis.step)]),
+        "y": f8(grid.edges),
         "zmin": 0,
         "zmax": len(grid.stages) if by_stage else 1,
         "colorscale": _stage_scale(grid.stages) if by_stage else _INK_SCALE,
@@ -118,10 +164,15 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
         "_cells": {
             "columns": len(grid.starts),
             "byStage": by_stage,
-            "counts": raw(np.minimum(grid.counts, _MAX_COUNT), "<u2"),
-            "dominant": raw(grid.dominant, "u1"),
+            "wide": bool(wide),
+            "counts": raw(grid.counts, "<u4" if wide else "<u2"),
+            "dominant": raw(grid.first, "u1"),
+            "shares": raw(np.round(grid.share * 100), "u1"),
+            "second": raw(np.where(grid.second_share > 0, grid.second, 0), "u1"),
+            # Nearly always nothing, which costs nothing to send.
+            "others": raw(np.clip(100 - np.round(grid.share * 100) - np.round(grid.second_share * 100), 0, 100), "u1"),
             "labels": [safe(label(stage)) for stage in grid.stages],
-            "rows": [axis_duration(float(f"{middle:.2g}")) for middle in middles],
+            "rows": [f"{low} to {high}" for low, high in pairwise(names)],
         },
     }
 
@@ -148,20 +199,24 @@ def _quantile_lines(quantiles: pd.DataFrame, axis: TimeAxis) -> list[Trace]:
     steps = gaps_filled(quantiles, axis)
     x = f8(axis.places(steps["at"]))
     lines: list[Trace] = []
-    for name, width in (("p50", 1.4), ("p99", 1.6)):
-        y = f4(steps[name].to_numpy(dtype=float))
+    for name, quantile, width in (("p50", 0.5, 1.4), ("p99", 0.99, 1.6)):
+        value, unsure = steps[name].to_numpy(dtype=float), rough(steps, quantile)
+        y = f4(np.where(unsure, np.nan, value))
         lines += [line(x, y, width=width + 1.8, colour="$surface@.75"), line(x, y, width=width)]
+        if unsure.any():
+            lines.append(line(x, f4(value), width=1, colour="$ink@.7", dash="2px,2px"))
     return lines
 
 
-def _quantile_names(quantiles: pd.DataFrame) -> list[dict[str, Any]]:
-    if quantiles.empty:
+def _quantile_names(quantiles: pd.DataFrame, reach: float) -> list[Annotation]:
+    """Return the names at the ends of the lines; the upper one alone where there is no room for two, none where no line is."""
+    if len(quantiles) < 2:  # noqa: PLR2004 - one step is no line
         return []
     style: Annotation = {"xref": "paper", "xanchor": "left", "xshift": 4, "font": {"size": 11, "color": "$ink"}}
-    return [
-        note(f"<b>{name}</b>", 1, float(np.log10(max(float(quantiles[name].iloc[-4:].mean()), 1e-9))), **style)
-        for name in ("p50", "p99")
-    ]
+    ends = {name: float(np.log10(max(float(quantiles[name].iloc[-4:].mean()), 1e-9))) for name in ("p50", "p99")}
+    if ends["p99"] - ends["p50"] < np.log10(reach) * LABEL_GAP:
+        del ends["p50"]
+    return [note(f"<b>{name}</b>", 1, at, **style) for name, at in ends.items()]
 
 
 def _diamonds(exemplars: Sequence[Mapping[str, Any]], axis: TimeAxis) -> list[Trace]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from ...core.stages import label
 from ..format import axis_duration
-from ..tokens import hue, stage_colour
+from ..tokens import family, hue, stage_colour
 
 Figure = dict[str, Any]
 Trace = dict[str, Any]
@@ -26,6 +26,9 @@ BAND = 0.92
 MIN_LABEL_SHARE = 0.033
 # Two labels at the right edge stand at least this part of the height apart.
 LABEL_GAP = 0.055
+# A name above a marker: its height [px], and the room it takes of the width of a chart of half a page. [ratio]
+MARKER_ROW = 14
+_NAME_SHARE, _NAME_EDGE = 0.0125, -0.06
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
@@ -94,13 +97,16 @@ def band(x: Any, y: ArrayLike, stage: str, group: str = "one", axis: str = "y") 
         "fillcolor": stage_colour(stage, solid=BAND),
         "line": {"width": 0.8, "color": "$surface"},
         "name": safe(label(stage)),
+        # What the browser makes a pattern of.
+        "meta": {"family": family(stage)},
         "hoverinfo": "none",
     }
 
 
-def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", **rest: Any) -> Trace:
+def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", dash: str = "solid", **rest: Any) -> Trace:
     """Return a line without hover; *rest* goes into the trace."""
-    styled = {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": {"width": width, "color": colour}}
+    look = {"width": width, "color": colour, "dash": dash}
+    styled = {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": look}
     return {**styled, "hoverinfo": "skip", **rest}
 
 
@@ -157,19 +163,47 @@ def upright(x: float, y0: float, y1: float, colour: str, dash: str = "dot", *, y
     }
 
 
-def releases(markers: Mapping[float, str]) -> tuple[list[Shape], list[Annotation]]:
-    """Return a dotted line with the version above the plot for every release.
+def releases(markers: Mapping[float, str], *, told: bool = False) -> tuple[list[Shape], list[Annotation]]:
+    """Return a line with a name above the plot for every release.
 
     Args:
         markers: The moment a version was first seen [milliseconds] to its name.
+        told: Whether somebody said that it happened then, which is a solid line; what was only seen is a dotted one.
     """
-    shapes = [upright(at, 0, 1, "$ink", "2px,3px", yref="paper") for at in markers]
+    shapes = [upright(at, 0, 1, "$ink", "solid" if told else "2px,3px", yref="paper") for at in markers]
     style: Annotation = {"font": {"size": 11, "color": "$ink"}, "bgcolor": "$surface", "borderpad": 1, "xshift": -3}
     notes = [
         note(f"<b>▾ {safe(name)}</b>", at, 1, yref="paper", xanchor="left", yanchor="bottom", **style)
         for at, name in markers.items()
     ]
     return shapes, notes
+
+
+def marker_rows(notes: Sequence[Annotation], low: float, high: float) -> tuple[list[Annotation], int]:
+    """Return the names of markers in up to two rows so that none covers another, and how many rows that took.
+
+    A name that fits in neither row is left out; its line stays.
+
+    Args:
+        notes: As `releases` makes them, of all markers of one chart.
+        low: The left end of the axis.
+        high: Its right end.
+    """
+    ends = [-math.inf, -math.inf]
+    shown: list[Annotation] = []
+    for each in sorted(notes, key=lambda one: float(one["x"])):
+        place = (float(each["x"]) - low) / (high - low)
+        row = next((row for row, end in enumerate(ends) if place >= end), None)
+        if row is not None:
+            ends[row] = place + _NAME_EDGE + _NAME_SHARE * len(each["text"])
+            shown.append({**each, "yshift": MARKER_ROW * row})
+    return shown, sum(end > -math.inf for end in ends)
+
+
+def span_of(x0: float, x1: float, y0: float, y1: float, colour: str, *, above: bool = False) -> Shape:
+    """Return a plain field from *x0* to *x1* [units of the axis], *y0* to *y1* [ratio of the plot's height]."""
+    field = {"type": "rect", "xref": "x", "yref": "paper", "x0": x0, "x1": x1, "y0": y0, "y1": y1}
+    return {**field, "fillcolor": colour, "line": {"width": 0}, "layer": "above" if above else "below"}
 
 
 def band_labels(

@@ -6,13 +6,13 @@ is not the sum of each stage's own p99.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
-from ..format import axis_duration, duration, enough, percent, percentile, target
+from ..format import duration, enough, interval, percent, percentile
 from .parts import (
     Annotation,
     Figure,
@@ -24,13 +24,13 @@ from .parts import (
     f4,
     level,
     line,
-    note,
     plate,
     stages_of,
     ticks,
     upright,
     without_side_labels,
 )
+from .promise import Objective, beside, crossing, promise
 
 COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
 MARKS = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -39,23 +39,10 @@ _EVEN_TICKS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99)
 # Three nines: the axis ends at p99.9.
 MAX_NINES = 3.0
 _STEPS_A_NINE = 40
-# The SLO's sentence needs this part of the height above the curve, in the left half, to stand clear of it.
-_CLEAR = 0.86
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """The promise drawn into a latency chart.
-
-    Args:
-        threshold_seconds: Slower is bad. [seconds]
-        target: The share of good requests promised. [ratio]
-        inside: The share that was. [ratio]
-    """
-
-    threshold_seconds: float
-    target: float
-    inside: float | None = None
+# Our own buckets are 2.2 % wide; a latency known less well comes from a source with fixed buckets.
+_FINE = 1.025
+# A pinned percentile takes the place of named ones nearer than this. [nines]
+_CROWDED = 0.12
 
 
 def _percentiles() -> tuple[float, ...]:
@@ -78,8 +65,20 @@ def place(quantile: float, *, even: bool) -> float:
     return quantile if even else float(-np.log10(max(1 - quantile, 1e-9)))
 
 
+def coarse(frame: pd.DataFrame) -> np.ndarray:
+    """Say of each row of a breakdown whether its latency is only known to lie in a wide bucket; shape (n,)."""
+    low, high = (frame[name].to_numpy(dtype=float) for name in ("low_seconds", "high_seconds"))
+    return (low > 0) & (high > low * _FINE)
+
+
 def percentile_figure(
-    frame: pd.DataFrame, *, share: bool = False, even: bool = False, objective: Objective | None = None
+    frame: pd.DataFrame,
+    *,
+    share: bool = False,
+    even: bool = False,
+    objective: Objective | None = None,
+    pinned: float | None = None,
+    hidden: Collection[str] = (),
 ) -> Figure:
     """Return the stack of stages over percentiles.
 
@@ -88,32 +87,83 @@ def percentile_figure(
         share: Show each stage's share of the latency instead of its time.
         even: Give every percentile the same width instead of every nine.
         objective: The promise, drawn as a line when it fits; not with *share*.
+        pinned: A percentile to mark beside the named ones.
+        hidden: Stages to leave out. The axis then fits the others, and nothing speaks of the whole latency.
     """
-    stages = stages_of(frame, COLUMNS)
+    stages = [each for each in stages_of(frame, COLUMNS) if each not in hidden]
     total = frame["value_seconds"].to_numpy(dtype=float)
     quantiles = frame["percentile"].to_numpy(dtype=float)
     places = np.array([place(float(each), even=even) for each in quantiles])
     stack = frame[stages].to_numpy(dtype=float)
     stack = stack / np.maximum(total, 1e-12)[:, None] if share else stack
-    top = 1.0 if share else float(total.max() * 1.10)
+    whole = not [each for each in stages_of(frame, COLUMNS) if each in hidden]
+    highest = np.where(coarse(frame), frame["high_seconds"], total) if whole else stack.sum(axis=1)
+    top = 1.0 if share else max(float(highest.max()) * 1.10, 1e-9)
     x = f4(places)
     data: list[Trace] = [band(x, stack[:, index], stage) for index, stage in enumerate(stages)]
     notes = band_labels(dict(zip(stages, map(float, stack[-1]), strict=True)), top)
-    marks = [index for index, each in enumerate(quantiles) if np.isclose(each, MARKS, atol=1e-9).any()]
+    values = _written(frame)
+    marks = _marks(quantiles, pinned, values)
     shapes: list[Shape]
     if share:
-        notes += _share_marks(places, total, marks)
+        notes += _share_marks(places, values, marks)
         shapes = [upright(float(places[index]), 0, 1, "$surface@.8") for index in marks]
-    else:
+    elif whole:
+        data += _bands_of_error(x, frame)
         data += [line(x, f4(total), hoverinfo="none"), dots(list(places[marks]), list(total[marks]))]
-        notes += _time_marks(places, total, marks)
+        notes += _time_marks(places, total, values, marks)
         shapes = [upright(float(places[index]), 0, float(total[index]), "$ink@.28") for index in marks]
-    if objective is not None and not share and objective.threshold_seconds < top:
-        data += _crossing(places, total, objective.threshold_seconds)
+    else:
+        shapes = []
+    if objective is not None and not share and whole and objective.threshold_seconds < top:
+        data += crossing(places, total, objective.threshold_seconds)
         shapes.append(level(objective.threshold_seconds, "$bad"))
-        notes = _beside(objective.threshold_seconds, notes, top)
-        notes.append(_promise(places, total, objective))
+        notes = beside(objective.threshold_seconds, notes, top, [place(0.5, even=False), place(0.5, even=True)])
+        notes.append(promise(places, total, objective))
+    shapes += _pin(places, quantiles, pinned)
     return _assembled(data, notes, shapes, quantiles, top, share=share, even=even)
+
+
+def nearest(quantiles: Iterable[float], wanted: float) -> int:
+    """Return which of *quantiles* is nearest to *wanted*, in nines."""
+    places = np.array([place(float(each), even=False) for each in quantiles])
+    return int(np.argmin(np.abs(places - place(wanted, even=False))))
+
+
+def _marks(quantiles: np.ndarray, pinned: float | None, values: Sequence[str]) -> list[int]:
+    """Return the rows whose value is written into the chart: the named percentiles, and the pinned one before them.
+
+    In one wide bucket stand several of them: its bounds are written once.
+    """
+    every = [index for index, each in enumerate(quantiles) if np.isclose(each, MARKS, atol=1e-9).any()]
+    named = every[:1] + [index for before, index in pairwise(every) if values[before] != values[index]]
+    if pinned is None:
+        return named
+    chosen = nearest(quantiles, pinned)
+    at = place(float(quantiles[chosen]), even=False)
+    clear = [each for each in named if abs(place(float(quantiles[each]), even=False) - at) > _CROWDED]
+    return sorted({*clear, chosen})
+
+
+def _written(frame: pd.DataFrame) -> list[str]:
+    """Return the latency of each row as text: a number, or what it lies between where that is all the source tells."""
+    rows = zip(coarse(frame), frame["value_seconds"], frame["low_seconds"], frame["high_seconds"], strict=True)
+    return [interval(float(low), float(high)) if wide else duration(float(value)) for wide, value, low, high in rows]
+
+
+def _bands_of_error(x: dict[str, str], frame: pd.DataFrame) -> list[Trace]:
+    """Return the bounds the latency lies between, where the source's buckets are too wide for a line."""
+    wide = coarse(frame)
+    if not wide.any():
+        return []
+    low, high = (np.where(wide, frame[name], frame["value_seconds"]) for name in ("low_seconds", "high_seconds"))
+    return [line(x, f4(each), width=1, colour="$ink@.7", dash="2px,2px") for each in (low, high)]
+
+
+def _pin(places: np.ndarray, quantiles: np.ndarray, pinned: float | None) -> list[Shape]:
+    if pinned is None:
+        return []
+    return [upright(float(places[nearest(quantiles, pinned)]), 0, 1, "$ink", "solid", yref="paper")]
 
 
 def _assembled(
@@ -165,46 +215,12 @@ def _anchor(position: int, marks: Sequence[int]) -> str:
     return "right" if position == len(marks) - 1 else "center"
 
 
-def _time_marks(places: np.ndarray, total: np.ndarray, marks: Sequence[int]) -> list[Annotation]:
-    return [
-        plate(duration(float(total[i])), float(places[i]), float(total[i]), xanchor=_anchor(j, marks))
-        for j, i in enumerate(marks)
-    ]
+def _time_marks(places: np.ndarray, total: np.ndarray, values: Sequence[str], marks: Sequence[int]) -> list[Annotation]:
+    return [plate(values[i], float(places[i]), float(total[i]), xanchor=_anchor(j, marks)) for j, i in enumerate(marks)]
 
 
-def _share_marks(places: np.ndarray, total: np.ndarray, marks: Sequence[int]) -> list[Annotation]:
-    return [
-        plate(duration(float(total[i])), float(places[i]), 1, xanchor=_anchor(j, marks), yshift=2)
-        for j, i in enumerate(marks)
-    ]
-
-
-def _crossing(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
-    """Mark the percentile where the latency crosses the promise, if it does within the axis."""
-    if not total[0] <= threshold <= total[-1]:
-        return []
-    marker = {"symbol": "x-thin", "size": 9, "line": {"width": 2, "color": "$bad"}}
-    at = float(np.interp(threshold, np.maximum.accumulate(total), places))
-    return [{"type": "scatter", "mode": "markers", "x": [at], "y": [threshold], "marker": marker, "hoverinfo": "skip"}]
-
-
-def _beside(threshold: float, notes: list[Annotation], top: float) -> list[Annotation]:
-    """Leave out the value of the median where the promise is written, at the left and just above its line."""
-    crowded = {place(0.5, even=False), place(0.5, even=True)}
-    return [
-        each
-        for each in notes
-        if each["xref"] == "paper" or each["x"] not in crowded or not -0.11 < (each["y"] - threshold) / top < 0.06  # noqa: PLR2004 - the height of a line of text
-    ]
-
-
-def _promise(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
-    text = f"SLO {axis_duration(objective.threshold_seconds)}"
-    clear = float(np.interp(places[-1] * 0.52, places, total)) < objective.threshold_seconds * _CLEAR
-    if clear and objective.inside is not None:
-        text += f" · {percent(objective.inside, 2)} of requests inside, target {target(objective.target)}"
-    style: Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xshift": 6, "yshift": 1}
-    return note(text, 0, objective.threshold_seconds, xref="paper", xanchor="left", yanchor="bottom", **style)
+def _share_marks(places: np.ndarray, values: Sequence[str], marks: Sequence[int]) -> list[Annotation]:
+    return [plate(values[i], float(places[i]), 1, xanchor=_anchor(j, marks), yshift=2) for j, i in enumerate(marks)]
 
 
 def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:

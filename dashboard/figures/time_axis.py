@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..view import BUCKET_SECONDS
+
 # A chart has 30 to 120 steps; the store's finest bucket is 10 s.
 MAX_STEPS = 120
 STEPS = tuple(
@@ -56,10 +58,26 @@ class TimeAxis:
         """Return where the middles of the steps that begin at *starts* stand."""
         return [self.place(pd.Timestamp(at).to_pydatetime() + self.step / 2) for at in starts]
 
+    @property
+    def counted(self) -> tuple[datetime, datetime]:
+        """From when to when requests are counted: a window takes the store's buckets that start in it (`store.Selection`)."""
+        return _next_bucket(self.start), _next_bucket(self.end)
+
+    def begin(self, at: datetime) -> datetime:
+        """Return where the step that has *at* begins: at a multiple of its width since the epoch, which may be before the window.
+
+        A step that takes the whole window begins with it.
+        """
+        first, last = self.counted
+        if self.step >= last - first:
+            return at
+        return at - timedelta(seconds=at.timestamp() % self.step.total_seconds())
+
     def covered_seconds(self, starts: Iterable[Any]) -> np.ndarray:
-        """Return how much of each step lies inside the window: the first and last one may be cut."""
+        """Return how much time was counted in each step: the first and the last one may be cut by the window."""
+        first, last = self.counted
         inside = [
-            (min(at + self.step, self.end) - max(at, self.start)).total_seconds()
+            (min(self.begin(at) + self.step, last) - max(at, first)).total_seconds()
             for at in (pd.Timestamp(each).to_pydatetime() for each in starts)
         ]
         return np.maximum(np.array(inside, dtype=float), 1.0)
@@ -89,7 +107,11 @@ def gaps_filled(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
     if frame.empty:
         return frame
     at = pd.to_datetime(frame["at"], utc=True)
-    whole = pd.date_range(at.min(), at.max(), freq=axis.step)
-    # A step that starts off the grid (an odd first bucket) is kept as it is.
-    known = pd.DatetimeIndex(at)
+    whole = pd.date_range(axis.begin(at.min().to_pydatetime()), at.max(), freq=axis.step)
+    # The first step begins where the window does, which may be between two.
+    whole, known = whole[whole >= at.min()], pd.DatetimeIndex(at)
     return frame.assign(at=at).set_index("at").reindex(whole.union(known)).rename_axis("at").reset_index()
+
+
+def _next_bucket(at: datetime) -> datetime:
+    return at + timedelta(seconds=-at.timestamp() % BUCKET_SECONDS)

@@ -25,10 +25,13 @@ _COLLECTOR = "http://127.0.0.1:4318"
 
 def no_data(context: Context) -> list[Node]:
     """Return the body of the overview when its window is empty: the first run, or a way to the last data."""
-    services = context.source.all_services()
-    if not len(services):
+    view, environment = context.view, context.view.text("env")
+    services = context.source.all_services(environment)
+    if not len(services) and not environment:
         return [first_run()]
-    view = context.view
+    if not len(services):
+        everywhere = link("All environments", href=view.here(env=None), className="btn pri")
+        return [nothing(f"No environment called {environment}", "No request came from there.", actions=[everywhere])]
     last = services["last_seen"].max().to_pydatetime() + timedelta(seconds=10)
     age = context.source.now() - last
     text = (

@@ -1,22 +1,32 @@
-"""The numbers of one service that tiles, tables and the side bar share, asked once and by one way."""
+"""The numbers of one service that its tiles, charts and tables share, asked once and by one way; of all: see `fleet`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from ...collector.store import Selection
+from ...collector.store import Reader, Selection
 from ...core.stages import BY_KEY
 from ..figures.percentile import COLUMNS, PERCENTILES
 from ..format import enough
 from ..source import Source
 
+Floats: TypeAlias = NDArray[np.float64]
+Places: TypeAlias = NDArray[np.int64]
+
 # Neighbours fewer steps away than this tell of a percentile too: an eighth of a nine on both sides.
 _NEIGHBOURS = 6
 # So many requests at a percentile speak for themselves; with more of them the neighbours count less and less.
 _PLENTY = 50
+AT_P50, AT_P99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
+# Where the percentiles stand that tell of p50 and p99: all it takes where nothing else of a service is shown.
+TELLING = tuple(
+    place for place in range(len(PERCENTILES)) if min(abs(place - AT_P50), abs(place - AT_P99)) < _NEIGHBOURS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +36,7 @@ class Measures:
     Args:
         requests: How many. [count]
         errors: How many failed. [count]
-        p50: The median latency; None without requests. [seconds]
+        p50: The median latency; None when too few requests stand above it. [seconds]
         p99: None when too few requests stand above it. [seconds]
         median_stages: Where the median's time goes: stage to seconds.
         tail_stages: Where the time of p99 goes; empty when `p99` is None.
@@ -54,9 +64,16 @@ class Measures:
         return waited / total if total else None
 
 
+NO_REQUESTS = Measures(0, 0, None, None, {}, {})
+
+
 def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
     """Return where the time goes at `PERCENTILES`, the one answer that tiles, bars, charts and tables read."""
-    return smoothed(source.ask(source.read.breakdown, selection, PERCENTILES))
+    return source.ask(_smoothed_breakdown, source.read, selection)
+
+
+def _smoothed_breakdown(read: Reader, selection: Selection) -> pd.DataFrame:
+    return smoothed(read.breakdown(selection, PERCENTILES))
 
 
 def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -71,35 +88,60 @@ def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
     if frame.empty:
         return frame
     stages = [str(each) for each in frame.columns if each not in COLUMNS]
-    total = frame["value_seconds"].to_numpy(dtype=float)[:, None]
-    shares = frame[stages].to_numpy(dtype=float) / np.maximum(total, 1e-12)
+    total = frame["value_seconds"].to_numpy(dtype=float)
     steps = np.arange(len(frame))
-    near = np.maximum(1 - np.abs(np.subtract.outer(steps, steps)) / _NEIGHBOURS, 0)
-    requests = np.maximum(frame["n"].to_numpy(dtype=float), 1)
-    borrowed = np.minimum(1, _PLENTY / requests)[:, None]
-    weight = near * requests * np.where(np.eye(len(frame)), 1, borrowed)
     made = frame.copy()
-    made[stages] = weight @ shares / weight.sum(axis=1, keepdims=True) * total
+    made[stages] = smooth(frame[stages].to_numpy(dtype=float), total, frame["n"].to_numpy(dtype=float), steps, steps)
     return made
 
 
-def measure(source: Source, selection: Selection) -> Measures:
-    """Return the measures of *selection*."""
+def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, wanted: Places) -> Floats:
+    """Do what `smoothed` says, for any number of breakdowns at once.
+
+    Args:
+        seconds: Of the stages; shape (..., rows, stages).
+        total: The latency; shape (..., rows). [seconds]
+        requests: That the shares are the mean of; shape (..., rows).
+        steps: The place of each row among percentiles evenly spaced in nines; shape (rows,).
+        wanted: The places to tell, which are among *steps*; shape (k,).
+
+    Returns:
+        Shape (..., k, stages). [seconds]
+    """
+    rows = np.searchsorted(steps, wanted)
+    shares = seconds / np.maximum(total, 1e-12)[..., None]
+    near = np.maximum(1 - np.abs(np.subtract.outer(wanted, steps)) / _NEIGHBOURS, 0)
+    requests = np.maximum(requests, 1)
+    borrowed = np.minimum(1, _PLENTY / requests)[..., rows, None]
+    weight = near * requests[..., None, :] * np.where(np.equal.outer(wanted, steps), 1, borrowed)
+    return weight @ shares / weight.sum(axis=-1, keepdims=True) * total[..., rows, None]
+
+
+def measure(source: Source, selection: Selection | None) -> Measures:
+    """Return the measures of *selection*; of None, those of no request."""
+    if selection is None:
+        return NO_REQUESTS
     frame = breakdown(source, selection)
     requests = int(frame.attrs.get("requests", 0)) if len(frame) else 0
     if not requests:
-        return Measures(0, 0, None, None, {}, {})
+        return NO_REQUESTS
     failed = source.ask(source.read.latency, replace(selection, status="error")).count
-    at_p50, at_p99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
-    median, tail = stages_at(frame, at_p50), stages_at(frame, at_p99)
-    tells = enough(requests, 0.99)
+    p50, p99 = (float(frame["value_seconds"].iloc[place]) for place in (AT_P50, AT_P99))
+    return told(requests, failed, (p50, p99), (stages_at(frame, AT_P50), stages_at(frame, AT_P99)))
+
+
+def told(
+    requests: int, errors: int, latency: tuple[float, float], stages: tuple[dict[str, float], dict[str, float]]
+) -> Measures:
+    """Return what so many requests can tell: p50 and p99 and their stages only where enough stand above."""
+    median_tells, tail_tells = enough(requests, 0.5), enough(requests, 0.99)
     return Measures(
         requests,
-        failed,
-        float(frame["value_seconds"].iloc[at_p50]),
-        float(frame["value_seconds"].iloc[at_p99]) if tells else None,
-        median,
-        tail if tells else {},
+        errors,
+        latency[0] if median_tells else None,
+        latency[1] if tail_tells else None,
+        stages[0],
+        stages[1] if tail_tells else {},
     )
 
 

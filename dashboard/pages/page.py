@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any, TypeVar
 
 import pandas as pd
 from dash import html
@@ -19,10 +20,17 @@ from ..format import span
 from ..source import Source
 from ..view import View
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 # The first version ever seen is no release, it is where the history begins.
 _MAX_MARKERS = 4
+_BUCKET = timedelta(seconds=10)
+# Agents send every 10 s, and again when that failed.
+_SILENT = timedelta(minutes=2)
+# Longer names of events are cut on charts; the page of events has them whole.
+_MAX_NAME = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +63,39 @@ class Context:
     view: View
     source: Source
     service: str | None = None
+    _made: dict[object, Any] = field(default_factory=dict[object, Any], init=False, repr=False, compare=False)
+
+    def once(self, make: Callable[[Context], T]) -> T:
+        """Return what *make* makes of this context, made once: the page and what stands beside it share it."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
     @cached_property
     def selection(self) -> Selection:
         """The requests of the window the view is about."""
         view = self.view
-        version = view.text("v") if self.service else None
-        return Selection(view.start, view.end, service=self.service, version=version, environment=view.text("env"))
+        version, model = (view.text(key) if self.service else None for key in ("v", "m"))
+        return Selection(
+            view.start, view.end, service=self.service, version=version, environment=view.text("env"), model=model
+        )
 
     @cached_property
-    def previous(self) -> Selection:
-        """The requests of the window of the same length before."""
-        length = self.view.end - self.view.start
-        return replace(self.selection, start=self.view.start - length, end=self.view.start)
+    def previous(self) -> Selection | None:
+        """What the window is compared with: the one before, the same a day or a week ago; None where `vs` is off."""
+        back = self.view.compared_back
+        if back is None:
+            return None
+        start, end = self.source.whole_window(self.view.start - back, self.view.end - back)
+        return replace(self.selection, start=start, end=end)
+
+    @property
+    def previous_seconds(self) -> float:
+        """How much of the compared window lies within the history: a rate must not count the time before it."""
+        if self.previous is None:
+            return 0.0
+        start = max(self.previous.start, self.first_data or self.previous.start)
+        return max((self.previous.end - start).total_seconds(), 0.0)
 
     @cached_property
     def versions(self) -> pd.DataFrame:
@@ -104,13 +132,28 @@ class Context:
         """
         if not len(frame):
             return []
-        rates = frame["n"].to_numpy(dtype=float) / self.axis_of(frame).covered_seconds(frame["at"])
-        return [float(each) for each in (rates[:-1] if self.view.live else rates)]
+        axis = self.axis_of(frame)
+        rates = frame["n"].to_numpy(dtype=float) / axis.covered_seconds(frame["at"])
+        return [float(each) for each in (rates[:-1] if self.unfinished(frame["at"], axis) else rates)]
+
+    def unfinished(self, starts: Iterable[object], axis: TimeAxis) -> bool:
+        """Say whether the newest of the steps that begin at *starts* is still going on: agents have not sent all of it."""
+        newest = max((_python(each) for each in starts), default=axis.start)
+        return self.view.live and axis.begin(newest) + axis.step >= axis.end
 
     @property
     def seconds(self) -> float:
-        """The length of the shown time."""
-        return (self.axis.end - self.axis.start).total_seconds()
+        """The length of the shown time, as requests are counted in it."""
+        first, last = self.axis.counted
+        return max((last - first).total_seconds(), 1.0)
+
+    @property
+    def silence(self) -> timedelta | None:
+        """For how long the service has sent nothing, in a window that ends now; None while it sends."""
+        if self.service is None or self.versions.empty or not self.view.live:
+            return None
+        silent = self.source.now() - _python(self.versions["last_seen"].max()) - _BUCKET
+        return silent if silent >= _SILENT else None
 
     @property
     def young(self) -> str:
@@ -126,6 +169,19 @@ class Context:
         seen = [(_python(at), str(name)) for at, name in zip(rows["first_seen"], rows["version"], strict=True)]
         shown = [(at, name) for at, name in seen if self.axis.start < at < self.axis.end]
         return dict(shown[-_MAX_MARKERS:])
+
+    @cached_property
+    def told(self) -> pd.DataFrame:
+        """What people and pipelines told that happened in the shown time, to the service and to all; newest first."""
+        read = self.source.read
+        return self.source.ask(read.events, self.axis.start, self.axis.end, service=self.service)
+
+    @cached_property
+    def events(self) -> dict[datetime, str]:
+        """The newest of them, to their short names, oldest first; what was done with advice changes no service."""
+        rows = self.told[self.told["kind"] != "advice"].head(_MAX_MARKERS).iloc[::-1]
+        names = [_short(str(key) or str(text)) for key, text in zip(rows["key"], rows["text"], strict=True)]
+        return dict(zip(map(_python, rows["at"]), names, strict=True))
 
     @property
     def threshold_seconds(self) -> float | None:
@@ -159,6 +215,10 @@ def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Comp
 def nothing(title: str, *text: Node, actions: list[Component] | None = None) -> Component:
     """Return a card for a page that has nothing to show."""
     return card(None, empty(title, *text, actions=actions or []))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
 def _python(at: object) -> datetime:

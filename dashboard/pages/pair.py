@@ -1,22 +1,51 @@
-"""Two sets of requests of one service beside each other: the newest version and the one before, or what the address says."""
+"""Two sets of requests of one service beside each other: what to compare, and what came of it.
+
+For the newest versions of all services ask `releases`: `regressions(context)` are those that got slower (the overview's
+cards, the count in the side bar), `judge_releases(context)` all of them (the page /regressions).
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
+from typing import ParamSpec, TypeVar
 
 import pandas as pd
 
-from ...alerts.regression import StageGrowth, Verdict, blame, highest_quantile, verdict
+from ...alerts.tail.regression import StageGrowth, Verdict, blame, highest_quantile, verdict
 from ...collector.store import Selection
-from ...core.errors import ConfigError
-from ...core.settings import parse_duration
+from ..format import needed
 from .page import Context
+from .windows import window_name, window_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # The percentile everybody asks for.
 WANTED = 0.99
 # A version is judged by what it does now: at most its last week.
-_LIFETIME = pd.Timedelta(days=7)
+LIFETIME = timedelta(days=7)
+BUCKET = timedelta(seconds=10)
+# Agents send every 10 s, and again after an outage: what came within this time still serves.
+SERVING = timedelta(minutes=5)
+# After this time the agents that run have sent everything.
+LATE = timedelta(minutes=1)
+# What a serving version is like moves ever more slowly: it is asked so many times in its life, not at every refresh.
+_LOOKS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a version served: from its first bucket to the end of its last one."""
+
+    start: datetime
+    end: datetime
+
+
+# The versions of a service that have a name, the oldest first.
+Lives = Mapping[str, Life]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +55,16 @@ class Pair:
     Args:
         a: The reference.
         b: What is compared to it.
-        a_name: What the reader calls A.
-        b_name: What the reader calls B.
+        a_name: What the address calls A: a version or a window.
+        b_name: What it calls B.
+        together: Whether two versions served at the same time, and only that time is compared.
     """
 
     a: Selection
     b: Selection
     a_name: str
     b_name: str
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +75,7 @@ class Comparison:
         pair: What was compared.
         quantile: Where.
         verdict: Whether B is slower, and how sure that is.
-        stages: The frame of `read.compare`.
+        stages: The frame of `read.compare`; of a release that did not change, empty.
         growth: The stages that grew, the one to blame first.
     """
 
@@ -55,44 +86,151 @@ class Comparison:
     growth: tuple[StageGrowth, ...]
 
 
-def newest_pair(context: Context) -> Pair | None:
-    """Return the newest version against the one before, each over its own lifetime; None with one version."""
-    names = [str(each) for each in context.versions["version"]]
-    if len(names) < 2:  # noqa: PLR2004 - it takes two
+def asked_pair(context: Context) -> Pair | None:
+    """Return what the address asks for, a side it leaves out filled in; None where one is unknown, or nothing is there."""
+    a, b = context.view.text("a"), context.view.text("b")
+    names = list(lives_of(context))
+    if a and b:
+        return chosen_pair(context, a, b)
+    usual = default_pair(context)
+    if b:
+        # The version before it, or what stands there already.
+        earlier = names[max(names.index(b) - 1, 0)] if b in names else usual.a_name if usual else b
+        return chosen_pair(context, earlier, b) if earlier != b else before(context, b)
+    if a:
+        later = usual.b_name if usual else _this_window(context)
+        return chosen_pair(context, a, later if later != a else _this_window(context))
+    return usual
+
+
+def default_pair(context: Context) -> Pair | None:
+    """Return the newest version against the one before, or this window against the one before; None where neither can be.
+
+    Versions that bear p99 come first, then windows that do, then whatever has requests.
+    """
+    versions, windows = newest_pair(context), before(context, _this_window(context))
+    least = [(fewest(context, each), each) for each in (versions, windows) if each is not None]
+    able = next((each for n, each in least if n >= needed(WANTED)), None)
+    return able or next((each for n, each in least if n), versions)
+
+
+def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
+    """Return the newest version against the newest before it that bears p99; None with one version.
+
+    Args:
+        context: The service.
+        lives: Its versions where they are known already.
+    """
+    known = lives_of(context) if lives is None else lives
+    if len(known) < 2:  # noqa: PLR2004 - it takes two
         return None
-    return chosen_pair(context, names[-2], names[-1])
+    *_, newest = known
+    earlier = [each for each in known if each != newest][::-1]
+    able = (each for each in earlier if _requests(context, _lifetime(context, known, each)) >= needed(WANTED))
+    return _versions(context, known, next(able, earlier[0]), newest)
 
 
 def chosen_pair(context: Context, a: str, b: str) -> Pair | None:
     """Return A against B, each a version of the service or a window such as `2026-11-21T12:00/6h`."""
-    first, second = _selection(context, a), _selection(context, b)
+    known = lives_of(context)
+    if a in known and b in known:
+        return _versions(context, known, a, b)
+    first, second = (selection(context, each) for each in (a, b))
     return Pair(first, second, a, b) if first and second else None
+
+
+def before(context: Context, b: str) -> Pair | None:
+    """Return what B names against the time before it, which is as long; None where B names nothing."""
+    later = selection(context, b)
+    back = None if later is None else later.end - later.start
+    return None if later is None or back is None else shifted(context, later, back, b)
+
+
+def shifted(context: Context, later: Selection, back: timedelta, b: str) -> Pair:
+    """Return *later*, which the address calls *b*, against a window as long that lies so far *back*."""
+    start, end = later.start - back, later.end - back
+    return Pair(replace(_base(context), start=start, end=end), later, window_name(start, end), b)
+
+
+def selection(context: Context, name: str) -> Selection | None:
+    """Return the requests of a version over its lifetime, or of a window; None for a name that is neither."""
+    known = lives_of(context)
+    if name in known:
+        return _lifetime(context, known, name)
+    window = window_of(name, context.source.now())
+    return replace(_base(context), start=window[0], end=window[1]) if window else None
 
 
 def compared(context: Context, pair: Pair, quantile: float | None = None) -> Comparison:
     """Judge *pair* at *quantile*, or at p99 and below it at the highest percentile that the requests can bear."""
-    source = context.source
-    a, b = source.ask(source.read.latency, pair.a), source.ask(source.read.latency, pair.b)
+    found, quantile = judged(context, pair, quantile)
+    stages = asked(context, context.source.read.compare, pair.a, pair.b, quantile)
+    return Comparison(pair, quantile, found, stages, blame(stages) if len(stages) else ())
+
+
+def judged(context: Context, pair: Pair, quantile: float | None = None) -> tuple[Verdict, float]:
+    """Return the verdict alone, and at which quantile: half the questions of `compared`."""
+    a, b = (asked(context, context.source.read.latency, each) for each in (pair.a, pair.b))
     quantile = quantile or highest_quantile(min(a.count, b.count)) or WANTED
-    stages = source.ask(source.read.compare, pair.a, pair.b, quantile)
-    return Comparison(pair, quantile, verdict(a, b, quantile), stages, blame(stages) if len(stages) else ())
+    return verdict(a, b, quantile), quantile
 
 
-def _selection(context: Context, name: str) -> Selection | None:
-    base = replace(context.selection, version=None)
-    row = context.versions[context.versions["version"] == name]
-    if len(row):
-        end = row["last_seen"].iloc[0] + pd.Timedelta(seconds=10)
-        start = max(row["first_seen"].iloc[0], end - _LIFETIME)
-        return replace(base, version=name, start=start.to_pydatetime(), end=end.to_pydatetime())
-    return _window(base, name)
+def asked(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what *query* answers; about versions whose time is over it is asked once an hour, not at every refresh."""
+    sides = [each for each in args if isinstance(each, Selection)]
+    over = context.source.now() - LATE
+    past = all(each.version is not None and each.end <= over for each in sides)
+    return (context.source.ask_past if past else context.source.ask)(query, *args, **kwargs)
 
 
-def _window(base: Selection, text: str) -> Selection | None:
-    begin, slash, length = text.partition("/")
-    try:
-        start = datetime.fromisoformat(begin)
-        start = start if start.tzinfo else start.replace(tzinfo=UTC)
-        return replace(base, start=start, end=start + parse_duration(length, "window")) if slash else None
-    except (ValueError, ConfigError, OverflowError):
-        return None
+def fewest(context: Context, pair: Pair) -> int:
+    """Return the requests of the side that has fewer."""
+    return min(_requests(context, pair.a), _requests(context, pair.b))
+
+
+def lives_of(context: Context) -> Lives:
+    """Return the versions of the service."""
+    return lives(context.versions).get("", {})
+
+
+def lives(frame: pd.DataFrame) -> Mapping[str, Lives]:
+    """Return the versions of each service of *frame* (`read.releases`, or `read.versions` for the service "")."""
+    found: dict[str, dict[str, Life]] = defaultdict(dict)
+    services: Iterable[str] = frame["service"] if "service" in frame.columns else [""] * len(frame)
+    seen = ([at.to_pydatetime() for at in frame[each]] for each in ("first_seen", "last_seen"))
+    for service, version, first, last in zip(services, frame["version"], *seen, strict=True):
+        if version:
+            found[service][version] = Life(first, last + BUCKET)
+    return found
+
+
+def _versions(context: Context, known: Lives, a: str, b: str) -> Pair:
+    """Return two versions, each over its own life; of two that served together only the time both did."""
+    first, second = _lifetime(context, known, a), _lifetime(context, known, b)
+    start, end = max(first.start, second.start), min(first.end, second.end)
+    if a != b and end - start > SERVING:
+        both = Pair(replace(first, start=start, end=end), replace(second, start=start, end=end), a, b, together=True)
+        # A rollout overlaps too, and after a rollback the older version has a hole: too few requests tell them.
+        if fewest(context, both) >= needed(WANTED):
+            return both
+    return Pair(first, second, a, b)
+
+
+def _lifetime(context: Context, known: Lives, name: str) -> Selection:
+    start, end = known[name].start, known[name].end
+    if end > context.source.now() - SERVING:
+        step = max((end - start) // _LOOKS // BUCKET, 1) * BUCKET.total_seconds()
+        end = max(end - timedelta(seconds=end.timestamp() % step), start + BUCKET)
+    return replace(_base(context), version=name, start=max(start, end - LIFETIME), end=end)
+
+
+def _this_window(context: Context) -> str:
+    return window_name(context.view.start, context.view.end)
+
+
+def _base(context: Context) -> Selection:
+    return replace(context.selection, version=None)
+
+
+def _requests(context: Context, wanted: Selection) -> int:
+    return asked(context, context.source.read.latency, wanted).count

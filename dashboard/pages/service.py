@@ -2,119 +2,81 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.stages import label
+from ...core.stages import OVERHEAD, label
 from ..components import (
     Node,
-    attributes,
     card,
     delta,
     duration_tile,
     empty,
     link,
-    pill,
     ratio_of,
     spark,
-    status,
     tile,
     tiles,
 )
+from ..costs import MILLION, a_request
 from ..figures.budget import left_parts
-from ..format import count, duration, percent, rank, span, times
-from ..view import service_path, slo_path
+from ..figures.percentile import PERCENTILES, coarse, nearest, place
+from ..format import (
+    UNKNOWN,
+    count,
+    duration,
+    enough,
+    interval,
+    money,
+    needed,
+    percent,
+    percentile,
+    rank,
+    span,
+    times,
+    whole,
+)
+from ..view import service_path
+from .advice_cards import top_advice
 from .inspector import inspector
-from .measures import Measures, measure
-from .page import Context, Page, nothing, panel
+from .measures import Measures, breakdown, measure
+from .page import Context, Page, panel
 from .rows import traces_table
-from .service_charts import grid_frame, heat_card, over_time_card, percentile_card
+from .service_charts import grid_frame, percentile_card
+from .service_frame import service_page
+from .service_times import heat_card, hidden_in, over_time_card
 
-_EXEMPLARS = 6
-_BUCKET = timedelta(seconds=10)
+_EXEMPLARS, _ADVICE = 6, 3
+# How many kept requests are looked through for those around a pinned percentile.
+_LOOKED_THROUGH = 400
+# So many steps of the percentile axis away on both sides: a fifth of a nine.
+_NEAR = 8
+# From this share on, what nobody claimed is worth a word: time between stages is not instrumented. [ratio]
+_MUCH_OVERHEAD = 0.15
 
 
 def render(context: Context) -> Page:
     """Return the page of one service."""
-    service = context.service or ""
-    trail: list[tuple[str, str | None]] = [("Services", context.view.link("/")), (service, None)]
-    place = service_path(service)
-    if context.versions.empty:
-        gone = nothing(
-            f"No service called {service}",
-            "Nothing of that name was received, or it is older than what is kept.",
-            actions=[link("All services", href=context.view.link("/"), className="btn pri")],
-        )
-        return Page(f"{service} · Stagelens", trail, [gone], place)
+    return service_page(context, "", lambda: _body(context))
+
+
+def _body(context: Context) -> list[Node]:
     measures = measure(context.source, context.selection)
-    body: list[Node] = [_head(context), _tabs(context)]
-    body += _without_data(context) if not measures.requests else _with_data(context, measures)
-    return Page(f"{service} · Stagelens", trail, body, place)
-
-
-def _with_data(context: Context, measures: Measures) -> list[Node]:
-    frame = grid_frame(context)
+    advice = panel("What would help", lambda: top_advice(context, _ADVICE, "c4") or html.Span(), "c4")
+    alone = isinstance(advice, html.Span)
     charts = [
         panel("Where the time goes, by percentile", lambda: percentile_card(context), "c8"),
-        panel("What the tail adds", lambda: _inspector(context, frame), "c4"),
+        panel("What the tail adds", lambda: _inspector(context), "c4"),
         panel("Breakdown over time", lambda: over_time_card(context), "c6"),
         panel("Every request", lambda: heat_card(context), "c6"),
-        panel("Slow exemplars", lambda: _exemplars(context), "c12"),
+        panel("Slow exemplars", lambda: _exemplars(context, "c12" if alone else "c8"), "c8"),
+        None if alone else advice,
     ]
-    return [_tiles(context, measures), html.Div(charts, className="grid")]
-
-
-def _head(context: Context) -> Component:
-    service = context.service or ""
-    found = context.source.slo_of(service)
-    rows = context.source.services(context.view.start, context.view.end)
-    row = rows[rows["service"] == service]
-    newest = str(context.versions["version"].iloc[-1])
-    chips: list[Node] = [html.Span(service)]
-    if found is not None:
-        chips.append(link(status(found.state), href=context.view.link(slo_path(found.slo.name))))
-    model = str(row["model"].iloc[0]) if len(row) else ""
-    chips += [pill(text, "out") for text in (model, context.view.text("v") or newest) if text]
-    return html.Div(
-        [
-            html.Div([html.H1(chips), html.P(context.young, className="sub") if context.young else None]),
-            html.Span(className="grow"),
-            *_actions(context),
-        ],
-        className="phead",
-    )
-
-
-def _actions(context: Context) -> list[Node]:
-    actions: list[Node] = []
-    if context.view.text("v"):
-        actions.append(link("All versions", href=context.view.here(v=None), className="btn"))
-    if len(context.versions) > 1:
-        href = context.view.link("/compare", svc=context.service)
-        actions.append(link([html.I(className="ic ic-compare"), "Compare versions"], href=href, className="btn"))
-    return actions
-
-
-def _tabs(context: Context) -> Component:
-    service, view = context.service, context.view
-    slo = context.source.slo_of(service or "")
-    items = [
-        link(
-            "Breakdown",
-            href=view.link(service_path(service or "")),
-            className="on",
-            **attributes({"aria-current": "page"}),
-        ),
-        link("Compare", href=view.link("/compare", svc=service)),
-        link("SLO", href=view.link(slo_path(slo.slo.name))) if slo else None,
-        link("Traces", href=view.link("/traces", svc=service)),
-    ]
-    return html.Nav(
-        [item for item in items if item is not None], className="tabs", **attributes({"aria-label": "Of this service"})
-    )
+    return [_tiles(context, measures), _unclaimed(context, measures), html.Div(charts, className="grid")]
 
 
 def _tiles(context: Context, now: Measures) -> Component:
@@ -123,39 +85,90 @@ def _tiles(context: Context, now: Measures) -> Component:
         context.source.read.quantiles_over_time, context.selection, (0.5, 0.99), context.axis.step
     )
     rate = now.requests / context.seconds
-    old_rate = before.requests / (context.view.end - context.view.start).total_seconds()
-    waiting = now.waiting_share
+    old_rate = before.requests / context.previous_seconds if context.previous_seconds else None
     return tiles(
         [
             tile(
                 "Requests",
                 count(rate),
                 "/s",
-                _against(ratio_of(rate, old_rate), now.requests, worse_up=False),
+                _against(context, ratio_of(rate, old_rate), now.requests, worse_up=False),
                 spark(context.rates(courses)),
             ),
-            duration_tile("p50", now.p50, _against(ratio_of(now.p50, before.p50)), _course(courses, "p50")),
-            duration_tile("p99", now.p99, _p99_note(now, before), _course(courses, "p99")),
-            tile("Errors", percent(now.error_ratio, 2), "", f"{count(now.errors)} of {count(now.requests)}"),
-            tile("Time spent waiting", percent(waiting), "of p99", "queue, network, cold start")
-            if waiting is not None
-            else None,
+            _latency_tile(context, 0.5, now, ratio_of(now.p50, before.p50), courses),
+            _latency_tile(context, 0.99, now, ratio_of(now.p99, before.p99), courses),
+            tile("Errors", percent(now.error_ratio, 2), "", _errors_note(context, now, before)),
             _budget_tile(context),
+            _cost_tile(context, now, before) or _waiting_tile(now),
         ]
     )
 
 
-def _p99_note(now: Measures, before: Measures) -> Node:
-    if now.p99 is None:
-        return f"{now.requests} requests, needs 1000"
-    return _against(ratio_of(now.p99, before.p99))
+def _latency_tile(
+    context: Context, quantile: float, now: Measures, ratio: float | None, courses: pd.DataFrame
+) -> Component:
+    """Return a percentile as a tile: the number of the chart, or what it lies between where the chart draws that."""
+    name = percentile(quantile)
+    course = _course(courses, name)
+    if not enough(now.requests, quantile):
+        return tile(name, UNKNOWN, "", f"{_requests(now.requests)}, needs {whole(needed(quantile))}", None)
+    row = breakdown(context.source, context.selection).iloc[PERCENTILES.index(quantile) :][:1]
+    below = _against(context, ratio)
+    if not coarse(row)[0]:
+        return duration_tile(name, float(row["value_seconds"].iloc[0]), below, course)
+    value = interval(float(row["low_seconds"].iloc[0]), float(row["high_seconds"].iloc[0]))
+    return tile(name, value, "", below or "the source has fixed buckets", None)
 
 
-def _against(ratio: float | None, requests: int | None = None, *, worse_up: bool = True) -> Node:
+def _errors_note(context: Context, now: Measures, before: Measures) -> Node:
+    told = f"{count(now.errors)} of {count(now.requests)}"
+    moved = ratio_of(now.error_ratio, before.error_ratio)
+    return html.Span(_against(context, moved), title=told) if moved is not None else told
+
+
+def _against(context: Context, ratio: float | None, requests: int | None = None, *, worse_up: bool = True) -> Node:
     """Compare with the window before; say how many there were where there is none."""
     if ratio is None:
-        return f"{count(requests)} requests" if requests is not None else None
-    return delta(ratio, worse_up=worse_up, after="vs prev.")
+        return _requests(requests) if requests is not None else None
+    return delta(ratio, worse_up=worse_up, after=context.view.compared_words)
+
+
+def _requests(n: int) -> str:
+    return f"{count(n)} request{'s' * (n != 1)}"
+
+
+def _cost_tile(context: Context, now: Measures, before: Measures) -> Component | None:
+    """Return what a million requests cost; None without a price, or where only a part of what it pays for is shown."""
+    costs, view = context.source.costs, context.view
+    per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
+    if costs is None or per_hour is None or view.text("v") or view.text("m"):
+        return None
+    each = a_request(per_hour, context.seconds, now.requests)
+    if each is None:
+        return None
+    moved = ratio_of(each, a_request(per_hour, context.previous_seconds, before.requests))
+    below = _against(context, moved) or f"{money(per_hour, costs.currency)} an hour"
+    return tile("Cost per 1 M", money(each * MILLION, costs.currency), "", below)
+
+
+def _waiting_tile(now: Measures) -> Component | None:
+    waiting = now.waiting_share
+    return (
+        tile("Time spent waiting", percent(waiting), "of p99", "queue, network, cold start")
+        if waiting is not None
+        else None
+    )
+
+
+def _unclaimed(context: Context, now: Measures) -> Component | None:
+    """Say that much of the time is nobody's, where it is."""
+    total = sum(now.median_stages.values())
+    share = now.median_stages.get(OVERHEAD, 0.0) / total if total else 0.0
+    if share <= _MUCH_OVERHEAD or not enough(now.requests, 0.5):
+        return None
+    where = link("What fits →", href=context.view.link(service_path(context.service or "", "advice")), className="link")
+    text = " of the median: time between stages is not instrumented. "
+    return html.Div([html.Span([html.B(f"Overhead is {percent(share)}"), text, where])], className="quiet")
 
 
 def _budget_tile(context: Context) -> Component | None:
@@ -171,48 +184,59 @@ def _course(frame: pd.DataFrame, column: str) -> Component | None:
     return spark([float(each) for each in frame[column]]) if len(frame) else None
 
 
-def _inspector(context: Context, frame: pd.DataFrame) -> Component:
+def _inspector(context: Context) -> Component:
+    frame, view = grid_frame(context), context.view
     if not len(frame) or not (frame["percentile"] == 0.5).any():  # noqa: PLR2004 - the median
         return card("What the tail adds", empty("Too few requests", "p50 needs 20."), size="c4")
-    return inspector(frame, context.view.percentile)
+    return inspector(
+        frame,
+        view.percentile,
+        dominants=context.source.ask(context.source.read.dominants, context.selection, PERCENTILES),
+        hidden=hidden_in(context),
+        advice=view.link(service_path(context.service or "", "advice")),
+        show_all=view.here(hide=None),
+    )
 
 
-def _exemplars(context: Context) -> Component:
-    frame = context.source.ask(context.source.read.one_per_cause, context.selection, _EXEMPLARS)
-    more = link("All traces →", href=context.view.link("/traces", svc=context.service), className="link")
+def _exemplars(context: Context, size: str) -> Component:
+    source, view = context.source, context.view
+    pinned = view.percentile if view.text("p") else None
+    if pinned is None:
+        frame = source.ask(source.read.one_per_cause, context.selection, _EXEMPLARS)
+    else:
+        frame = around(_kept_near(context, pinned), pinned)
+    more = link("All traces →", href=view.link("/traces", svc=context.service), className="link")
+    title = "Slow exemplars" if pinned is None else f"Exemplars around {percentile(pinned)}"
     if not len(frame):
         return card(
-            "Slow exemplars",
+            title,
             empty("No request of this window was kept", "Agents keep the slowest, errors and a uniform share."),
+            size=size,
         )
     least = float(frame["rank"].min())
-    sub = f"one per cause, {rank(least)} and up" if least == least else "one per cause"  # noqa: PLR0124 - NaN is not itself
-    return card("Slow exemplars", traces_table(frame, context.view, "Slow exemplars"), sub=sub, tools=more, flush=True)
+    slow = f"one per cause, {rank(least)} and up" if least == least else "one per cause"  # noqa: PLR0124 - NaN is not itself
+    sub = slow if pinned is None else "nearest in rank"
+    rule = f"Kept: {frame.attrs['rule']}, for {span(timedelta(seconds=frame.attrs['retention_seconds']))}."
+    return card(title, traces_table(frame, view, title), sub=sub, tools=more, flush=True, foot=rule, size=size)
 
 
-def _without_data(context: Context) -> list[Node]:
-    """Say when the service was last seen and lead there."""
-    view = context.view
-    last = context.versions["last_seen"].max().to_pydatetime() + _BUCKET
-    length = min(view.end - view.start, timedelta(days=1))
-    age = context.source.now() - last
-    text = (
-        f"The last request came {span(age)} ago, at {last.astimezone(view.zone):%-d %b %H:%M:%S}."
-        if age > timedelta()
-        else "All there is came later than this window."
+def _kept_near(context: Context, quantile: float) -> pd.DataFrame:
+    """Return the kept requests whose latency is about that of *quantile*."""
+    grid = breakdown(context.source, context.selection)
+    at = nearest(grid["percentile"], quantile)
+    low, high = (grid["value_seconds"].iloc[min(max(at + side * _NEAR, 0), len(grid) - 1)] for side in (-1, 1))
+    between = (float(low), float(high) if at + _NEAR < len(grid) else math.inf)
+    return context.source.ask(
+        context.source.read.exemplars, context.selection, limit=_LOOKED_THROUGH, between_seconds=between
     )
-    first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
-    return [
-        nothing(
-            "No request in this window",
-            text,
-            f"What is kept starts on {first:%-d %b %H:%M}.",
-            actions=[
-                link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
-                link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
-            ],
-        )
-    ]
+
+
+def around(kept: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS) -> pd.DataFrame:
+    """Return those of *kept* (see `read.exemplars`) whose rank is nearest to *quantile*, slowest first."""
+    chosen = kept.dropna(subset="rank")
+    away = [abs(place(min(float(each), 0.999999), even=False) - place(quantile, even=False)) for each in chosen["rank"]]
+    near = chosen.assign(away=away).nsmallest(limit, "away").sort_values("rank", ascending=False)
+    return near.drop(columns="away")
 
 
 def tail_sentence(measures: Measures) -> str:

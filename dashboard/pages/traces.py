@@ -2,98 +2,138 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from datetime import timedelta
 
 import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
 from ...collector.store import Selection
-from ...core.stages import label, position
-from ..components import Node, card, empty, link, link_tabs, swatch
-from ..format import duration
-from ..view import service_path
-from .page import Context, Page
-from .rows import traces_table
+from ...core.errors import ConfigError
+from ...core.settings import parse_duration
+from ..components import Node, card, chart, empty, link, link_tabs
+from ..figures.heat import heat_figure
+from ..format import count, duration, span
+from ..view import View
+from .page import Context, Page, panel
+from .rows import records, traces_table
+from .service_frame import service_page
+from .trace_filters import filters
 
 _LIMIT = 50
-_HOW = "Agents keep the slowest requests of every series, errors, and a uniform share."
+_QUANTILES = (0.5, 0.99)
+# The keys of the address that leave requests out.
+_FILTERS = ("svc", "v", "m", "dom", "err", "min", "max", "at")
+_BECAUSE = {
+    "forced": "asked for",
+    "error": "failed",
+    "slow": "slowest",
+    "cold": "cold starts",
+    "uniform": "uniform share",
+}
 
 
 def render(context: Context) -> Page:
-    """Return the list of kept requests."""
-    view, source = context.view, context.source
-    service = context.service
-    dominant = view.text("dom")
-    base = replace(context.selection, status="error" if view.text("err") == "1" else None)
-    order = "time" if view.choice("t", "slow", "new") == "new" else "slow"
-    frame = source.ask(source.read.exemplars, base, limit=_LIMIT, dominant=dominant, order=order)
+    """Return the list of kept requests: of all services, or as a tab of one."""
+    view, service = context.view, context.service
+    if view.parts and view.parts[0] == "s":
+        return service_page(context, "traces", lambda: _body(context))
     trail: list[tuple[str, str | None]] = [("Traces", view.link("/traces") if service else None)]
     if service:
         trail.append((service, None))
-    head = html.Div(
-        [html.Div([html.H1("Traces"), html.P(_HOW, className="sub")]), html.Span(className="grow"), _order(context)],
-        className="phead",
+    head = html.Div([html.Div(html.H1("Traces")), html.Span(className="grow"), _order(context)], className="phead")
+    return Page("Traces · Stagelens", trail, [head, *_body(context)], "/traces")
+
+
+def _body(context: Context) -> list[Node]:
+    frame = kept(context)
+    body: list[Node] = [filters(context), panel("Kept among all requests", lambda: _among_all(context, frame))]
+    return [*body, panel("Requests", lambda: _list(context, frame))]
+
+
+def kept(context: Context) -> pd.DataFrame:
+    """Return the kept requests that the address asks for."""
+    view, source = context.view, context.source
+    order = "time" if view.choice("t", "slow", "new") == "new" else "slow"
+    low, high = (_seconds(view.text(key)) for key in ("min", "max"))
+    between = (low or 0.0, math.inf if high is None else high)
+    key, colon, value = (view.text("at") or "").partition(":")
+    return source.ask(
+        source.read.exemplars,
+        _selection(context),
+        limit=_LIMIT,
+        dominant=view.text("dom"),
+        order=order,
+        between_seconds=between if low or high else None,
+        attribute=(key, value) if colon else None,
     )
-    return Page("Traces · Stagelens", trail, [head, _filters(context, base), _list(context, frame)], "/traces")
+
+
+def _selection(context: Context) -> Selection:
+    return replace(context.selection, status="error" if context.view.text("err") == "1" else None)
+
+
+def _seconds(text: str | None) -> float | None:
+    """Read `250ms`, `1.5s`, or a number of milliseconds; what is neither is no bound."""
+    if not text:
+        return None
+    try:
+        length = parse_duration(f"{text}ms" if text.replace(".", "", 1).isdigit() else text, "min")
+    except (ConfigError, ValueError, OverflowError):
+        return None
+    return max(length, timedelta()).total_seconds() or None
+
+
+def _among_all(context: Context, frame: pd.DataFrame) -> Component:
+    """Return every request as a heatmap, the kept ones that fit the filters marked."""
+    source, selection, step = context.source, _selection(context), context.axis.step
+    cells = source.ask(source.read.heat, selection, step)
+    title = "Kept among all requests"
+    if not len(cells):
+        return card(title, empty("No request in this window"))
+    marked = [{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in records(frame)]
+    figure = heat_figure(
+        cells,
+        source.ask(source.read.quantiles_over_time, selection, _QUANTILES, step),
+        context.axis_of(cells),
+        exemplars=marked,
+        versions=context.releases if context.service else None,
+        threshold_seconds=context.threshold_seconds,
+    )
+    total = int(cells["n"].sum())
+    requests = f"{count(total)} request{'s' * (total != 1)}"
+    spoken = f"{requests} by time and latency, {len(frame)} kept ones marked; the table below lists them."
+    sub = f"{requests}, tinted by the stage that dominates; ◇ kept, click to open"
+    return card(title, chart("kept", figure, spoken, 240, frame=cells), sub=sub)
 
 
 def _list(context: Context, frame: pd.DataFrame) -> Component:
     if not len(frame):
-        reset = link("Without filters", href=context.view.link("/traces"), className="btn pri")
-        return card(
-            None,
-            empty(
-                "No kept request fits",
-                f"In the {context.view.window_label.lower()}, with these filters.",
-                actions=[reset],
-            ),
-        )
+        return card(None, _none(context.view))
     slowest = duration(float(frame["duration_seconds"].max()))
-    sub = f"{len(frame)} kept requests, the slowest took {slowest}"
     rows = traces_table(frame, context.view, "Kept requests", with_service=context.service is None)
-    return card("Requests", rows, sub=sub, flush=True)
+    return card("Requests", rows, sub=f"{len(frame)} shown, the slowest took {slowest}", foot=_how(frame), flush=True)
+
+
+def _none(view: View) -> Component:
+    if not any(view.text(key) for key in _FILTERS):
+        return empty("No kept request", "A request that is slow, failed or picked by chance shows here.")
+    where = f"In the {view.window_label[0].lower()}{view.window_label[1:]}, with these filters."
+    reset = link("Without filters", href=view.link(view.path), className="btn pri")
+    return empty("No kept request fits", where, actions=[reset])
+
+
+def _how(frame: pd.DataFrame) -> str:
+    """Say how the requests were picked, how many there are, and for how long."""
+    facts = {str(key): value for key, value in frame.attrs.items()}
+    held = ", ".join(f"{count(n)} {_BECAUSE.get(why, why)}" for why, n in facts.get("kept", {}).items())
+    kept_for = span(timedelta(seconds=float(facts.get("retention_seconds", 0))))
+    return f"Every request is counted. Kept whole: {facts.get('rule', '')}. Here: {held}. Kept for {kept_for}."
 
 
 def _order(context: Context) -> Component:
     view = context.view
     options = {"slow": ("Slowest", view.here(t=None)), "new": ("Newest", view.here(t="new"))}
     return link_tabs("Order", options, view.choice("t", "slow", "new"))
-
-
-def _filters(context: Context, base: Selection) -> Component:
-    view = context.view
-    services = [str(each) for each in context.source.services(view.start, view.end)["service"]]
-    options = {"": ("All services", view.here(svc=None))} | {name: (name, view.here(svc=name)) for name in services}
-    errors = {"": ("All", view.here(err=None)), "1": ("Errors", view.here(err="1"))}
-    items: list[Node] = [
-        _menu(context.service or "All services", options, context.service or ""),
-        link_tabs("Status", errors, "1" if view.text("err") == "1" else ""),
-        _stage_menu(context, base),
-    ]
-    if context.service:
-        items.append(link("Where its time goes →", href=view.link(service_path(context.service)), className="link"))
-    return html.Div(items, className="filters")
-
-
-def _stage_menu(context: Context, base: Selection) -> Component:
-    view, chosen = context.view, context.view.text("dom") or ""
-    stages = sorted(context.source.ask(context.source.read.stage_latency, replace(base, status=None)), key=position)
-    options = {"": ("Any stage", view.here(dom=None))} | {each: (label(each), view.here(dom=each)) for each in stages}
-    shown: list[Node] = [swatch(chosen), f"Mostly {label(chosen)}"] if chosen else ["Mostly any stage"]
-    return _menu(shown, options, chosen)
-
-
-def _menu(shown: Node | list[Node], options: dict[str, tuple[str, str]], chosen: str) -> Component:
-    links = [
-        link(text, href=href, className="btn ghost" + (" b" if value == chosen else ""))
-        for value, (text, href) in options.items()
-    ]
-    inner = shown if isinstance(shown, list) else [shown]
-    return html.Details(
-        [
-            html.Summary([*inner, html.I(className="ic ic-down")], className="btn"),
-            html.Div(links, className="pop left"),
-        ],
-        className="menu",
-    )

@@ -115,8 +115,7 @@ def _get_json(original: Any) -> Any:
 
 
 def _name_route() -> None:
-    # There by the time an application is called.
-    from flask import request  # noqa: PLC0415
+    from flask import request  # noqa: PLC0415 - there by the time an application is called
 
     exchange = request.environ.get(KEY)
     if exchange is not None and request.url_rule is not None:

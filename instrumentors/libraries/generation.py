@@ -15,13 +15,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ...core.names import BY_GENERATE
 from ..instrumentor import report
 from ..recorder import MAX_MARKS, OPEN, Marks, clock, current
 from .pretrained import describe
 from .torch_models import busy, meet, models
-
-# What a first token was measured by.
-DEFINITION = "generate"
 
 
 class Run:
@@ -147,7 +145,7 @@ def _mark(marks: Marks, run: Run, stage: str, begun: int, ended: int) -> None:
     else:
         marks.extend((stage, begun, run.first, "decode", run.first, ended))
     if run.first:
-        marks.extend(("@first_token", run.first, DEFINITION))
+        marks.extend(("@first_token", run.first, BY_GENERATE))
 
 
 def _describe(marks: Marks, model: Any, args: Any, options: Any) -> None:
@@ -179,6 +177,6 @@ def _prompt(args: Any, options: Any) -> tuple[int, int] | None:
         ids = options.get("input_ids")
     if ids is not None:
         # Speech is a matrix too, of numbers with a fraction.
-        return tuple(ids.shape) if len(ids.shape) == 2 and not ids.is_floating_point() else None  # noqa: PLR2004
+        return tuple(ids.shape) if len(ids.shape) == 2 and not ids.is_floating_point() else None  # noqa: PLR2004 - a matrix
     embeddings = options.get("inputs_embeds")
     return None if embeddings is None else tuple(embeddings.shape[:2])

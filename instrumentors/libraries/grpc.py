@@ -39,7 +39,7 @@ class GrpcInstrumentor(Instrumentor):
         return {"grpc._channel": self._sync, "grpc.aio._call": self._aio}
 
     def _sync(self, module: ModuleType) -> None:
-        for owner in (module._UnaryUnaryMultiCallable, module._StreamUnaryMultiCallable):  # noqa: SLF001
+        for owner in (module._UnaryUnaryMultiCallable, module._StreamUnaryMultiCallable):  # noqa: SLF001 - there is no public name for it
             self.replace(owner, "__call__", _blocking)
             self.replace(owner, "with_call", _blocking)
             self.replace(owner, "future", _future)
@@ -51,9 +51,9 @@ class GrpcInstrumentor(Instrumentor):
 
     def _aio(self, module: ModuleType) -> None:
         # One base class for all four kinds of calls; made where the call is, or in a task of the interceptors.
-        unary = module._UnaryResponseMixin  # noqa: SLF001
+        unary = module._UnaryResponseMixin  # noqa: SLF001 - there is no public name for it
         self.replace(module.Call, "__init__", lambda original: _init(original, unary))
-        self.replace(module._StreamResponseMixin, "_read", _read)  # noqa: SLF001
+        self.replace(module._StreamResponseMixin, "_read", _read)  # noqa: SLF001 - there is no public name for it
 
 
 def _blocking(original: Any) -> Any:
@@ -94,7 +94,7 @@ def _future(original: Any) -> Any:
 
 def _when_done(call: Any, done: Callable[[], None]) -> None:
     # Not by `add_done_callback`, which keeps the future alive: one that nobody keeps is cancelled.
-    state = call._state  # noqa: SLF001
+    state = call._state  # noqa: SLF001 - there is no public name for it
     with state.condition:
         if state.code is None:
             state.callbacks.append(done)

@@ -99,7 +99,7 @@ def _device(binding: Any) -> str:
 def ortvalue_from_numpy(original: Any) -> Any:
     """Wrap the class method that makes a value on a device of an array."""
 
-    def stage_of(_: Any, numpy_obj: Any, /, device_type: str = "cpu", *__: Any, **___: Any) -> str:  # noqa: ARG001
+    def stage_of(_: Any, numpy_obj: Any, /, device_type: str = "cpu", *__: Any, **___: Any) -> str:  # noqa: ARG001 - its signature
         return between("cpu", device_type.lower())
 
     return copying(stage_of)(original)

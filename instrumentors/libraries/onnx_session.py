@@ -152,7 +152,7 @@ def model_name(path: str) -> str:
     while GENERIC_NAME.fullmatch(name):
         here = folder
         folder, name = os.path.split(here)
-        if not name or os.path.basename(folder) in HOMES or here == os.path.expanduser("~"):  # noqa: PTH111, PTH119
+        if not name or os.path.basename(folder) in HOMES or here == os.path.expanduser("~"):  # noqa: PTH111, PTH119 - as above
             return stem
     return name
 

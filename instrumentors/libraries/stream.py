@@ -6,10 +6,9 @@ however many parts it is sent: a file is not made while it is sent.
 
 from __future__ import annotations
 
+from ...core.names import BY_FIRST_CHUNK
 from ..recorder import Marks
 
-# By which definition the first token was timed: the first chunk with bytes was handed to the server.
-FIRST_CHUNK = "first_chunk"
 # Chunks that go straight to the socket's buffer take less; to mark each would fill the list for nothing.
 MIN_CHUNK_NS = 50_000
 
@@ -37,4 +36,4 @@ class Stream:
         """Return what the request shall say about its stream."""
         if self._longest < 0:
             return []
-        return ["@first_token", self._first, FIRST_CHUNK, "@gap", self._longest, 0]
+        return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, 0]

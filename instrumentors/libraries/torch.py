@@ -87,7 +87,7 @@ class TorchInstrumentor(Instrumentor):
         self.replace(module.jit, "load", _loading)
         # Pickled by reference they are looked up where they were defined.
         self.replace(module.serialization, "load", lambda _: module.load)
-        self.replace(module.jit._serialization, "load", lambda _: module.jit.load)  # noqa: SLF001
+        self.replace(module.jit._serialization, "load", lambda _: module.jit.load)  # noqa: SLF001 - there is no public name for it
         self.replace(module.nn.Module, "load_state_dict", _loading)
         for name in MOVING:
             self.replace(module.nn.Module, name, lambda original: _moving(original, is_traced))

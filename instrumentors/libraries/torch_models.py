@@ -111,10 +111,10 @@ def describe(module: Any) -> tuple[str, Any]:
 def place(module: Any) -> Any:
     """Return the device of the first parameter of *module*, None when it has none."""
     # `parameters()` walks the same tree at eight times the price, for it must not name a shared one twice.
-    for parameter in module._parameters.values():  # noqa: SLF001
+    for parameter in module._parameters.values():  # noqa: SLF001 - there is no public name for it
         if parameter is not None:
             return parameter.device
-    for child in module._modules.values():  # noqa: SLF001
+    for child in module._modules.values():  # noqa: SLF001 - there is no public name for it
         device = None if child is None else place(child)
         if device is not None:
             return device

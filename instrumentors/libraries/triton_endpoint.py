@@ -101,8 +101,7 @@ def _connection(arguments: Mapping[str, Any], host: str, port: int | None) -> HT
 
 
 def _grpc(server: Server, model: str, version: str) -> list[Totals]:
-    # There already, with the client that this is about.
-    from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: PLC0415
+    from tritonclient.grpc import service_pb2, service_pb2_grpc  # noqa: PLC0415 - loaded already by the client this is about
 
     with _untraced():
         stub = service_pb2_grpc.GRPCInferenceServiceStub(_channel(server, os.getpid()))
@@ -124,7 +123,7 @@ def _grpc(server: Server, model: str, version: str) -> list[Totals]:
 # A channel does not survive a fork: every process has its own.
 @lru_cache(maxsize=MAX_SERVERS)
 def _channel(server: Server, _process: int) -> Any:
-    import grpc  # noqa: PLC0415
+    import grpc  # noqa: PLC0415 - as above
 
     arguments = server.arguments
     credentials = arguments.get("creds")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.names import BY_TRITON_RESPONSE
 from ..instrumentor import report
 from ..recorder import MAX_MARKS, Marks, clock
 from .triton_calls import Call
 
-# What the time to the first token is measured by.
-DEFINITION = "triton_first_response"
 FINAL = "triton_final_response"
 
 
@@ -48,7 +47,7 @@ class Streamed(Call):
         if len(self.marks) >= MAX_MARKS:
             return
         if not self._parts:
-            self.marks.extend(("@first_token", now, DEFINITION))
+            self.marks.extend(("@first_token", now, BY_TRITON_RESPONSE))
         elif self._gap is None:
             self._gap = Growing(self.marks, "@gap", now - self._last, 0)
         else:

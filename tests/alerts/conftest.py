@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
+# Test modules are not a package: without it they could not import what they share.
+sys.path.insert(0, str(Path(__file__).parent))
+
 from postgresql_server import Server
 
-from stagelens.alerts.message import Finding, Message
-from stagelens.alerts.regression import StageGrowth
+from stagelens.alerts.delivery.message import Burn, Course, Exemplar, Finding, Message
+from stagelens.alerts.tail.regression import StageGrowth
 from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
@@ -111,22 +116,24 @@ def finding() -> Finding:
     """A latency SLO that burns since version 2 came."""
     since = NOW - timedelta(minutes=12)
     return Finding(
-        slo="magika-latency",
+        name="magika-latency",
         service="magika-demo",
         promise="99 % of requests to magika-demo succeed within 250 ms, over 30 days",
         kind="latency",
         severity="page",
-        burn=31.2,
-        threshold_burn=14.4,
-        long_seconds=3600.0,
-        short_seconds=300.0,
-        bad=1872.0,
-        total=6000.0,
         since=since.timestamp(),
-        budget_left=0.94,
-        bad_left=48_900.0,
-        window_seconds=30 * 86_400.0,
-        exhausted_in_seconds=21.7 * 3600,
+        burn=Burn(
+            rate=31.2,
+            threshold=14.4,
+            long_seconds=3600.0,
+            short_seconds=300.0,
+            bad=1872.0,
+            total=6000.0,
+            budget_left=0.94,
+            bad_left=48_900.0,
+            window_seconds=30 * 86_400.0,
+            exhausted_in_seconds=21.7 * 3600,
+        ),
         growth=(
             StageGrowth("preprocess", 0.1804, 0.92),
             StageGrowth("queue", 0.0112, 0.057),
@@ -134,6 +141,11 @@ def finding() -> Finding:
         ),
         version="2",
         quantile=0.99,
+        exemplars=(
+            Exemplar("a1", 0.612, "preprocess", 0.402, "http://127.0.0.1:8600/traces/a1"),
+            Exemplar("b2", 0.540, "queue", 0.310, "http://127.0.0.1:8600/traces/b2"),
+        ),
+        course=Course((0.2, 0.4, None, 0.1, 3.0, 22.0, 31.2, 30.0, 29.5), 180.0),
         description="People wait for this one.",
         runbook="https://runbooks.example/magika?a=1&b=2",
         link="http://127.0.0.1:8600/s/magika-demo?from=1795143120000&to=1795143840000&p=99",

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
-from stagelens.alerts.channel import OutcomeUnknownError
-from stagelens.alerts.message import Message
-from stagelens.alerts.pagerduty import PagerDuty
-from stagelens.alerts.slack import Slack
-from stagelens.alerts.webhook import Webhook
+from stagelens.alerts.delivery import http
+from stagelens.alerts.delivery.channel import OutcomeUnknownError
+from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.delivery.pagerduty import PagerDuty
+from stagelens.alerts.delivery.slack import Slack
+from stagelens.alerts.delivery.webhook import Webhook
 from stagelens.core.errors import ChannelError
 
 
@@ -111,8 +114,9 @@ def test_a_receiver_that_is_not_there_took_nothing(answer: Answer, message: Mess
 def test_pagerduty_is_reached_below_its_base_url(answer: Answer, message: Message) -> None:
     """The base URL is a setting, for the EU and for tests; 202 is accepted."""
     answer.status, answer.body = 202, b"{}"
-    PagerDuty("pagerduty", "K" * 32, answer.url + "/").send(message)
+    reference = PagerDuty("pagerduty", "K" * 32, answer.url + "/").send(message)
 
+    assert reference == ""
     assert answer.paths == ["/v2/enqueue"]
 
 
@@ -127,3 +131,56 @@ def test_an_error_never_shows_the_address(answer: Answer, message: Message) -> N
 
     assert not any("SECRET" in str(error) for error in errors)
     assert [error.permanent for error in errors] == [False, False, True]
+
+
+def test_a_receiver_that_repeats_the_address_tells_no_secret(answer: Answer, message: Message) -> None:
+    """Web frameworks answer "Cannot POST /the/path"; a routing key comes back in an error."""
+    path = "/services/T0123456789/B0123456789/abcdefghijklmnop"
+    answer.status, answer.body = 404, f"Cannot POST {path} (abcdefghijklmnop)".encode()
+    hook = refusal(Slack("slack", answer.url + path), message)
+    answer.status, answer.body = 400, b"routing_key " + b"K" * 32 + b" is invalid"
+    key = refusal(PagerDuty("pagerduty", "K" * 32, answer.url), message)
+
+    assert str(hook) == "Slack answered 404: Cannot POST … (…)"
+    assert str(key) == "PagerDuty answered 400: routing_key … is invalid"
+
+
+def test_a_wait_until_a_date_is_understood(answer: Answer, message: Message) -> None:
+    """RFC 9110 allows both; one that is over is no wait, and nonsense is none at all."""
+    waits: list[float | None] = []
+    for text in (format_datetime(datetime.now(UTC) + timedelta(seconds=60)), "Fri, 20 Nov 2015 03:04:00 GMT", "soon"):
+        answer.status, answer.headers = 503, {"Retry-After": text}
+        waits.append(refusal(PagerDuty("pagerduty", "K" * 32, answer.url), message).retry_after_seconds)
+
+    assert waits[0] is not None
+    assert 50 < waits[0] <= 60
+    assert waits[1:] == [0.0, None]
+
+
+def test_pagerduty_says_202_or_it_was_not_pagerduty(answer: Answer, message: Message) -> None:
+    """A login page with a 200 is no page to anybody."""
+    error = refusal(PagerDuty("pagerduty", "K" * 32, answer.url), message)
+
+    assert (error.permanent, str(error)) == (
+        False,
+        "PagerDuty answered 200 and not 202; is something else at that address?",
+    )
+
+
+def test_an_answer_without_end_is_not_read(answer: Answer, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the receiver made of it is not known then."""
+    monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
+    answer.body = b"x" * 100_000
+    error = refusal(Webhook("webhook", answer.url), message)
+
+    assert isinstance(error, OutcomeUnknownError)
+    assert "has no end" in str(error)
+
+
+def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, message: Message) -> None:
+    """Once: what it refuses then is refused."""
+    answer.status, answer.body = 400, b"invalid_blocks"
+    error = refusal(Slack("slack", answer.url), message)
+
+    assert error.permanent
+    assert len(answer.paths) == 2

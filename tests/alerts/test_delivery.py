@@ -1,280 +1,63 @@
-"""Delivery as a whole: real HTTP, receivers that enforce the vendors' rules and fail half of the time, and a kill -9.
+"""Delivery as a whole: real HTTP and SMTP, receivers that enforce the vendors' rules and fail a third of the time, and a kill -9.
 
-The receivers fail by status, by a cut connection and by `Retry-After`. Now and then one holds a request and has the
+The receivers fail by status, by a cut connection, by garbage and by `Retry-After`. Now and then one holds a request and has the
 sender killed: before it accepted, or (where the vendor recognises a repeat) after it accepted and before it answered.
 """
 
 from __future__ import annotations
 
-import json
-import queue
-import random
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
+from mail_server import MailServer
+from nursery import Nursery
+from receiver import Moods, Receiver
+from slack_workspace import SlackWorkspace
+from vendors import PagerDutyService, SignedHook, SlackHook
 
-from stagelens.alerts import outbox
-from stagelens.alerts.message import Message, Transition
+from stagelens.alerts.delivery import outbox
+from stagelens.alerts.delivery.message import Message, Transition
+from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery
 from stagelens.alerts.schema import incidents
-from stagelens.alerts.slo_file import LiveFile
-from stagelens.alerts.webhook import KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from stagelens.collector.store import Store
 
-CHANNELS = ("slack", "pagerduty", "webhook")
+CHANNELS = ("slack", "slack_bot", "pagerduty", "webhook", "email")
 DEADLINE_SECONDS = 60.0
-
-
-class Receiver:
-    """A vendor: takes what its rules allow, fails at random, and remembers what it took.
-
-    Args:
-        seed: Of its failures.
-        kills: The numbers of the requests it holds and has the sender killed for.
-        after: Whether it accepts those before it holds them, as only a vendor that recognises repeats may.
-    """
-
-    def __init__(self, seed: int, kills: set[int], *, after: bool) -> None:
-        self.violations: list[str] = []
-        self.accepted: list[str] = []
-        self.held: queue.Queue[Receiver] = queue.Queue()
-        self.requests = 0
-        self.killed = 0
-        self.refused = 0
-        self._kills, self._after = kills, after
-        self._random = random.Random(seed)
-        self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-
-    def check(self, path: str, headers: Any, body: bytes) -> str:
-        """Return the name of the message; raise AssertionError when it breaks a rule."""
-        raise NotImplementedError
-
-    def take(self, name: str, body: bytes) -> tuple[int, bytes]:
-        """Accept the message and return the answer."""
-        raise NotImplementedError
-
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers["Content-Length"]))
-        with self._lock:
-            self.requests += 1
-            number, fate = self.requests, self._random.random()
-            try:
-                name = self.check(handler.path, handler.headers, body)
-            except (AssertionError, KeyError, ValueError) as error:
-                self.violations.append(repr(error))
-                _reply(handler, 400, b"invalid_payload")
-                return
-            hold = number in self._kills
-            if hold and self._after:
-                self.take(name, body)
-        if hold:
-            self._hold(handler)
-            return
-        if fate < 0.5:
-            self.refused += 1
-            _fail(handler, fate)
-            return
-        with self._lock:
-            status, text = self.take(name, body)
-        _reply(handler, status, text)
-
-    def _hold(self, handler: BaseHTTPRequestHandler) -> None:
-        """Keep the request without an answer until its sender is dead."""
-        self.killed += 1
-        self.held.put(self)
-        handler.connection.settimeout(DEADLINE_SECONDS)
-        try:
-            while handler.connection.recv(1024):
-                continue
-        except OSError:
-            pass
-        handler.close_connection = True
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                """Answer."""
-                receiver._answer(self)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
-                """Say nothing."""
-
-        return Handler
-
-
-class SlackReceiver(Receiver):
-    """Slack's incoming webhook: https://docs.slack.dev/reference/block-kit/blocks."""
-
-    def check(self, path: str, headers: Any, body: bytes) -> str:
-        """Hold it to the rules."""
-        assert path.startswith("/services/"), path
-        assert headers["Content-Type"] == "application/json"
-        post = json.loads(body)
-        assert post["text"], "no_text"
-        assert len(post["text"]) <= 4000
-        blocks = post["blocks"]
-        assert 1 <= len(blocks) <= 50
-        assert len(json.dumps(blocks)) <= 13_200, "msg_blocks_too_long"
-        ids = [block["block_id"] for block in blocks]
-        assert len(set(ids)) == len(ids)
-        for block in blocks:
-            assert len(block["block_id"]) <= 255
-            _check_block(block)
-        return ids[0].rsplit(":", 1)[0]
-
-    def take(self, name: str, body: bytes) -> tuple[int, bytes]:
-        """Accept it."""
-        del body
-        self.accepted.append(name)
-        return 200, b"ok"
-
-
-def _check_block(block: dict[str, Any]) -> None:
-    if block["type"] == "header":
-        assert block["text"]["type"] == "plain_text"
-        assert 1 <= len(block["text"]["text"]) <= 150
-    elif block["type"] == "section":
-        fields = block.get("fields", [])
-        assert len(fields) <= 10
-        assert all(1 <= len(field["text"]) <= 2000 for field in fields)
-        assert fields or 1 <= len(block["text"]["text"]) <= 3000
-    else:
-        assert block["type"] == "context", block["type"]
-        assert 1 <= len(block["elements"]) <= 10
-
-
-class PagerDutyReceiver(Receiver):
-    """PagerDuty's Events API v2: one alert for a dedup key until it is resolved."""
-
-    def __init__(self, seed: int, kills: set[int]) -> None:
-        super().__init__(seed, kills, after=True)
-        self.open: set[str] = set()
-        self.created: Counter[str] = Counter()
-        self.resolved: Counter[str] = Counter()
-
-    def check(self, path: str, headers: Any, body: bytes) -> str:
-        """Hold it to the rules."""
-        del headers
-        assert path == "/v2/enqueue", path
-        assert len(body) <= 512_000
-        event = json.loads(body)
-        assert len(event["routing_key"]) == 32
-        assert event["event_action"] in {"trigger", "acknowledge", "resolve"}
-        assert 1 <= len(event["dedup_key"]) <= 255
-        alert = event["payload"]
-        assert 1 <= len(alert["summary"]) <= 1024
-        assert alert["source"]
-        assert alert["severity"] in {"critical", "error", "warning", "info"}
-        assert datetime.fromisoformat(alert["timestamp"]).tzinfo is not None
-        assert all(link["href"].startswith("http") and link["text"] for link in event["links"])
-        return event["dedup_key"]
-
-    def take(self, name: str, body: bytes) -> tuple[int, bytes]:
-        """Accept it."""
-        action = json.loads(body)["event_action"]
-        if action == "trigger" and name not in self.open:
-            self.open.add(name)
-            self.created[name] += 1
-        elif action == "resolve" and name in self.open:
-            self.open.remove(name)
-            self.resolved[name] += 1
-        return 202, b'{"status":"success"}'
-
-
-class WebhookReceiver(Receiver):
-    """A receiver that checks the signature and knows the idempotency keys it has seen."""
-
-    def check(self, path: str, headers: Any, body: bytes) -> str:
-        """Hold it to the rules."""
-        assert path == "/alerts", path
-        stamp = headers[TIMESTAMP_HEADER]
-        assert abs(time.time() - int(stamp)) <= 300
-        assert headers[SIGNATURE_HEADER] == sign("s3cret", stamp, body)
-        assert json.loads(body)["key"] == headers[KEY_HEADER]
-        return headers[KEY_HEADER]
-
-    def take(self, name: str, body: bytes) -> tuple[int, bytes]:
-        """Accept it."""
-        del body
-        if name not in self.accepted:
-            self.accepted.append(name)
-        return 200, b""
-
-
-def _fail(handler: BaseHTTPRequestHandler, fate: float) -> None:
-    """Fail in one of the ways a vendor may; *fate* is evenly spread below one half."""
-    if fate < 0.1:
-        handler.connection.shutdown(socket.SHUT_RDWR)
-        handler.close_connection = True
-    elif fate < 0.13:
-        _reply(handler, 429, b"rate_limited", {"Retry-After": "1"})
-    else:
-        status = (500, 502, 503, 408, 425)[int(fate * 1000) % 5]
-        _reply(handler, status, b"<html>not now</html>")
-
-
-def _reply(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-    handler.send_response(status)
-    for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-        handler.send_header(key, value)
-    handler.end_headers()
-    handler.wfile.write(body)
+# Half of all requests, and a hundred kills: `benchmarks/delivery.py`. [ratio]
+FAILING = 0.35
 
 
 class Sender:
     """The process that delivers to one receiver; killed and started again when the receiver says so."""
 
-    def __init__(self, database: str, kind: str, receiver: Receiver) -> None:
-        script = Path(__file__).with_name("delivery_process.py")
-        self._command = [sys.executable, str(script), database, kind, receiver.url]
-        self._process = subprocess.Popen(self._command)
+    def __init__(self, nursery: Nursery, database: str, kind: str, receiver: Receiver | MailServer) -> None:
+        self._nursery = nursery
+        self._order = (database, {kind: receiver.url})
         self._receiver = receiver
+        self._process = nursery.start(*self._order)
 
     def obey(self) -> None:
         """Die and come back, if the receiver holds a request for it."""
-        if not self._receiver.held.empty():
+        if isinstance(self._receiver, Receiver) and not self._receiver.held.empty():
             self._receiver.held.get()
-            self.kill()
-            self._process = subprocess.Popen(self._command)
-
-    def kill(self) -> None:
-        """Die without a word."""
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
+            self._nursery.kill(self._process)
+            self._process = self._nursery.start(*self._order)
 
 
 @contextmanager
-def running(store: Store, receivers: Mapping[str, Receiver]) -> Generator[None]:
+def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Generator[None]:
     """Deliver to each receiver from a process of its own, all over one database."""
-    senders = [Sender(str(store.engine.url), kind, receiver) for kind, receiver in receivers.items()]
+    nursery = Nursery()
+    senders = [
+        Sender(nursery, store.engine.url.render_as_string(hide_password=False), *each) for each in receivers.items()
+    ]
     done = threading.Event()
 
     def reap() -> None:
@@ -289,8 +72,7 @@ def running(store: Store, receivers: Mapping[str, Receiver]) -> Generator[None]:
     finally:
         done.set()
         reaper.join()
-        for sender in senders:
-            sender.kill()
+        nursery.close()
         for receiver in receivers.values():
             receiver.close()
 
@@ -322,7 +104,7 @@ def _row(message: Message) -> dict[str, Any]:
         "told_at": message.at,
         "ending": "",
         "sequence": message.sequence,
-        "peak_burn": finding.burn,
+        "peak": finding.size,
         "finding": finding.to_json(),
     }
 
@@ -347,13 +129,18 @@ def later(message: Message, transition: Transition) -> Message:
 
 @pytest.mark.timeout(180)
 def test_every_incident_arrives_and_none_twice(store: Store, message: Message) -> None:
-    """Receivers fail half of the time and the sender is killed in the middle: all is told, once and in order."""
-    slack = SlackReceiver(1, {3, 17}, after=False)
-    pagerduty = PagerDutyReceiver(2, {5, 21})
-    webhook = WebhookReceiver(3, {9, 26}, after=True)
+    """Receivers fail a third of the time and the sender is killed in the middle: all is told, once and in order."""
+    slack = SlackHook(Moods(1, FAILING, frozenset({3, 9})))
+    workspace = SlackWorkspace(Moods(4, FAILING, frozenset({4, 16}), after=True))
+    pagerduty = PagerDutyService(Moods(2, FAILING, frozenset({4, 10}), after=True))
+    webhook = SignedHook(Moods(3, FAILING, frozenset({5, 11}), after=True))
+    mail = MailServer(Moods(5, FAILING, after=True))
     message = replace(message, at=time.time(), opened_at=time.time())
-    opened = [open_incident(store, message, f"sl-{number:02}") for number in range(10)]
-    with running(store, {"slack": slack, "pagerduty": pagerduty, "webhook": webhook}):
+    opened = [open_incident(store, message, f"sl-{number:02}") for number in range(5)]
+    receivers: dict[str, Receiver | MailServer] = dict(
+        zip(CHANNELS, (slack, workspace, pagerduty, webhook, mail), strict=True)
+    )
+    with running(store, receivers):
         for one in opened:
             put(store, one)
         wait_until(lambda: all(row.state == "sent" for row in deliveries(store)))
@@ -362,32 +149,27 @@ def test_every_incident_arrives_and_none_twice(store: Store, message: Message) -
         wait_until(lambda: all(row.state == "sent" for row in deliveries(store)))
 
     names = [one.incident for one in opened]
-    assert [slack.violations, pagerduty.violations, webhook.violations] == [[], [], []]
-    assert sorted(slack.accepted) == sorted(f"{name}:{number}" for name in names for number in (1, 2))
-    assert sorted(webhook.accepted) == sorted(slack.accepted)
+    keys = sorted(f"{name}:{number}" for name in names for number in (1, 2))
+    assert [receiver.violations for receiver in receivers.values()] == [[]] * len(receivers)
+    assert sorted(slack.accepted) == sorted(webhook.accepted) == keys
     assert all(slack.accepted.index(f"{name}:1") < slack.accepted.index(f"{name}:2") for name in names)
-    assert pagerduty.created == Counter(names)
-    assert pagerduty.resolved == Counter(names)
-    assert [receiver.killed for receiver in (slack, pagerduty, webhook)] == [2, 2, 2]
-    assert all(receiver.refused >= 5 for receiver in (slack, pagerduty, webhook))
+    assert sorted(key_of(said) for said in workspace.messages) == keys
+    assert sorted(key_of(said) for said in workspace.parents) == keys[::2]
+    assert all(said["said"][-1]["text"].startswith("🟢") for said in workspace.parents)
+    assert (pagerduty.created, pagerduty.resolved) == (Counter(names), Counter(names))
+    assert sorted(mail.ids) == sorted(f"<{key.replace(':', '.')}@example.com>" for key in keys)
+    assert [receiver.killed for receiver in (slack, workspace, pagerduty, webhook)] == [2, 2, 2, 2]
+    assert all(receiver.refused >= 3 for receiver in receivers.values())
 
 
-class AcceptsAndIsCutOff(SlackReceiver):
-    """Slack, which posts a message and whose sender dies before it reads the answer."""
-
-    def __init__(self) -> None:
-        super().__init__(4, {1}, after=True)
-        self.bodies: list[str] = []
-
-    def take(self, name: str, body: bytes) -> tuple[int, bytes]:
-        """Accept it."""
-        self.bodies.append(body.decode())
-        return super().take(name, body)
+def key_of(said: dict[str, Any]) -> str:
+    """Return the name a message in Slack carries."""
+    return said["said"][0]["metadata"]["event_payload"]["key"]
 
 
 def test_slack_is_told_that_it_may_hear_it_twice(store: Store, message: Message) -> None:
-    """Slack cannot recognise a repeat: a message whose fate is unknown is not lost, and the second says what it is."""
-    slack = AcceptsAndIsCutOff()
+    """Slack's webhook cannot recognise a repeat: what may be lost is sent again, and the second says what it is."""
+    slack = SlackHook(Moods(failing=0.0, hold=frozenset({1}), after=True))
     message = replace(message, at=time.time(), opened_at=time.time())
     with running(store, {"slack": slack}):
         put(store, open_incident(store, message, "sl-cut"), ["slack"])

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from stagelens.alerts import incidents
-from stagelens.alerts.channels import ChannelEntry
+from stagelens.alerts.burning.findings import onset
+from stagelens.alerts.burning.measure import measure
+from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.delivery.wording import headline
 from stagelens.alerts.evaluate import Evaluator
-from stagelens.alerts.findings import onset
-from stagelens.alerts.measure import measure
-from stagelens.alerts.message import headline
+from stagelens.alerts.incidents import journal
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
 from stagelens.alerts.policy_file import default_policy
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
-from stagelens.alerts.slo import Slo
-from stagelens.alerts.slo_file import Definitions, LiveFile
 from stagelens.collector.store import Store
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -47,7 +47,7 @@ def ticks(evaluator: Evaluator, start: datetime, length: timedelta, **changes: A
     told: list[str] = []
     now = start
     while now < start + length:
-        told += [str(step.transition) for step in evaluator.tick(replace(DEFINITIONS, **changes), now)]
+        told += [turn.event for turn in evaluator.tick(replace(DEFINITIONS, **changes), now)]
         now += timedelta(seconds=10)
     return told
 
@@ -74,7 +74,7 @@ def test_a_slow_release_pages_and_names_its_stage(
     assert found.since == now - 10 * MINUTE
     assert found.link == (
         "http://127.0.0.1:8600/s/magika-demo"
-        f"?from={int((now - 25 * MINUTE).timestamp() * 1000)}&to={int(now.timestamp() * 1000)}&p=99"
+        f"?p=99&from={int((now - 25 * MINUTE).timestamp() * 1000)}&to={int(now.timestamp() * 1000)}"
     )
     assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
 
@@ -120,9 +120,9 @@ def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluato
     """Errors are bad whatever their latency; the message speaks of failures."""
     traffic(now - HOUR, HOUR, {90: FAST}, errors=30)
     slo = replace(LATENCY, name="up", threshold=None)
-    steps = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), now)
+    turns = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), now)
 
-    assert headline(incidents.message_of(steps[0].record, "opened", 0.0)).endswith("25 % of requests fail")
+    assert headline(journal.told(turns[0], 0.0)).endswith("25 % of requests fail")
 
 
 def test_a_single_failure_tells_nobody(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
@@ -168,7 +168,7 @@ def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluat
         told = connection.execute(select(outbox.c.id)).all()
     other.tick(DEFINITIONS, now + timedelta(seconds=31))
 
-    assert ([step.transition for step in first], second) == (["opened"], [])
+    assert ([turn.event for turn in first], second) == (["opened"], [])
     assert len(told) == 1
     assert evaluator.tick(DEFINITIONS, now + timedelta(seconds=32)) == []
     assert len(read(store)) == 1
@@ -203,10 +203,13 @@ def test_what_is_long_over_is_forgotten(store: Store, traffic: Traffic, evaluato
     assert [table.name for table in metadata.sorted_tables] == [
         "incidents",
         "leases",
+        "silences",
+        "tail_progress",
+        "tail_references",
         "incident_transitions",
         "outbox",
     ]
-    assert left == [[2, 1, 4, 4], [1, 1, 2, 2]]
+    assert left == [[2, 1, 0, 0, 0, 4, 4], [1, 1, 0, 0, 0, 2, 2]]
 
 
 def test_a_young_version_has_the_budget_of_its_own_time(store: Store, traffic: Traffic, now: datetime) -> None:
@@ -229,7 +232,7 @@ def test_one_slo_that_cannot_be_evaluated_does_not_stop_the_others(
     with pytest.raises(ZeroDivisionError):
         evaluator.tick(replace(DEFINITIONS, slos=(broken, LATENCY)), now)
 
-    assert [incident.slo for incident in read(store)] == ["magika-latency"]
+    assert [incident.name for incident in read(store)] == ["magika-latency"]
 
 
 def test_the_reader_says_how_each_slo_stands(store: Store, traffic: Traffic, now: datetime, tmp_path: Any) -> None:

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts.incidents import Record, Step, decide, message_of
-from stagelens.alerts.message import Finding
+from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.incidents.journal import message_of
+from stagelens.alerts.incidents.lifecycle import Step, decide
+from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.policy_file import default_policy
-from stagelens.alerts.regression import StageGrowth
+from stagelens.alerts.tail.regression import StageGrowth
 
 PATIENCE = default_policy().patience
 MINUTE = 60.0
@@ -22,19 +24,25 @@ def step(record: Record | None, finding: Finding | None, at: float, *, has_data:
     return decide(record, finding, cause="slo:x", now=at, has_data=has_data, patience=PATIENCE)
 
 
+def at_rate(finding: Finding, rate: float) -> Finding:
+    """The finding with another burn rate."""
+    assert finding.burn is not None
+    return replace(finding, burn=replace(finding.burn, rate=rate))
+
+
 def opened(finding: Finding) -> Record:
     begun = step(None, finding, START)
     assert begun is not None
     return begun.record
 
 
-def live(record: Record, finding: Finding | None, *minutes: float, has_data: bool = True) -> list[str | None]:
+def live(record: Record, finding: Finding | None, *minutes: float, has_data: bool = True) -> list[str]:
     """Return the transitions of evaluations at *minutes* after the start."""
-    told: list[str | None] = []
+    told: list[str] = []
     for minute in minutes:
         taken = step(record, finding, START + minute * MINUTE, has_data=has_data)
         record = taken.record if taken else record
-        told.append(taken.transition if taken else None)
+        told.append(taken.happening if taken else "")
     return told
 
 
@@ -48,8 +56,8 @@ def test_burning_opens_once(finding: Finding) -> None:
     begun = step(None, finding, START)
     assert begun is not None
 
-    assert begun.transition == "opened"
-    assert live(begun.record, finding, 1, 2, 30, 300) == [None] * 4
+    assert begun.happening == "opened"
+    assert live(begun.record, finding, 1, 2, 30, 300) == [""] * 4
 
 
 def test_quiet_must_last_before_it_is_resolved(finding: Finding) -> None:
@@ -60,8 +68,8 @@ def test_quiet_must_last_before_it_is_resolved(finding: Finding) -> None:
     relapse = step(quiet.record, finding, START + 2 * MINUTE)
     assert relapse is not None
 
-    assert live(record, None, 1, 2, 3) == [None, None, "resolved"]
-    assert live(relapse.record, None, 3, 4, 5) == [None, None, "resolved"]
+    assert live(record, None, 1, 2, 3) == ["", "", "resolved"]
+    assert live(relapse.record, None, 3, 4, 5) == ["", "", "resolved"]
 
 
 @pytest.mark.parametrize(("minutes", "same"), [(14.0, True), (16.0, False)])
@@ -71,9 +79,8 @@ def test_the_same_trouble_soon_after_is_the_same_incident(finding: Finding, minu
     again = step(record, finding, START + minutes * MINUTE)
     assert again is not None
 
-    assert again.transition == ("reopened" if same else "opened")
+    assert again.happening == ("reopened" if same else "opened")
     assert (again.record.id == record.id) is same
-    assert again.record.sequence == (3 if same else 1)
 
 
 def test_a_ticket_that_becomes_a_page_is_told(finding: Finding) -> None:
@@ -84,8 +91,8 @@ def test_a_ticket_that_becomes_a_page_is_told(finding: Finding) -> None:
     calmer = step(worse.record, replace(finding, severity="ticket"), START + 20)
     assert calmer is not None
 
-    assert worse.transition == "updated"
-    assert (calmer.transition, calmer.record.finding.severity) == (None, "page")
+    assert worse.happening == "updated"
+    assert (calmer.happening, calmer.record.finding.severity) == ("", "page")
 
 
 def test_another_cause_is_told_but_not_all_the_time(finding: Finding) -> None:
@@ -96,8 +103,40 @@ def test_another_cause_is_told_but_not_all_the_time(finding: Finding) -> None:
     assert early is not None
     assert late is not None
 
-    assert (early.transition, early.record.finding.growth[0].stage) == (None, "preprocess")
-    assert (late.transition, late.record.finding.growth[0].stage) == ("updated", "queue")
+    assert (early.happening, early.record.finding.growth[0].stage) == ("", "preprocess")
+    assert (late.happening, late.record.finding.growth[0].stage) == ("updated", "queue")
+
+
+def test_the_release_is_told_as_soon_as_it_is_known(finding: Finding) -> None:
+    """The alert came before the release could be judged: naming it is news, once, and it is not forgotten again."""
+    unnamed = replace(finding, version="", quantile=0.0)
+    named = step(opened(unnamed), finding, START + 10)
+    assert named is not None
+    later = step(named.record, unnamed, START + 20)
+    assert later is not None
+    again = step(later.record, finding, START + 30)
+    assert again is not None
+
+    assert [each.happening for each in (named, later, again)] == ["updated", "", ""]
+    assert later.record.finding.version == "2"
+
+
+def test_who_looks_after_it_is_disturbed_by_urgency_only(finding: Finding) -> None:
+    """Of an acknowledged incident another stage to blame is no news; that the ticket became a page is."""
+    record = replace(opened(replace(finding, severity="ticket")), acked_at=START, acked_by="ann")
+    other = replace(finding, severity="ticket", growth=(StageGrowth("queue", 0.3, 0.8),))
+
+    assert live(record, other, 6, 60) == ["", ""]
+    assert live(record, finding, 6) == ["updated"]
+
+
+def test_whoever_looked_after_it_is_asked_again_when_it_comes_back(finding: Finding) -> None:
+    """A reopened incident is acknowledged by nobody."""
+    over = replace(opened(finding), resolved_at=START, ending="recovered", acked_at=START, acked_by="ann")
+    again = step(over, finding, START + MINUTE)
+    assert again is not None
+
+    assert (again.record.acked_at, again.record.acked_by) == (None, "")
 
 
 def test_without_data_nothing_changes_until_it_is_hopeless(finding: Finding) -> None:
@@ -107,19 +146,19 @@ def test_without_data_nothing_changes_until_it_is_hopeless(finding: Finding) -> 
     given_up = step(record, None, START + day * MINUTE, has_data=False)
     assert given_up is not None
 
-    assert live(record, None, 5, 60, day - 1, has_data=False) == [None] * 3
-    assert (given_up.transition, given_up.record.ending) == ("resolved", "no_data")
+    assert live(record, None, 5, 60, day - 1, has_data=False) == [""] * 3
+    assert (given_up.happening, given_up.record.ending) == ("resolved", "no_data")
 
 
 def test_the_end_tells_the_worst(finding: Finding) -> None:
     """The last message has the highest burn rate the incident ever had."""
     record = opened(finding)
     for minute, rate in ((1, 88.0), (2, 15.0)):
-        taken = step(record, replace(finding, burn=rate), START + minute * MINUTE)
+        taken = step(record, at_rate(finding, rate), START + minute * MINUTE)
         assert taken is not None
         record = taken.record
 
-    assert message_of(record, "resolved", START + 9 * MINUTE).finding.burn == 88.0
+    assert message_of(record, "resolved", START + 9 * MINUTE).finding.size == 88.0
 
 
 EVENTS = st.lists(
@@ -130,20 +169,18 @@ EVENTS = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=EVENTS)
 def test_transitions_always_alternate(finding: Finding, events: list[tuple[str, int]]) -> None:
-    """Whatever happens: opened before anything, resolved only when open, reopened only when resolved, numbers without gap."""
-    record, now, told = None, START, list[tuple[str, str, int]]()
+    """Whatever happens: opened before anything, resolved only when open, reopened only when resolved."""
+    record, now, told = None, START, list[tuple[str, str]]()
     for kind, seconds in events:
         now += seconds
         found = replace(finding, severity=kind) if kind in ("page", "ticket") else None
         taken = step(record, found, now, has_data=kind != "silence")
         record = taken.record if taken else record
-        if taken and taken.transition:
-            told.append((taken.record.id, taken.transition, taken.record.sequence))
+        if taken and taken.happening:
+            told.append((taken.record.id, taken.happening))
 
-    last: dict[str, tuple[str, int]] = {}
-    for name, transition, sequence in told:
-        before, number = last.get(name, ("", 0))
-        allowed = {"": {"opened"}, "resolved": {"reopened"}}.get(before, {"updated", "resolved"})
-        assert transition in allowed
-        assert sequence == number + 1
-        last[name] = (transition, sequence)
+    last: dict[str, str] = {}
+    for name, happening in told:
+        allowed = {"": {"opened"}, "resolved": {"reopened"}}.get(last.get(name, ""), {"updated", "resolved"})
+        assert happening in allowed
+        last[name] = happening

@@ -9,20 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blockkit import check_blocks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts import pagerduty, slack, webhook
-from stagelens.alerts.message import Finding, Message, facts, headline
-from stagelens.alerts.regression import StageGrowth
+from stagelens.alerts.delivery import alertmanager, mail_page, pagerduty, slack, slack_blocks, webhook
+from stagelens.alerts.delivery.cutting import cut
+from stagelens.alerts.delivery.mail import compose
+from stagelens.alerts.delivery.message import Exemplar, Finding, Message, Shift
+from stagelens.alerts.delivery.wording import facts, headline, impact
+from stagelens.alerts.tail.regression import StageGrowth
 from stagelens.alerts.words import TIMES
 
 GOLDEN = Path(__file__).parent / "golden"
-RENDERERS: dict[str, Callable[[Message], dict[str, Any]]] = {
+RENDERERS: dict[str, Callable[[Message], Any]] = {
     "slack": slack.payload,
+    "slack_bot": lambda message: slack_blocks.blocks(message, buttons=True),
+    "slack_reply": slack_blocks.reply,
     "pagerduty": lambda message: pagerduty.payload(message, "K" * 32),
+    "alertmanager": lambda message: alertmanager.payload(message, message.at),
     "webhook": webhook.payload,
+    "mail": lambda message: mail_page.text(message).splitlines(),
 }
+TURNS = ("opened", "acknowledged", "resolved")
 
 
 def resolved(message: Message) -> Message:
@@ -30,14 +39,23 @@ def resolved(message: Message) -> Message:
     return replace(message, sequence=2, transition="resolved", at=message.at + 14 * 60, ending="recovered", first=False)
 
 
-@pytest.mark.parametrize("transition", ["opened", "resolved"])
+def acknowledged(message: Message) -> Message:
+    """Return the message that says that somebody looks after it, two minutes later."""
+    return replace(message, sequence=2, transition="acknowledged", at=message.at + 120, acked_by="Ana", first=False)
+
+
+def turn(message: Message, transition: str) -> Message:
+    """Return the message of that turn."""
+    return {"opened": message, "acknowledged": acknowledged(message), "resolved": resolved(message)}[transition]
+
+
+@pytest.mark.parametrize("transition", TURNS)
 @pytest.mark.parametrize("vendor", RENDERERS)
 def test_the_vendor_gets_this(message: Message, vendor: str, transition: str) -> None:
     """The whole payload is the golden file's; a change of it is to be looked at, then written there."""
-    shown = message if transition == "opened" else resolved(message)
     golden = json.loads((GOLDEN / f"{vendor}_{transition}.json").read_text(encoding="utf-8"))
 
-    assert RENDERERS[vendor](shown) == golden
+    assert RENDERERS[vendor](turn(message, transition)) == golden
 
 
 def test_the_headline_says_what_how_bad_and_which_stage(message: Message) -> None:
@@ -89,8 +107,9 @@ def test_an_unknown_end_is_not_called_good(message: Message, ending: Any) -> Non
 
 def test_a_spent_budget_is_counted_in_requests(message: Message, finding: Finding) -> None:
     """When nothing is left, the message says by how many requests it is overspent."""
-    spent = replace(finding, budget_left=-0.2, bad_left=-1200.0, exhausted_in_seconds=0.0)
-    rows = dict(facts(replace(message, finding=spent)))
+    assert finding.burn is not None
+    spent = replace(finding.burn, budget_left=-0.2, bad_left=-1200.0, exhausted_in_seconds=0.0)
+    rows = dict(facts(replace(message, finding=replace(finding, burn=spent))))
 
     assert rows["Error budget left of 30 days"] == "none; 1,200 requests over"
     assert rows["At this pace"] == "the budget is gone"
@@ -105,33 +124,93 @@ def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
     assert "_a &amp; b_" in sent
 
 
+def test_slack_marks_in_names_are_shown(message: Message, finding: Finding) -> None:
+    """A stage called a*b* ends no bold text, and a backtick no code."""
+    growth = (StageGrowth("a*b~`", 0.2, 0.9),)
+    sent = json.dumps(slack.payload(replace(message, finding=replace(finding, growth=growth))), ensure_ascii=False)
+
+    assert "a\N{ASTERISK OPERATOR}b\N{TILDE OPERATOR}'" in sent
+    assert "a*b" not in sent.split("```")[0]
+
+
 def test_a_cut_never_leaves_half_an_escape() -> None:
     """Cutting inside &amp; takes the whole of it away."""
-    assert [slack.cut("ab&amp;cd", limit) for limit in (4, 6, 8, 9)] == ["ab…", "ab…", "ab&amp;…", "ab&amp;cd"]
+    assert [cut("ab&amp;cd", limit) for limit in (4, 6, 8, 9)] == ["ab…", "ab…", "ab&amp;…", "ab&amp;cd"]
 
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6000)
+LINK = "https://dash.example/s/x?from=1&to=2"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-@given(service=words, description=words, stages=st.lists(st.tuples(words, st.floats(-10, 10)), max_size=8))
-def test_every_limit_holds_whatever_the_names(
-    message: Message, finding: Finding, service: str, description: str, stages: list[tuple[str, float]]
-) -> None:
-    """Long and odd names are cut to what the vendors take, and the headline survives."""
-    growth = tuple(StageGrowth(stage or "x", seconds, 0.5) for stage, seconds in stages)
-    message = replace(message, finding=replace(finding, service=service, description=description, growth=growth))
-    post, event = slack.payload(message), pagerduty.payload(message, "K" * 32)
-    texts = [block["text"]["text"] for block in post["blocks"] if "text" in block]
+@st.composite
+def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
+    """Return a message in which every text may be anything."""
+    growth = tuple(StageGrowth(stage or "x", 0.1, 0.5) for stage in draw(st.lists(words, max_size=8)))
+    exemplars = tuple(Exemplar("t", 1.0, stage or "x", 0.5, LINK) for stage in draw(st.lists(words, max_size=3)))
+    finding = replace(
+        finding,
+        service=draw(words) or "x",
+        name=draw(words) or "x",
+        promise=draw(words),
+        description=draw(words),
+        version=draw(words),
+        growth=growth,
+        exemplars=exemplars,
+        link=LINK,
+    )
+    turned = turn(replace(message, finding=finding), draw(st.sampled_from(TURNS)))
+    return replace(
+        turned, acked_by=draw(words), also=tuple(draw(st.lists(words, max_size=7))), repeat=draw(st.booleans())
+    )
 
-    assert len(post["text"]) <= 4000
-    assert len(json.dumps(post["blocks"], ensure_ascii=False).encode()) <= 13_200
-    assert all(1 <= len(text) <= 3000 for text in texts)
-    assert post["blocks"][0]["type"] == "header"
-    assert len(texts[0]) <= 150
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=80, deadline=None
+)
+@given(data=st.data())
+def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding, data: st.DataObject) -> None:
+    """Long and odd names are cut to what the vendors take; the headline and the link are always there."""
+    shown = data.draw(hostile(message, finding))
+    mail = compose(shown, "Stagelens <stagelens@example.com>", ("oncall@example.com",))
+    event = pagerduty.payload(shown, "K" * 32)
+    alert = alertmanager.payload(shown, shown.at)
+
+    for blocks in (slack_blocks.blocks(shown), slack_blocks.blocks(shown, buttons=True)):
+        check_blocks(blocks)
+        assert blocks[0]["type"] == "header"
+        assert "dash.example" in json.dumps(blocks)
+    check_blocks(slack_blocks.reply(shown))
+    assert 1 <= len(slack_blocks.text(shown)) <= 4000
+    assert 1 <= len(slack_blocks.plain(shown)) <= 4000
+    assert "dash.example" in slack_blocks.plain(shown)
     assert 1 <= len(event["payload"]["summary"]) <= 1024
+    assert event["links"][0]["href"] == LINK
+    assert alert["annotations"]["dashboard"] == LINK
+    assert alert["annotations"]["summary"]
+    assert "\n" not in str(mail["Subject"])
+    assert all(len(each) <= 998 for each in mail.as_bytes().splitlines())
+    assert LINK in mail_page.text(shown)
+    assert "https://dash.example/s/x?from=1&amp;to=2" in mail_page.html(shown)
 
 
 def test_a_finding_survives_the_database(message: Message) -> None:
     """What is kept as JSON comes back as it was."""
     assert Message.from_json(json.loads(json.dumps(message.to_json()))) == message
+
+
+def test_a_slower_tail_is_told_from_what_to_what(message: Message, finding: Finding) -> None:
+    """A regression says which percentile, before and after, how sure, which stage, and what else changed."""
+    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %")
+    slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift))
+
+    assert headline(slower) == (
+        "magika-demo: p99 is slower: 252 ms → 312 ms (+24 %) — preprocess grew +180 ms (92 % of the excess) since version 2"
+    )
+    assert impact(slower.finding) == (
+        "+18 % to +31 % is likely, from 48,210 requests in 30 minutes. "
+        "But the traffic changed too: route /search has 41 % of requests, had 12 %."
+    )
+    assert dict(facts(slower))["How unusual"] == "9.3 times the usual variation"
+    assert Message.from_json(slower.to_json()) == slower
+    for render in RENDERERS.values():
+        assert "252 ms → 312 ms" in json.dumps(render(slower), ensure_ascii=False)

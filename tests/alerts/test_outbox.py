@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts import outbox
-from stagelens.alerts.channel import OutcomeUnknownError
-from stagelens.alerts.message import Message
+from stagelens.alerts.delivery import outbox
+from stagelens.alerts.delivery.channel import OutcomeUnknownError, Refresh
+from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.delivery.worker import Worker
+from stagelens.alerts.lease import new_holder
+from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery
 from stagelens.alerts.schema import incidents
-from stagelens.alerts.slo_file import LiveFile
 from stagelens.collector.store import Store
 from stagelens.core.errors import ChannelError
 
@@ -48,7 +50,7 @@ def open_incident(store: Store, message: Message, cause: str) -> None:
                 told_at=AT,
                 ending="",
                 sequence=1,
-                peak_burn=1.0,
+                peak=1.0,
                 finding=message.finding.to_json(),
             )
         )
@@ -231,3 +233,114 @@ def test_an_answer_that_is_no_text_is_kept(store: Store, first: Message) -> None
 
     assert [row.state for row in slack_rows(store)] == ["waiting"]
     assert first.key
+
+
+REFRESH = Refresh(every_seconds=60.0, after_end_seconds=300.0)
+
+
+def remind(store: Store, claimed: outbox.Claim | None, at: float) -> None:
+    assert claimed is not None
+    with store.transaction() as connection:
+        outbox.sent(connection, claimed, at, "", REFRESH)
+
+
+def test_a_receiver_that_forgets_is_reminded(store: Store, first: Message) -> None:
+    """A minute later the same message is due again; for people it was sent once, when it was sent first."""
+    remind(store, claim(store, AT), AT)
+    early, again = claim(store, AT + 59), claim(store, AT + 60)
+    remind(store, again, AT + 61)
+    row = slack_rows(store)[0]
+
+    assert early is None
+    assert again is not None
+    assert (again.message.key, again.message.repeat, again.reminder) == (first.key, False, True)
+    assert (row.state, row.attempts, row.at.timestamp()) == ("sent", 1, AT)
+    assert claim(store, AT + 120) is None
+    assert claim(store, AT + 121) is not None
+
+
+def test_a_reminder_that_fails_is_tried_again_and_never_dead(store: Store, first: Message) -> None:
+    """Whatever the receiver says to it, the message was sent, and the next reminder is not far."""
+    remind(store, claim(store, AT), AT)
+    fail(store, claim(store, AT + 60), ChannelError("no", permanent=True), AT + 60)
+
+    assert [row.state for row in slack_rows(store)] == ["sent"]
+    assert claim(store, AT + 62) is not None
+    assert first.key
+
+
+def test_nobody_is_reminded_of_what_is_over(store: Store, first: Message) -> None:
+    """What followed is what is repeated, its end for five minutes, and no reminder overtakes it."""
+    remind(store, claim(store, AT), AT)
+    reminder = claim(store, AT + 60)
+    add(store, replace(first, sequence=2, transition="resolved", at=AT + 61))
+    overtaking = claim(store, AT + 61, "you")
+    remind(store, reminder, AT + 62)
+    end = claim(store, AT + 62)
+    remind(store, end, AT + 62)
+    later = AT + 62
+    while (again := claim(store, later + 60)) is not None:
+        assert again.message.sequence == 2
+        later += 60
+        remind(store, again, later)
+
+    assert overtaking is None
+    assert end is not None
+    assert end.message.sequence == 2
+    assert later == AT + 302
+
+
+def test_what_a_channel_returned_comes_with_the_next_message(store: Store, first: Message) -> None:
+    """The last one counts; what was returned for nothing is not carried on."""
+    references: list[str] = []
+    for sequence, returned in ((2, "C1:1"), (3, "C1:1"), (4, "C1:7"), (5, "")):
+        claimed = claim(store, AT + sequence)
+        assert claimed is not None
+        references.append(claimed.message.reference)
+        with store.transaction() as connection:
+            outbox.sent(connection, claimed, AT + sequence, returned)
+        add(store, replace(first, sequence=sequence, transition="updated"))
+    last = claim(store, AT + 9)
+
+    assert references == ["", "C1:1", "C1:1", "C1:7"]
+    assert last is not None
+    assert (last.message.reference, last.message.first) == ("C1:7", False)
+
+
+def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) -> None:
+    """A name of 64 characters fits into every column."""
+    name = "n" * 64
+    open_incident(store, message, "slo:long")
+    with store.transaction() as connection:
+        outbox.record(connection, message, [name])
+    channel = Heard(name)
+    Worker(store, channel, new_holder(), clock=lambda: AT).step()
+
+    assert [heard.key for heard in channel.heard] == [message.key]
+
+
+@dataclass
+class Heard:
+    """A channel that takes everything."""
+
+    name: str
+    heard: list[Message] = field(default_factory=list[Message])
+    gap_seconds: float = 0.0
+    refresh: Refresh | None = None
+
+    def send(self, message: Message) -> str:
+        """Take it."""
+        self.heard.append(message)
+        return ""
+
+
+def test_the_oldest_page_is_found_while_it_waits(store: Store, first: Message) -> None:
+    """What the heartbeat looks at: since when a page waits, in any channel; sent ones do not."""
+    with store.engine.connect() as connection:
+        waiting = outbox.oldest_page(connection)
+    accept(store, claim(store, AT), AT)
+    accept(store, claim(store, AT, channel="pagerduty"), AT)
+    with store.engine.connect() as connection:
+        none = outbox.oldest_page(connection)
+
+    assert (waiting, none) == (first.at, None)

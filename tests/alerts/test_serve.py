@@ -15,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from stagelens.alerts import lease
 from stagelens.alerts.config import AlertsConfig
+from stagelens.alerts.delivery.heartbeat import EVALUATED
+from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.serve import Alerts
 from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError, StoreError
@@ -31,6 +34,7 @@ class Inbox:
 
     url: str
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    pings: list[str] = field(default_factory=list[str])
 
 
 @pytest.fixture
@@ -42,6 +46,12 @@ def inbox() -> Iterator[Inbox]:
             """Take it."""
             found.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            """Take a ping."""
+            found.pings.append(self.path)
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
@@ -88,7 +98,7 @@ def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbo
     alerts.stop()
 
     assert [body["transition"] for body in inbox.bodies] == ["opened"]
-    assert inbox.bodies[0]["incident"]["link"].startswith("http://dash.example/s/magika-demo?from=")
+    assert inbox.bodies[0]["incident"]["link"].startswith("http://dash.example/s/magika-demo?p=99&from=")
 
 
 def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
@@ -119,7 +129,7 @@ def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, s
     alerts.stop()
 
     assert alerts.reader.file.errors[0].startswith(f"{slo_yaml}:1: this is not YAML")
-    assert alerts.reader.incidents()[0].slo == "latency"
+    assert alerts.reader.incidents()[0].name == "latency"
 
 
 def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -212,3 +222,58 @@ def test_a_wrong_setting_names_the_cure(env: dict[str, str], complaint: str) -> 
         AlertsConfig.from_env(env)
 
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.fixture
+def beating(slo_yaml: Path, inbox: Inbox) -> Path:
+    """A file with a heartbeat."""
+    with slo_yaml.open("a", encoding="utf-8") as file:
+        file.write(f'  - {{kind: heartbeat, url: "{inbox.url}/ping"}}\n')
+    return slo_yaml
+
+
+def test_a_heartbeat_goes_the_whole_way(store: Store, traffic: Traffic, beating: Path, inbox: Inbox) -> None:
+    """Evaluated, written down, read by who sends: then there is a ping, and no message goes to it."""
+    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    alerts = Alerts(AlertsConfig(beating, SECOND), store)
+    alerts.start()
+    wait_until(lambda: bool(inbox.pings and inbox.bodies))
+    alerts.stop()
+
+    assert set(inbox.pings) == {"/ping"}
+    assert {row.channel for row in alerts.reader.incidents()[0].deliveries} == {"webhook"}
+
+
+def test_an_evaluation_that_fails_is_no_heartbeat(
+    store: Store, beating: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever watches from outside hears of it, because the pings stop."""
+
+    def broken(*_: Any) -> list[Any]:
+        msg = "one SLO cannot be judged"
+        raise ValueError(msg)
+
+    monkeypatch.setattr(Evaluator, "tick", broken)
+    alerts = Alerts(AlertsConfig(beating, timedelta(milliseconds=20)), store)
+    alerts.start()
+    wait_until(lambda: "no heartbeat to heartbeat: the last evaluation without an error is too old" in caplog.text)
+    alerts.stop()
+
+    assert inbox.pings == []
+
+
+def test_a_process_that_does_not_evaluate_does_not_vouch_for_it(store: Store, beating: Path) -> None:
+    """Only who holds the lease says that all was evaluated."""
+    first, second = Alerts(AlertsConfig(beating), store), Alerts(AlertsConfig(beating), store)
+    first.tick()
+    with store.transaction() as connection:
+        lease.release(connection, EVALUATED, first.holder)
+    second.tick()
+    now = datetime.now(UTC).timestamp()
+    with store.engine.connect() as connection:
+        vouched = lease.lasts(connection, EVALUATED, now)
+    for alerts in (first, second):
+        alerts.start()
+        alerts.stop()
+
+    assert not vouched

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Batch, Selection, Store
+from stagelens.collector.store import Batch, Event, Selection, Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 
@@ -231,6 +231,14 @@ class SlowStore:
             msg = "this batch breaks the store"
             raise ArithmeticError(msg)
         return self._store.write(batches)
+
+    def add_event(self, event: Event) -> None:
+        """Keep an event, once the test lets it, or fail as the test wants it."""
+        self.entered.release()
+        assert self.open.wait(20)
+        if self.failure is not None:
+            raise self.failure
+        self._store.add_event(event)
 
     def maintain(self) -> None:
         """Maintain, or fail as the test wants it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import subprocess
@@ -23,7 +24,7 @@ from clickhouse_server import (  # pyright: ignore[reportMissingImports] - the s
     new_database,
 )
 from postgresql_server import Server
-from raw_requests import Fold, Request  # pyright: ignore[reportMissingImports]
+from raw_requests import Fold, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
 
 from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
@@ -278,9 +279,8 @@ def test_a_migration_that_was_killed_goes_on(tmp_path: Path, store: Store) -> No
     path = tmp_path / "target.db"
     words = ["migrate", "--to", "sqlite:///target.db"]
     with subprocess.Popen([*STAGELENS, *words], cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
-        target = _lock_in_the_middle(path)
+        _stop_in_the_middle(process, path)
         process.kill()
-    target.close()
     server = stagelens(tmp_path, "up", "--database", "sqlite:///target.db")
     again = stagelens(tmp_path, *words)
 
@@ -292,19 +292,23 @@ def test_a_migration_that_was_killed_goes_on(tmp_path: Path, store: Store) -> No
     assert counted_at(f"sqlite:///{path}") == counted(store)
 
 
-def _lock_in_the_middle(path: Path) -> sqlite3.Connection:
-    """Return a connection that holds the write lock of the target of a move which has begun and cannot end."""
+def _stop_in_the_middle(process: subprocess.Popen[bytes], path: Path) -> None:
+    """Stop a move to *path* when it has begun; reading never waits for it, as waiting for its lock would."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        if path.exists():
-            connection = sqlite3.connect(path, isolation_level=None, timeout=10)
-            try:
-                if connection.execute("SELECT done FROM moves").fetchone()[0] > 0:
-                    connection.execute("BEGIN IMMEDIATE")
-                    connection.execute("SELECT done FROM moves").fetchone()
-                    return connection
-            except (sqlite3.OperationalError, TypeError):
-                pass  # not begun yet
-            connection.close()
+    while _rows_moved(path) == 0:
+        if time.monotonic() > deadline or process.poll() is not None:
+            pytest.fail("the move did not begin, or was over too soon")
         time.sleep(0.002)
-    pytest.fail("the move did not begin, or was over too soon")
+    # Nothing is read after this: it may hold a lock.
+    process.send_signal(signal.SIGSTOP)
+
+
+def _rows_moved(path: Path) -> int:
+    """Return how much of a move has arrived in the file: 0 before it has begun and when it is over."""
+    if not path.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(path, timeout=10)) as connection:
+        try:
+            return int(connection.execute("SELECT done FROM moves").fetchone()[0])
+        except (sqlite3.OperationalError, TypeError):
+            return 0

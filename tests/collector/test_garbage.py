@@ -180,8 +180,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, h
 def rows(store: Store) -> list[int]:
     """How many rows the tables have that a request may write to."""
     with store.engine.connect() as connection:
-        tables = ("points", "traces", "batches", "series")
-        return [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables]  # noqa: S608
+        tables = ("points", "traces", "batches", "series", "events")
+        return [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables]  # noqa: S608 - constants
 
 
 @settings(max_examples=1500, deadline=None)
@@ -216,13 +216,16 @@ def test_anything_is_answered_and_only_a_200_changes_the_store(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    body=broken_bytes(gzip.compress(json.dumps(METRICS).encode())) | st.binary(max_size=50),
+    path=st.sampled_from(["/v1/metrics", "/v1/traces", "/v1/events"]),
+    body=broken_bytes(gzip.compress(json.dumps(METRICS).encode()))
+    | broken_bytes(b'{"text": "v2 is out", "service": "shop", "kind": "deploy"}')
+    | st.binary(max_size=50),
     encoding=st.sampled_from(["gzip", "identity", "deflate", "br", "x\x7f", ""]),
     media_type=st.sampled_from([JSON, PROTOBUF, "text/html", "application/json;;;", "/"]),
     name=st.none() | st.text(st.characters(max_codepoint=255, exclude_categories=["Cc"]), max_size=300),
 )
 def test_any_envelope_is_answered(
-    served: tuple[Store, httpx.Client], body: bytes, encoding: str, media_type: str, name: str | None
+    served: tuple[Store, httpx.Client], *, path: str, body: bytes, encoding: str, media_type: str, name: str | None
 ) -> None:
     """Whatever the headers say about a body, the answer is a 200 or a 4xx."""
     store, client = served
@@ -231,7 +234,7 @@ def test_any_envelope_is_answered(
     if name is not None:
         headers[names.BATCH_HEADER] = name.strip()
     encoded = [(key.encode(), value.encode("latin-1")) for key, value in headers.items()]
-    answer = client.post("/v1/metrics", content=body, headers=encoded)
+    answer = client.post(path, content=body, headers=encoded)
 
     assert answer.status_code in (200, 400, 413, 415)
     assert answer.status_code == 200 or rows(store) == before

@@ -230,6 +230,17 @@ def test_a_batch_is_in_a_band(bodies: Any, band: Any, shown: str) -> None:
     assert [point.stage for point in reader.points] == ["1024+"]
 
 
+def test_a_number_of_tokens_is_in_a_band(bodies: Any) -> None:
+    """Prompts are longer than batches are large: their bands reach further, and nothing else is believed."""
+    good, bad = (bodies.point(attributes=with_attributes(TOKEN_BAND=band)) for band in ("131072+", "1024+"))
+    rejected, message = refused(bodies.metrics(bad, name=names.FIRST_TOKEN_BY_INPUT))
+    reader = read(bodies.metrics(good, name=names.FIRST_TOKEN_BY_INPUT))
+
+    assert rejected == {"stage": 1}
+    assert "inference.token.band must be one of 1, 2-3, 4-7" in message
+    assert [point.stage for point in reader.points] == ["131072+"]
+
+
 def test_stage_time_counts_microseconds_and_has_no_sum(bodies: Any) -> None:
     """The buckets of inference.stage.time are latencies and its counts microseconds: no sum is asked for or kept."""
     point = bodies.point(attributes=with_attributes(STAGE="forward"), count="900", sum=None)

@@ -11,8 +11,15 @@ from types import ModuleType
 
 import pytest
 
+# Test modules are not a package: without it they could not import what they share.
+sys.path.insert(0, str(Path(__file__).parent))
+
+import burning
+from playwright.sync_api import Browser
+from tabs import DESKTOP, Visit
+
+from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.alerts.slo_file import LiveFile
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 
@@ -58,6 +65,20 @@ def filled(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture(scope="session")
+def burning_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the store with burning objectives and its SLO file are."""
+    return tmp_path_factory.mktemp("burning")
+
+
+@pytest.fixture(scope="session")
+def burning_store(burning_folder: Path, traffic: ModuleType) -> Iterator[Store]:
+    """A store with objectives that burn for different reasons, with incidents and events."""
+    store = burning.fill(burning_folder, traffic)
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="session")
 def alerts(filled: Store, tmp_path_factory: pytest.TempPathFactory) -> AlertsReader:
     """The objectives of two of the services."""
     path = tmp_path_factory.mktemp("slo") / "slo.yaml"
@@ -79,3 +100,13 @@ def base(dashboard: Dashboard) -> str:
     """The address of the dashboard."""
     host, port = dashboard.address
     return f"http://{host}:{port}"
+
+
+@pytest.fixture
+def visit(browser: Browser, base: str) -> Iterator[Visit]:
+    """A light desktop tab that must have been quiet when it is closed."""
+    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
+    opened = Visit(context.new_page(), base)
+    yield opened
+    context.close()
+    assert opened.trouble == []

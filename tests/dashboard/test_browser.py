@@ -6,65 +6,36 @@ Screenshots are left in `artifacts/dashboard/` to be looked at.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, ViewportSize, expect
+from goldens import complaint
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 from stagelens.collector.store import Selection, Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 
-ARTIFACTS = Path(__file__).parents[2] / "artifacts" / "dashboard"
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
-DESKTOP: ViewportSize = {"width": 1440, "height": 900}
-PHONE: ViewportSize = {"width": 390, "height": 844}
 PAGES = {
     "overview": "/",
     "service": "/s/vision-api",
     "compare": "/compare?svc=vision-api",
+    "regressions": "/regressions",
     "slo": "/slo",
     "traces": "/traces",
     "trace": "/traces/<slow>",
+    "tokens": "/s/chat-llm/tokens",
+    "capacity": "/s/vision-api/capacity",
+    "service-advice": "/s/vision-api/advice",
+    "advice": "/advice",
+    "events": "/events",
+    "settings": "/settings",
     "empty-window": "/s/vision-api?from=1000000000000&to=1000003600000",
     "not-found": "/traces/0123456789abcdef",
 }
-
-
-class Visit:
-    """One tab, and everything it complained about or asked others for."""
-
-    def __init__(self, page: Page, base: str) -> None:
-        self.page = page
-        self.base = base
-        self.trouble: list[str] = []
-        self.callbacks: list[str] = []
-        page.on("console", lambda said: self.trouble.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.trouble.append(str(error)))
-        page.on("request", lambda request: self._asked(request.url))
-
-    def _asked(self, url: str) -> None:
-        if not url.startswith((self.base, "data:", "blob:")):
-            self.trouble.append(f"asked another host: {url}")
-        if "/_dash-update-component" in url:
-            self.callbacks.append(url)
-
-    def go(self, address: str) -> Page:
-        """Open an address cold and wait until its charts stand."""
-        self.page.goto(self.base + address)
-        self.settled()
-        return self.page
-
-    def settled(self) -> None:
-        """Wait for the page and for every chart in view."""
-        self.page.wait_for_selector("#root [data-title]")
-        self.page.wait_for_function(
-            """() => !document.querySelector('#root[data-dash-is-loading=true]') && [...document.querySelectorAll('[data-chart]')].every(
-                 (slot) => slot.dataset.drawn || slot.getBoundingClientRect().top > innerHeight + 400)"""
-        )
 
 
 @pytest.fixture(scope="module")
@@ -76,60 +47,35 @@ def slow_trace(filled: Store) -> str:
     return str(frame["trace_id"].iloc[0])
 
 
-@pytest.fixture
-def visit(browser: Browser, base: str) -> Iterator[Visit]:
-    """A light desktop tab that must have been quiet when it is closed."""
-    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
-    opened = Visit(context.new_page(), base)
-    yield opened
-    context.close()
-    assert opened.trouble == []
-
-
-def looked_at(page: Page, name: str) -> None:
-    """Leave a picture of the whole page."""
-    ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    height = min(int(page.evaluate("document.documentElement.scrollHeight")), 3000)
-    size = page.viewport_size or DESKTOP
-    page.set_viewport_size({"width": size["width"], "height": max(height, size["height"])})
-    page.wait_for_function("[...document.querySelectorAll('[data-chart]')].every((slot) => slot.dataset.drawn)")
-    page.screenshot(path=ARTIFACTS / f"{name}.png")
-    page.set_viewport_size(size)
-
-
-def grave(page: Page) -> list[str]:
-    """Return what axe calls serious or critical."""
-    found: Any = Axe().run(
-        page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
-    )
-    return [
-        f"{each['id']}: {[node['html'][:120] for node in each['nodes'][:3]]}"
-        for each in found.response["violations"]
-        if each["impact"] in ("serious", "critical")
-    ]
-
-
 @pytest.mark.parametrize("name", list(PAGES))
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_page_is_quiet_readable_and_fits_phones(
-    browser: Browser, base: str, slow_trace: str, name: str, theme: Any
-) -> None:
-    """No error, no other host, no broken policy, nothing axe minds, no sideways scrolling on a phone."""
-    context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
+def test_a_page_is_quiet_readable_and_fits_phones(browser: Browser, base: str, slow_trace: str, name: str) -> None:
+    """In both themes: no error, no other host, no broken policy, nothing axe minds, no sideways scrolling, and it looks as it did."""
+    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     visit = Visit(context.new_page(), base)
     page = visit.go(PAGES[name].replace("<slow>", slow_trace))
-    looked_at(page, f"{name}-{theme}")
-    complaints = grave(page)
+    looks, complaints, widths = [complaint(looked_at(page, f"{name}-light"), f"{name}-light")], grave(page), []
+    prefer(visit, "dark")
+    looks.append(complaint(looked_at(page, f"{name}-dark"), f"{name}-dark"))
+    complaints += grave(page)
     page.set_viewport_size(PHONE)
-    visit.settled()
-    if theme == "light":
-        looked_at(page, f"{name}-phone")
-    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    for theme in ("dark", "light"):
+        prefer(visit, theme)
+        looks.append(complaint(looked_at(page, f"{name}-phone-{theme}"), f"{name}-phone-{theme}"))
+        widths.append(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
     context.close()
 
     assert visit.trouble == []
     assert complaints == []
-    assert width[0] <= width[1]
+    assert max(widths) <= 0
+    assert looks == [""] * 4
+
+
+def prefer(visit: Visit, theme: Any) -> None:
+    """Let the system prefer a theme, and wait until the charts have followed."""
+    visit.page.emulate_media(color_scheme=theme)
+    visit.settled()
+    drawn = "(theme) => [...document.querySelectorAll('[data-drawn]')].every((slot) => slot.dataset.drawn === theme)"
+    visit.page.wait_for_function(drawn, arg=theme)
 
 
 def test_the_stage_table_names_what_the_tail_adds(visit: Visit) -> None:

@@ -13,15 +13,17 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.dashboard.figures.budget import BurnLine, budget_figure, burn_figure
 from stagelens.dashboard.figures.compare import both_figure, delta_figure
 from stagelens.dashboard.figures.heat import heat_figure
+from stagelens.dashboard.figures.marks import Alert
 from stagelens.dashboard.figures.over_time import over_time_figure
 from stagelens.dashboard.figures.parts import band_labels, log_ticks, ticks
-from stagelens.dashboard.figures.percentile import Objective, percentile_figure, percentile_grid
+from stagelens.dashboard.figures.percentile import percentile_figure, percentile_grid
+from stagelens.dashboard.figures.promise import Objective
 from stagelens.dashboard.figures.time_axis import TimeAxis, step_for
 from stagelens.dashboard.format import percentile
 from stagelens.dashboard.tokens import TOKEN
@@ -73,9 +75,12 @@ def cells() -> pd.DataFrame:
             "high_seconds": low * 2 ** (1 / 8),
             "n": n,
             "dominant": stage,
+            "share": share,
+            "second": second,
+            "second_share": 1 - share,
         }
         for minute in range(10)
-        for low, n, stage in ((0.03, 500, "forward"), (0.3, 7, "queue"))
+        for low, n, stage, share, second in ((0.03, 500, "forward", 1.0, ""), (0.3, 7, "queue", 5 / 7, "forward"))
     ]
     return pd.DataFrame(rows)
 
@@ -188,13 +193,28 @@ def test_shares_add_up_to_one() -> None:
     assert bands(percentile_figure(breakdown(), share=True)).sum(axis=0) == pytest.approx(1.0, rel=1e-5)
 
 
-def test_the_field_between_two_versions_has_the_colour_of_most_of_it() -> None:
-    """Lines that cross at their very end do not turn a slower version green."""
+def test_the_field_between_two_versions_has_the_colour_of_each_place() -> None:
+    """Lines that cross at their very end do not turn a slower version green, nor hide that it is faster there."""
     a, b = breakdown(), breakdown(slow=2)
     b.loc[len(b) - 1, "value_seconds"] = a["value_seconds"].iloc[-1] * 0.9
-    fills = [trace["fillcolor"] for trace in both_figure(a, b, ("v1", "v2"))["data"] if "fillcolor" in trace]
+    crossed = [trace["fillcolor"] for trace in both_figure(a, b, ("v1", "v2"))["data"] if "fillcolor" in trace]
+    slower = [
+        trace["fillcolor"] for trace in both_figure(a, breakdown(slow=2), ("v1", "v2"))["data"] if "fillcolor" in trace
+    ]
 
-    assert fills == ["$bad@.10"]
+    assert crossed == ["$bad@.10", "$good@.10"]
+    assert slower == ["$bad@.10"]
+
+
+def test_a_change_is_written_above_both_lines() -> None:
+    """Where B is faster, A's line must not run through the number."""
+    a, b = breakdown(slow=2), breakdown()
+    figure = both_figure(a, b, ("v1", "v2"))
+    higher = np.log10(np.asarray(np.maximum(a["value_seconds"], b["value_seconds"])))
+    written = [each for each in figure["layout"]["annotations"] if each["xref"] == "x"]
+
+    assert written
+    assert all(np.isclose(higher, each["y"]).any() for each in written)
 
 
 def test_a_phone_gets_no_names_beside_what_b_adds() -> None:
@@ -210,7 +230,7 @@ def test_gains_and_losses_add_up_to_the_difference() -> None:
     """What B adds, less what it saves, is the difference of the latencies."""
     a, b = breakdown(), breakdown(slow=2)
     figure = delta_figure(a, b)
-    difference = (b["value_seconds"] - a["value_seconds"]).to_numpy()
+    difference = np.asarray(b["value_seconds"] - a["value_seconds"])
 
     assert bands(figure, "more").sum(axis=0) + bands(figure, "less").sum(axis=0) == pytest.approx(difference, abs=1e-5)
 
@@ -276,8 +296,113 @@ def test_a_missing_step_is_a_gap() -> None:
     figure = over_time_figure(over_time(missing=(4, 5)), AXIS)
     line = next(values(trace["y"]) for trace in figure["data"] if trace.get("connectgaps") is False)
 
-    assert len(line) == 10
-    assert np.isnan(line[[4, 5]]).all()
+    where = next(values(trace["x"]) for trace in figure["data"] if trace.get("connectgaps") is False)
+    gap = [AXIS.place(START + timedelta(minutes=minute)) for minute in (4, 6)]
+
+    assert list(where[np.isnan(line)]) == gap
+    assert not ((where > gap[0]) & (where < gap[1])).any()
+
+
+def test_a_single_step_is_seen() -> None:
+    """It is as wide as a step, where a line through one point would be nothing."""
+    figure = over_time_figure(over_time(missing=tuple(range(9))), AXIS)
+    where = values(figure["data"][0]["x"])
+
+    assert where.max() - where.min() == timedelta(minutes=1).total_seconds() * 1000
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=10).filter(any))
+def test_what_is_drawn_over_time_is_what_was_counted(there: list[bool]) -> None:
+    """Whatever is missing: the bands add up to the line where there is one, and to nothing elsewhere."""
+    frame = over_time(missing=tuple(minute for minute, known in enumerate(there) if not known))
+    figure = over_time_figure(frame, AXIS)
+    line = next(values(trace["y"]) for trace in figure["data"] if trace.get("connectgaps") is False)
+
+    assert bands(figure).sum(axis=0) == pytest.approx(np.nan_to_num(line), abs=1e-6)
+
+
+def test_steps_with_too_few_requests_are_greyed() -> None:
+    """Ten requests must stand above the percentile in each step: 600 tell p95, and not p99."""
+    tail, body = (over_time_figure(over_time(), AXIS, quantile=each)["layout"]["shapes"] for each in (0.99, 0.95))
+
+    assert [(shape["x0"], shape["x1"]) for shape in tail] == [(AXIS.place(START), AXIS.place(AXIS.end))]
+    assert body == []
+
+
+def test_an_alert_keeps_its_shape_where_its_name_has_no_room() -> None:
+    """Two that begin together share the place: the second is its shape alone; on a phone both are."""
+    begun = [START + timedelta(minutes=minute) for minute in (1, 2)]
+    figure = over_time_figure(over_time(), AXIS, alerts=[Alert(at, None, "latency", at == begun[0]) for at in begun])
+    narrow = [each["text"] for each in figure["narrow"]["annotations"]]
+
+    assert notes(figure) == ["■ latency", "◆"]
+    assert narrow == ["■", "◆"]
+
+
+def test_wide_buckets_are_drawn_as_bounds() -> None:
+    """Where the source knows its latency to a doubling only, the chart shows what it lies between, once a bucket."""
+    frame = breakdown()
+    frame = frame.assign(low_seconds=0.0625, high_seconds=0.125, value_seconds=0.094)
+    figure = percentile_figure(frame)
+    dashed = [trace for trace in figure["data"] if trace.get("line", {}).get("dash") == "2px,2px"]
+
+    assert [float(values(trace["y"])[0]) for trace in dashed] == [0.0625, 0.125]
+    assert [text for text in notes(figure) if text.endswith("</b>")] == ["<b>62.5\u2013125\u202fms</b>"]
+    assert not any(trace.get("line", {}).get("dash") == "2px,2px" for trace in percentile_figure(breakdown())["data"])
+
+
+def test_a_cell_names_the_two_causes_most_of_its_requests_have() -> None:
+    """Of seven slow requests five are queueing and two the model."""
+    trace = heat_figure(cells(), quantiles(), AXIS)["data"][0]["_cells"]
+    first, second, share, others = (
+        np.frombuffer(base64.b64decode(trace[name]), "u1") for name in ("dominant", "second", "shares", "others")
+    )
+    counts = np.frombuffer(base64.b64decode(trace["counts"]), "<u2")
+    slow = counts == 7
+
+    assert {trace["labels"][place] for place in first[slow]} == {"Queue"}
+    assert {trace["labels"][place] for place in second[slow]} == {"Forward"}
+    assert set(share[slow]) == {71}
+    assert set(100 - share[slow] - others[slow]) == {29}
+    assert set(share[counts == 500]) == {100}
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(-60, 40), st.integers(1, 10**6), st.integers(0, 9)),
+        min_size=1,
+        max_size=60,
+        unique_by=lambda cell: (cell[0], cell[2]),
+    ),
+    st.booleans(),
+)
+def test_no_request_is_lost_in_the_heatmap(found: list[tuple[int, int, int]], timeless: bool) -> None:
+    """Rows hold whole bands however far they reach, and requests that took no time are in the lowest."""
+    bands_of = [(2 ** (band / 8), 2 ** ((band + 1) / 8), n, minute) for band, n, minute in found]
+    bands_of += [(0.0, 1e-9, 3, 0)] if timeless else []
+    frame = pd.DataFrame(bands_of, columns=["low_seconds", "high_seconds", "n", "minute"])
+    frame["at"] = pd.to_datetime([START + timedelta(minutes=int(each)) for each in frame["minute"]])
+    frame = frame.assign(dominant="forward", share=1.0, second="", second_share=0.0)
+    trace = heat_figure(frame, quantiles().iloc[:0], AXIS)["data"][0]
+    cells_of = trace["_cells"]
+    counts = np.frombuffer(base64.b64decode(cells_of["counts"]), "<u4" if cells_of["wide"] else "<u2")
+    edges = values(trace["y"])
+
+    assert counts.sum() == frame["n"].sum()
+    assert len(counts) == (len(edges) - 1) * cells_of["columns"] <= 8000
+    assert len(values(trace["x"])) == cells_of["columns"] + 1
+    assert edges[0] <= min(each[0] for each in bands_of if each[0]) * 1.001
+    assert edges[-1] >= max(each[1] for each in bands_of) * 0.999
+
+
+def test_a_stage_of_ones_own_has_a_pattern_and_waiting_another() -> None:
+    """Who does not tell hues apart may turn patterns on; what is greyed by name has one always."""
+    frame = breakdown().rename(columns={"forward": "rerank"})
+    families = {trace["name"]: trace["meta"]["family"] for trace in percentile_figure(frame)["data"] if "meta" in trace}
+
+    assert families == {"rerank": "own", "Queue": "wait", "Overhead": ""}
 
 
 def test_the_strip_shows_requests_a_second() -> None:
@@ -286,6 +411,43 @@ def test_the_strip_shows_requests_a_second() -> None:
     strip = next(values(trace["y"]) for trace in figure["data"] if trace["type"] == "bar")
 
     assert strip == pytest.approx(10.0)
+
+
+@given(st.integers(0, 9_999), st.integers(30_000, 900_000), st.sampled_from([10, 20, 30, 60]))
+def test_a_rate_is_of_the_time_that_was_counted(begins_ms: int, length_ms: int, step_seconds: int) -> None:
+    """A window counts the buckets of 10 s that start in it, wherever in one it begins and ends."""
+    start = START + timedelta(milliseconds=begins_ms)
+    axis = TimeAxis(start, start + timedelta(milliseconds=length_ms), timedelta(seconds=step_seconds), UTC)
+    counted = [at for at in range(0, 1000, 10) if begins_ms <= at * 1000 < begins_ms + length_ms]
+    # The store's steps: one that would take all of it is the window.
+    width = step_seconds if step_seconds < len(counted) * 10 else 10_000
+    steps = pd.Series([max(at // width * width, counted[0]) for at in counted]).value_counts().sort_index()
+    covered = axis.covered_seconds(START + timedelta(seconds=at) for at in steps.index)
+
+    assert covered.tolist() == (steps * 10).tolist()
+
+
+def test_one_step_is_as_wide_as_its_window() -> None:
+    """Where only hours are left a window of one is one step, which begins with it: all of it is drawn, and counted."""
+    start = START + timedelta(minutes=50)
+    axis = TimeAxis(start, start + timedelta(hours=1), timedelta(hours=1), UTC)
+    frame = over_time().iloc[:1].assign(at=pd.Timestamp(start), n=7200)
+    cell = cells().iloc[:1].assign(at=pd.Timestamp(start))
+    over, heat = over_time_figure(frame, axis), heat_figure(cell, quantiles().iloc[:0], axis)
+    ends = [axis.place(axis.start), axis.place(axis.end)]
+
+    assert next(values(trace["y"]) for trace in over["data"] if trace["type"] == "bar") == pytest.approx(2.0)
+    assert np.frombuffer(base64.b64decode(heat["data"][0]["x"]["bdata"]), "<f8").tolist() == ends
+
+
+def test_a_burn_rate_is_named_by_the_time_it_is_of() -> None:
+    """Where only hours are left, nothing is known of five minutes: the line does not say so."""
+    axis = TimeAxis(START, START + timedelta(hours=10), timedelta(hours=1), UTC)
+    long, short = timedelta(hours=6), timedelta(minutes=5)
+    figure = burn_figure(counts(), axis, objective=0.99, lines=(), long=long, short=short)
+    names = [trace["hovertemplate"].partition(":")[0] for trace in figure["data"]]
+
+    assert names == ["1\u202fh", "6\u202fh"]
 
 
 def test_times_are_shown_in_the_reader_s_zone() -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 import socket
 from http.client import HTTPConnection
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -26,18 +27,27 @@ def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
 
 
 def test_only_loopback_may_be_open() -> None:
-    """Any other address needs a token or a proxy, and the message names both."""
+    """Any other address needs a token, passwords or a proxy, and the message names all ways."""
     with pytest.raises(ConfigError) as refused:
         DashboardConfig(host="0.0.0.0")
 
-    assert "STAGELENS_DASHBOARD_TOKEN" in str(refused.value)
-    assert "STAGELENS_DASHBOARD_BEHIND_PROXY" in str(refused.value)
+    for way in ("TOKEN", "USERS", "PROXY_HEADER", "BEHIND_PROXY"):
+        assert f"STAGELENS_DASHBOARD_{way}" in str(refused.value)
     assert DashboardConfig(host="0.0.0.0", token=TOKEN).token == TOKEN
     assert DashboardConfig(host="0.0.0.0", behind_proxy=True).behind_proxy
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("PORT", "86oo"), ("PORT", "70000"), ("BEHIND_PROXY", "maybe"), ("PORT", "-1")]
+    ("key", "value"),
+    [
+        ("PORT", "86oo"),
+        ("PORT", "70000"),
+        ("BEHIND_PROXY", "maybe"),
+        ("PORT", "-1"),
+        ("TRUSTED_PROXIES", "proxy.local"),
+        ("TOKEN_FILE", "/nowhere/token"),
+        ("PROXY_HEADER", "X-Forwarded-User"),
+    ],
 )
 def test_a_wrong_setting_names_its_key(key: str, value: str) -> None:
     """And what may be written."""
@@ -45,12 +55,38 @@ def test_a_wrong_setting_names_its_key(key: str, value: str) -> None:
         DashboardConfig.from_env({f"STAGELENS_DASHBOARD_{key}": value})
 
 
-def test_settings_come_from_the_environment() -> None:
-    """All of them."""
-    env = {"HOST": "0.0.0.0", "PORT": "0", "TOKEN": "t", "BEHIND_PROXY": "yes"}
+def test_settings_come_from_the_environment(tmp_path: Path) -> None:
+    """All of them; a secret may be in a file."""
+    (tmp_path / "token").write_text("t\n")
+    env = {
+        "HOST": "0.0.0.0",
+        "PORT": "0",
+        "TOKEN_FILE": str(tmp_path / "token"),
+        "BEHIND_PROXY": "yes",
+        "USERS": "users.txt",
+        "PROXY_HEADER": "X-Forwarded-User",
+        "TRUSTED_PROXIES": "10.0.0.5, fd00::/8",
+        "HOSTS": "Lens.example.com",
+    }
     config = DashboardConfig.from_env({f"STAGELENS_DASHBOARD_{key}": value for key, value in env.items()})
 
-    assert config == DashboardConfig("0.0.0.0", 0, "t", behind_proxy=True)
+    assert config == DashboardConfig(
+        "0.0.0.0",
+        0,
+        "t",
+        behind_proxy=True,
+        users=Path("users.txt"),
+        proxy_header="X-Forwarded-User",
+        trusted_proxies=(ip_network("10.0.0.5"), ip_network("fd00::/8")),
+        hosts=("lens.example.com",),
+    )
+
+
+def test_an_empty_token_file_is_no_token(tmp_path: Path) -> None:
+    """The dashboard does not start open because a secret was not mounted yet."""
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ConfigError, match="empty"):
+        DashboardConfig.from_env({"STAGELENS_DASHBOARD_TOKEN_FILE": str(tmp_path / "token")})
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example", "0.0.0.0"])
@@ -65,6 +101,17 @@ def test_another_name_for_loopback_is_refused(filled: Store, host: str) -> None:
 def test_names_of_this_machine_are_served(filled: Store, host: str) -> None:
     """Whatever the port, which may be forwarded."""
     assert client_of(filled, DashboardConfig()).get("/", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("lens.example.com", 200), ("LENS.example.com:443", 200), ("evil.example", 421), ("10.1.2.3:8600", 200)],
+)
+def test_elsewhere_it_answers_to_its_names(filled: Store, host: str, status: int) -> None:
+    """And to addresses, which cannot be pointed elsewhere; a name that is not its own may have been."""
+    config = DashboardConfig(host="0.0.0.0", behind_proxy=True, hosts=("lens.example.com",))
+
+    assert client_of(filled, config).get("/healthz", headers={"Host": host}).status_code == status
 
 
 def test_without_the_token_nothing_is_served(filled: Store) -> None:
@@ -84,7 +131,7 @@ def test_the_token_is_asked_once_and_leaves_the_address(filled: Store) -> None:
     assert answer.status_code == 302
     assert answer.headers["Location"] == "/s/a?y=share"
     assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
+    assert "SameSite=Lax" in cookie
     assert "horse" not in cookie
     assert client.get("/s/a").status_code == 200
 

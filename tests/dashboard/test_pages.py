@@ -25,7 +25,8 @@ from stagelens.dashboard.pages.measures import measure
 from stagelens.dashboard.pages.page import panel
 from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
-from stagelens.dashboard.pages.trace import Setting, note
+from stagelens.dashboard.pages.trace_setting import Setting
+from stagelens.dashboard.pages.trace_timeline import note
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from stagelens.dashboard.shell import stale_banner
@@ -115,7 +116,7 @@ def test_every_address_answers_cold(dashboard: Dashboard, address: str) -> None:
     """The frame comes with GET, and the page with the one callback, which answers without an error card."""
     client = dashboard.app.server.test_client()
     path, _, search = address.partition("?")
-    names = ("root.children", "side.children", "mobnav.children", "trail.children", "time.children", "seen.data")
+    names = ("made.data", "seen.data")
     ask = {
         "output": ".." + "...".join(names) + "..",
         "outputs": [dict(zip(("id", "property"), name.split("."), strict=True)) for name in names],
@@ -139,7 +140,7 @@ def test_every_address_answers_cold(dashboard: Dashboard, address: str) -> None:
 
 def ticked(served: Dashboard, path: str, seen: object) -> dict[str, Any]:
     """What the page at *path* answers to the beat of a browser that has *seen* it as told."""
-    names = ("root.children", "side.children", "mobnav.children", "trail.children", "time.children", "seen.data")
+    names = ("made.data", "seen.data")
     ask: dict[str, Any] = {
         "output": ".." + "...".join(names) + "..",
         "outputs": [dict(zip(("id", "property"), name.split("."), strict=True)) for name in names],
@@ -163,7 +164,7 @@ def test_a_tick_without_new_data_sends_nothing(dashboard: Dashboard, path: str) 
     first = ticked(dashboard, path, None)
     second = ticked(dashboard, path, first["seen"]["data"])
 
-    assert "root" in first
+    assert "root" in first["made"]["data"]
     assert list(second) == ["seen"]
     assert second["seen"]["data"] == first["seen"]["data"]
     assert len(json.dumps(second)) < 500
@@ -183,10 +184,10 @@ def test_a_page_is_sent_again_for_data_of_its_own_service(fresh: Store, traffic:
     fresh.write([Batch("own", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
     redrawn = ticked(served, path, quiet["seen"]["data"])
 
-    assert sorted(beside) == ["mobnav", "seen", "side"]
+    assert sorted(beside["made"]["data"]) == ["mobnav", "side"]
     assert list(quiet) == ["seen"]
-    assert "root" in changed
-    assert "root" in redrawn
+    assert "root" in changed["made"]["data"]
+    assert "root" in redrawn["made"]["data"]
 
 
 def _one(seconds: float) -> Histogram:
@@ -290,7 +291,7 @@ def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, tmp_pa
     store = Store.open(f"sqlite:///{tmp_path / 'fleet.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(seconds=60), NOW, services=services)
     source = Source(store, None, NOW.timestamp)
-    fleet, wide = text_of(source, "/"), text_of(source, "/s/wide")
+    fleet, wide = text_of(source, "/") + text_of(source, "/?n=2"), text_of(source, "/s/wide")
     frame = grid_frame(context_of(at("/s/wide"), source))
     store.close()
 
@@ -343,6 +344,41 @@ def test_a_window_without_data_leads_to_the_last(source: Source) -> None:
 
     assert "No request in this window" in text
     assert "Go to last data" in text
+
+
+@pytest.mark.parametrize("path", ["/", "/regressions"])
+def test_an_environment_nobody_knows_is_said(source: Source, path: str) -> None:
+    """Not that its last request came seconds ago: that came from elsewhere."""
+    said = text_of(source, f"{path}?env=nowhere")
+
+    assert "No environment called nowhere" in said
+    assert "last request" not in said
+
+
+def test_nothing_kept_is_no_fault_of_filters_that_are_not_set(source: Source, fresh: Store) -> None:
+    """What is set can be taken off; else there is nothing to press."""
+    nobody = text_of(Source(fresh, None, NOW.timestamp), "/traces")
+    filtered = text_of(source, "/traces?min=1h")
+
+    assert "No kept request" in nobody
+    assert "filters" not in nobody
+    assert "Without filters" in filtered
+
+
+def test_the_first_paint_finds_a_name_with_a_slash(fresh: Store) -> None:
+    """The path is read as the browser wrote it: decoded, the name would end at the slash."""
+    fresh.write(
+        [
+            Batch(
+                "b",
+                [Point(Series("shop/eu 50%", "1"), REQUEST_DURATION, "forward", int(NOW.timestamp()) - 300, _one(0.1))],
+            )
+        ]
+    )
+    client = Dashboard(DashboardConfig(), fresh, clock=NOW.timestamp).app.server.test_client()
+    page = client.get("/s/shop%2Feu%2050%25").text
+
+    assert "<title>shop/eu 50% \u00b7 Stagelens</title>" in page
 
 
 def test_few_requests_are_said_and_not_drawn(traffic: ModuleType, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.format import THIN
 from stagelens.dashboard.router import context_of
-from stagelens.dashboard.shell import side
+from stagelens.dashboard.shell import layout, side, stale_banner
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 
@@ -85,3 +86,30 @@ def test_a_store_within_its_bounds_says_nothing(tmp_path: Path) -> None:
 
     assert "budget" not in said
     assert "has more than" not in said
+
+
+@pytest.mark.parametrize(
+    ("search", "after", "said"),
+    [
+        ("", timedelta(seconds=20), ""),
+        ("", timedelta(minutes=3), "No data for 3 m."),
+        ("?from=1795100000000&to=1795103600000", timedelta(minutes=3), ""),
+    ],
+)
+def test_a_flow_that_has_stopped_is_told_with_its_age(store: Store, search: str, after: timedelta, said: str) -> None:
+    """Not before agents are late, and not in a window of the past."""
+    source = Source(store, None, (NOW + after).timestamp)
+    shown = stale_banner(context_of(parse("/", search, NOW + after), source), source.state())
+
+    assert words(shown).partition("  ")[0][: len(said)] == said
+    assert (shown is None) == (not said)
+
+
+def test_the_palette_knows_the_pages() -> None:
+    """Each entry of the navigation, by its name and path."""
+    found: Any = layout()["jump"]  # pyright: ignore[reportIndexIssue] - a component finds what is in it by its id
+    pages = dict(json.loads(getattr(found, "data-pages")))
+
+    assert pages["Overview"] == "/"
+    assert pages["Settings"] == "/settings"
+    assert {"Traces", "SLOs", "Regressions", "Advice", "Events"} <= set(pages)

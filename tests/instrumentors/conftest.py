@@ -66,6 +66,28 @@ def finished(monkeypatch: pytest.MonkeyPatch) -> Finished:
 
 
 @pytest.fixture
+def in_a_request(finished: Finished) -> Generator[Finished]:
+    """Run the test inside a request; what it recorded is in the fixture afterwards."""
+    opened = recorder.begin()
+    assert opened is not None
+    marks, token = opened
+    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
+    yield finished
+    recorder.end(token)
+
+
+@pytest.fixture
+def make_fail(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
+    """Make a function of ours, by its owner and name, raise what nothing else does."""
+
+    def broken(*_: Any) -> Any:
+        message = "ours"
+        raise ZeroDivisionError(message)
+
+    return lambda owner, name: monkeypatch.setattr(owner, name, broken)
+
+
+@pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Start with nothing reported, and see what was."""
     places: set[str] = set()

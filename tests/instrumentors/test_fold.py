@@ -132,11 +132,20 @@ def test_a_request_that_answers_bit_by_bit_is_counted_to_its_first_token_too() -
 
     assert {
         (metric, key): (histogram.count, histogram.sum)
-        for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP, names.TOKENS)
+        for metric in (
+            names.FIRST_TOKEN,
+            names.FIRST_TOKEN_BY_INPUT,
+            names.OUTPUT_TOKEN,
+            names.OUTPUT_TOKEN_BY_OUTPUT,
+            names.STREAM_GAP,
+            names.TOKENS,
+        )
         for key, histogram in of(delta, metric).items()
     } == {
         (names.FIRST_TOKEN, "generate"): (1, 0.005),
+        (names.FIRST_TOKEN_BY_INPUT, "8-15"): (1, 0.005),
         (names.OUTPUT_TOKEN, "generate"): (1, 0.002),
+        (names.OUTPUT_TOKEN_BY_OUTPUT, "2-3"): (1, 0.002),
         (names.STREAM_GAP, "generate"): (1, 0.003),
         (names.TOKENS, names.TOKENS_IN): (1, 12),
         (names.TOKENS, names.TOKENS_OUT): (1, 3),
@@ -146,6 +155,16 @@ def test_a_request_that_answers_bit_by_bit_is_counted_to_its_first_token_too() -
         "decode": {bucket_index(0.005): 1000},
         OVERHEAD: {bucket_index(0.005): 1000},
     }
+
+
+def test_a_stream_that_tells_no_tokens_is_in_no_band() -> None:
+    """Its first token is counted; how long prompt and answer were is not guessed."""
+    delta = only(
+        folded(record(("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)))
+    )
+
+    assert of(delta, names.FIRST_TOKEN)["first_chunk"].count == of(delta, names.OUTPUT_TOKEN)["first_chunk"].count == 1
+    assert of(delta, names.FIRST_TOKEN_BY_INPUT) == of(delta, names.OUTPUT_TOKEN_BY_OUTPUT) == {}
 
 
 def test_the_time_of_the_model_is_counted_by_its_batch() -> None:

@@ -49,8 +49,6 @@ COMMANDS = {
     "django": "-m uvicorn django_service:app --port {port} --log-level warning",
     "aiohttp": "aiohttp_service.py {port} --token=" + secret("argument"),
 }
-# The libraries that a service has to itself; the others are in the first one, whose endpoints are named after them.
-OWN = {"flask": {"flask", "gunicorn"}, "django": {"django"}, "aiohttp": {"aiohttp.web"}}
 # What the calls of a request count as, by route.
 STAGES = {
     "/onnx": {"load", "forward"},

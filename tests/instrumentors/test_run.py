@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from conftest import Service, Sink
 
 PATCHED = "import starlette.applications as a; print(hasattr(a.Starlette.__call__, '__wrapped__'))"
-# One request by hand, as any script may serve it.
-REQUEST = "import stagelens\nwith stagelens.request('job'): pass\n"
 
 APP = """
 import os

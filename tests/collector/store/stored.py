@@ -7,8 +7,9 @@ from typing import Any
 from raw_requests import Site
 from sqlalchemy import Table, func, select
 
-from stagelens.collector.store import database, schema, tiers
+from stagelens.collector.store import schema, tiers
 from stagelens.collector.store.encoding import decode
+from stagelens.collector.store.engines import database
 from stagelens.collector.store.rows import PointRow
 from stagelens.core.histogram import Histogram
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from raw_requests import NOON, Request, Site
 
 from stagelens.collector.store import Retention, Series, SeriesCaps
-from stagelens.collector.store.folds import Fold
-from stagelens.collector.store.forecast import TierUse, days_until_full
+from stagelens.collector.store.answers.folds import Fold
+from stagelens.collector.store.answers.forecast import TierUse, days_until_full
 from stagelens.collector.store.schema import TIERS
 
 HOUR, DAY = 3600, 86_400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pandas as pd
@@ -13,7 +13,7 @@ from clickhouse_server import embedded_url
 from raw_requests import NOON, NS, SHOP, Fold, Request, Site
 from sqlalchemy import MetaData, select, text
 
-from stagelens.collector.store import Batch, KeptTrace, Reader, Selection, Series, Store, move
+from stagelens.collector.store import Batch, Event, KeptTrace, Reader, Selection, Series, Store, move
 from stagelens.collector.store.rows import PointRow
 from stagelens.core import names
 from stagelens.core.errors import StoreError
@@ -56,7 +56,7 @@ def file_source(sqlite_site: Callable[..., Site]) -> Site:
 
 
 def filled(one: Site) -> Site:
-    """Give a store two services, several parts a key, late data, traces, lost requests and an incident."""
+    """Give a store two services, several parts a key, late data, traces, lost requests, an event and an incident."""
     one.clock.now = NOON - 7 * HOUR
     for step in range(0, 7 * HOUR, 2400):
         at = NOON - 7 * HOUR + step
@@ -71,6 +71,14 @@ def filled(one: Site) -> Site:
         one.store.maintain()
     one.clock.now = NOON
     one.write([Request({"forward": 9_000_000}, NOON - 5 * HOUR)])
+    one.store.add_event(Event(datetime.fromtimestamp(NOON - HOUR, UTC), "shop", "deploy", "v2", "v2 is out"))
+    write_traces(one)
+    write_incident(one)
+    return one
+
+
+def write_traces(one: Site) -> None:
+    """Keep five requests, in a batch that tells of lost ones."""
     traces = [
         KeptTrace(
             f"{n:032x}",
@@ -89,27 +97,21 @@ def filled(one: Site) -> Site:
     one.store.write(
         [Batch("known", Fold().points([Request({"forward": 1_000_000})]), traces, instance="agent-1", dropped=7)]
     )
+
+
+def write_incident(one: Site) -> None:
+    """Open an incident and have its message wait, in the tables that alerts own."""
     with one.store.transaction() as connection:
         tables = MetaData()
-        tables.reflect(connection, only=["incidents", "incident_transitions", "outbox"])
-        incident = dict.fromkeys(("cause", "service", "severity", "ending"), "x") | dict.fromkeys(
-            ("opened_at", "since", "seen_at", "told_at", "peak_burn"), 1.25
-        )
-        connection.execute(
-            tables.tables["incidents"]
-            .insert()
-            .values(id="i", sequence=3, finding={"p99": [1.5, None, "µ"]}, **incident)
-        )
-        connection.execute(
-            tables.tables["outbox"]
-            .insert()
-            .values(
-                dict.fromkeys(("channel", "severity", "transition", "state", "leased_by", "error"), "x")
-                | dict.fromkeys(("next_at", "leased_until", "created_at", "changed_at"), 2.5)
-                | {"id": 41, "incident": "i", "sequence": 3, "attempts": 0, "unknown": True}
-            )
-        )
-    return one
+        tables.reflect(connection, only=["incidents", "outbox"])
+        for name, given in (
+            ("incidents", {"id": "i", "finding": {"p99": [1.5, None, "µ"]}}),
+            ("outbox", {"incident": "i"}),
+        ):
+            table = tables.tables[name]
+            # Whatever the columns are called, each gets a one of its kind.
+            rest = {each.name: each.type.python_type("1") for each in table.columns if each.name not in given}
+            connection.execute(table.insert().values(rest | given))
 
 
 def answers(read: Reader, around: Selection) -> dict[str, Any]:
@@ -119,7 +121,12 @@ def answers(read: Reader, around: Selection) -> dict[str, Any]:
     shop = Selection(around.start, around.end, service="shop")
     told: dict[str, Any] = {
         "services": read.services(around.start, around.end),
+        "fleet": read.fleet(around.start, around.end, PERCENTILES),
+        "fleet over time": read.fleet_over_time(around.start, around.end, step),
         "versions": read.versions(desk),
+        "environments": read.environments(),
+        "releases": read.releases(),
+        "dimensions": list(read.dimensions(shop).items()),
         "latency": read.latency(around),
         "stages": read.stage_latency(desk),
         "failed": read.streams(around, names.FAILED_CALL),
@@ -139,6 +146,8 @@ def answers(read: Reader, around: Selection) -> dict[str, Any]:
         "slo": read.slo_counts(shop, 0.01),
         "slo series": read.slo_series(shop, 0.01, step),
         "bad": read.bad_breakdown(shop, 0.01),
+        "bad over time": read.bad_over_time(shop, 0.01, step),
+        "events": read.events(around.start, around.end),
         "folds": read.folds(),
         "revision": read.revision("desk"),
     }

@@ -12,7 +12,8 @@ from raw_requests import NOON, NS, Fold, Request, Series, Site
 from sqlalchemy import event, text
 from stored import contents, counted, ledger, requests
 
-from stagelens.collector.store import Batch, KeptTrace, Retention, Store, database
+from stagelens.collector.store import Batch, KeptTrace, Retention, Store
+from stagelens.collector.store.engines import database
 from stagelens.core.errors import StoreError
 
 TICK = Series("tick")

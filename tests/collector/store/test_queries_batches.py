@@ -7,7 +7,7 @@ from collections.abc import Callable
 from raw_requests import NOON, SHOP, Site
 
 from stagelens.collector.store import Batch, Point, SeriesCaps
-from stagelens.core.batch_bands import BANDS, band
+from stagelens.core.bands import BATCHES
 from stagelens.core.counts import Counts
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION
@@ -19,7 +19,7 @@ def points(sizes: tuple[int, ...]) -> list[Point]:
     """What an agent sends of requests with batches of *sizes* that take a millisecond an item."""
     counts = Counts()
     for size in sizes:
-        counts.add_stream(BATCH_DURATION, band(size), 0.001 * size)
+        counts.add_stream(BATCH_DURATION, BATCHES.of(size), 0.001 * size)
     return [Point(SHOP, metric, key, NOON - 600, histogram) for metric, key, histogram in counts.histograms()]
 
 
@@ -42,6 +42,6 @@ def test_each_band_has_its_histogram(site: Callable[..., Site]) -> None:
 def test_bands_take_no_place_of_the_users_own_stages(site: Callable[..., Site]) -> None:
     """Their number is bounded by itself: where a service may have no stages of its own, it still has every band."""
     one = site(series_caps=SeriesCaps(custom_stages=0))
-    one.store.write([Batch("a", points(tuple(2**power for power in range(len(BANDS)))))])
+    one.store.write([Batch("a", points(tuple(2**power for power in range(len(BATCHES.names)))))])
 
-    assert tuple(one.store.read.batches(one.around())) == BANDS
+    assert tuple(one.store.read.batches(one.around())) == BATCHES.names

@@ -88,8 +88,8 @@ def assert_shares(found: object, band: Sequence[Request]) -> None:
     rounding = len(band) * len(STAGES) * 1000 / max(total, 1)
     expected = {stage: spent / total for stage, spent in time.items()}
 
-    assert dict(found) == pytest.approx(  # type: ignore[call-overload]
-        {stage: expected.get(stage, 0.0) for stage in found.index},  # type: ignore[attr-defined]
+    assert dict(found) == pytest.approx(  # type: ignore[call-overload] - pandas' stubs
+        {stage: expected.get(stage, 0.0) for stage in found.index},  # type: ignore[attr-defined] - pandas' stubs
         abs=rounding + 1e-9,
     )
 
@@ -182,8 +182,8 @@ def test_a_coarser_client_merges_with_the_others(site: Callable[..., Site]) -> N
     row = one.store.read.breakdown(one.around(), [0.9]).iloc[0]
 
     assert (whole.scale, whole.buckets) == (3, expected.buckets)
-    assert lines["p90"].iloc[0] == fine.quantile(0.9).value  # type: ignore[union-attr]
-    assert row["value_seconds"] == expected.quantile(0.9).value  # type: ignore[union-attr]
+    assert lines["p90"].iloc[0] == fine.quantile(0.9).value  # type: ignore[union-attr] - there are requests
+    assert row["value_seconds"] == expected.quantile(0.9).value  # type: ignore[union-attr] - there are requests
     assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
 
 
@@ -198,7 +198,7 @@ def test_stages_sent_coarser_than_latency_do_not_move_the_value(site: Callable[.
 
     band = [each for each in requests if bucket_index(each.seconds, 2) == bucket_index(row["value_seconds"], 2)]
 
-    assert row["value_seconds"] == whole.quantile(0.95).value  # type: ignore[union-attr]
+    assert row["value_seconds"] == whole.quantile(0.95).value  # type: ignore[union-attr] - there are requests
     assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
     assert row["n"] == len(band) >= 8
     assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)

@@ -10,7 +10,7 @@ import pytest
 from raw_requests import NOON, Request, Series, Site
 
 from stagelens.collector.store import Batch, Point
-from stagelens.core.batch_bands import band
+from stagelens.core.bands import BATCHES
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION
 from stagelens.core.order_statistics import interval, ratio
@@ -77,7 +77,9 @@ def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
     """What an agent sends of requests that ran batches of *sizes*."""
     points: dict[str, Point] = {}
     for size in sizes:
-        point = points.setdefault(band(size), Point(series, BATCH_DURATION, band(size), NOON - 600, Histogram()))
+        point = points.setdefault(
+            BATCHES.of(size), Point(series, BATCH_DURATION, BATCHES.of(size), NOON - 600, Histogram())
+        )
         point.histogram.record(0.01 * size)
     return list(points.values())
 

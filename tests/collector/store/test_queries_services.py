@@ -36,6 +36,7 @@ def test_a_service_is_one_row(one: Site) -> None:
     assert frame.index.tolist() == ["bank", "shop"]
     assert frame.loc["shop"].to_dict() == {
         "versions": ["2", "1"],
+        "newest": "2",
         "model": "new",
         "environment": "prod",
         "requests": 8,
@@ -67,6 +68,31 @@ def test_versions_are_those_of_the_whole_history(one: Site) -> None:
     assert frame["requests"].tolist() == [0, 1]
     assert frame["first_seen"].tolist() == [utc(NOON - 7210), utc(NOON - 3610)]
     assert frame["last_seen"].tolist() == [utc(NOON - 7210), utc(NOON - 50)]
+
+
+def test_the_releases_of_all_services_are_one_answer(one: Site) -> None:
+    """Each version of each service with the times it was seen, the oldest first; of one environment where it is named."""
+    frame = one.store.read.releases()
+    elsewhere = one.store.read.releases("nowhere")
+
+    assert frame[["service", "version"]].to_numpy().tolist() == [["bank", ""], ["shop", "1"], ["shop", "2"]]
+    assert frame["first_seen"].tolist() == [utc(NOON - each) for each in (600, 7210, 3610)]
+    assert frame["last_seen"].tolist() == [utc(NOON - each) for each in (600, 7210, 50)]
+    assert list(elsewhere.columns) == list(frame.columns)
+    assert elsewhere.empty
+
+
+def test_the_values_of_each_dimension_are_told_most_requests_first(one: Site) -> None:
+    """What is unknown is left out, and so is what has no request in the window."""
+    shop = Selection(utc(NOON - 86_400), utc(NOON), service="shop")
+    late = Selection(utc(NOON - 3700), utc(NOON), service="shop")
+    found = one.store.read.dimensions(shop)
+
+    assert list(found["model"].items()) == [("new", 5), ("old", 3)]
+    assert found["version"] == {"2": 5, "1": 3}
+    assert found["status"] == {"ok": 7, "error": 1}
+    assert found["device"] == {}
+    assert one.store.read.dimensions(late)["model"] == {"new": 5}
 
 
 def test_dimensions_select(one: Site) -> None:

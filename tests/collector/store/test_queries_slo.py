@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_requests import NOON, Request, Series, Site
 
-from stagelens.collector.store import database, fetch, sql_points
+from stagelens.collector.store.answers import fetch
+from stagelens.collector.store.engines import database, sql_points
 from stagelens.collector.store.points import Question, Snapshot
 from stagelens.core.histogram import MAX_RELATIVE_ERROR
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
@@ -105,6 +106,68 @@ def test_a_selection_of_bad_requests_only_has_no_good_mean(site: Callable[..., S
 
     assert frame["good_mean_seconds"].tolist() == [0.0]
     assert frame["bad_mean_seconds"].tolist() == pytest.approx([0.2], rel=MAX_RELATIVE_ERROR)
+
+
+BLAMED = st.lists(
+    st.builds(
+        Request,
+        st.fixed_dictionaries({stage: st.integers(0, 10**9) for stage in ("forward", "queue", "preprocess")}),
+        st.integers(NOON - 7200, NOON),
+        st.sampled_from([Series("shop", "1"), Series("shop", "2"), ERROR]),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=6, deadline=None)
+@given(requests=BLAMED, threshold=st.none() | st.floats(1e-3, 3), minutes=st.sampled_from([1, 5, 30, 600]))
+def test_what_made_requests_bad_adds_up_to_the_bad_ones(
+    site: Callable[..., Site], requests: list[Request], threshold: float | None, minutes: int
+) -> None:
+    """In every step the stages, and what none explains, are the bad requests that the series counts."""
+    one = site()
+    one.write(requests)
+    one.store.maintain()
+    step = timedelta(minutes=minutes)
+    series = one.store.read.slo_series(one.around(), threshold, step)
+    frame = one.store.read.bad_over_time(one.around(), threshold, step)
+    stages = frame.drop(columns=["at", "bad"])
+
+    assert frame["at"].tolist() == series["at"].tolist()
+    assert frame["bad"].tolist() == pytest.approx(series["bad"].tolist())
+    assert stages.sum(axis=1).tolist() == pytest.approx(frame["bad"].tolist())
+    assert (stages.to_numpy() >= 0).all()
+    assert frame.attrs == series.attrs
+
+
+def test_each_step_blames_the_stage_its_bad_requests_spent_more_in(site: Callable[..., Site]) -> None:
+    """The queue spent the first half hour's budget, preprocessing the second one's; what failed at once is unexplained."""
+    one = site()
+    good = {"forward": 20_000_000, "queue": 1_000_000, "preprocess": 1_000_000}
+    one.write(
+        [Request(good, NOON - 60 * minute) for minute in range(1, 119)]
+        + [Request(good | {"queue": 200_000_000}, NOON - 7000)] * 4
+        + [Request(good | {"preprocess": 300_000_000}, NOON - 5000)] * 3
+        + [Request({"forward": 1_000_000}, NOON - 3000, ERROR)] * 2
+    )
+    frame = one.store.read.bad_over_time(one.between(NOON - 7200, NOON), 0.1, timedelta(minutes=30))
+
+    assert frame["bad"].tolist() == [4, 3, 2, 0]
+    assert frame["queue"].tolist() == pytest.approx([4, 0, 0, 0])
+    assert frame["preprocess"].tolist() == pytest.approx([0, 3, 0, 0])
+    assert frame["unexplained"].tolist() == [0, 0, 2, 0]
+    assert "forward" not in frame
+
+
+def test_nothing_bad_is_an_empty_answer_with_its_columns(site: Callable[..., Site]) -> None:
+    """Silence has no rows, and good requests have rows of zeros."""
+    one = site()
+    empty = one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))
+    one.write([Request({"forward": 5})])
+
+    assert list(empty.columns) == ["at", "bad", "unexplained"]
+    assert len(empty) == 0
+    assert one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))["bad"].tolist() == [0]
 
 
 def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(

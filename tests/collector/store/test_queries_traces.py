@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -52,7 +53,7 @@ def one(site: Callable[..., Site]) -> Site:
 
 def numbers(frame: object) -> list[int]:
     """The numbers of the traces in a frame."""
-    return [int(trace_id, 16) for trace_id in frame["trace_id"]]  # type: ignore[index]
+    return [int(trace_id, 16) for trace_id in frame["trace_id"]]  # type: ignore[index] - pandas' stubs
 
 
 def test_a_trace_comes_back_as_it_was_written(one: Site) -> None:
@@ -104,6 +105,34 @@ def test_exemplars_are_the_slowest_or_the_newest(one: Site) -> None:
     assert numbers(read.exemplars(one.around(), dominant="forward")) == [5, 1]
     assert numbers(read.exemplars(one.around(service="bank"))) == [5]
     assert numbers(read.exemplars(one.between(NOON - 180, NOON - 100))) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("between", "found"), [((0.06, 0.9), [3, 4, 5]), ((0.9, math.inf), [2]), ((-1.0, 0.06), [1]), ((1e30, 1e40), [])]
+)
+def test_exemplars_between_two_latencies(one: Site, between: tuple[float, float], found: list[int]) -> None:
+    """At least the one and less than the other, whatever the bounds are."""
+    frame = one.store.read.exemplars(one.around(), between_seconds=between)
+
+    assert sorted(numbers(frame)) == found
+
+
+@pytest.mark.parametrize(
+    ("attribute", "found"),
+    [
+        (("http.response.status_code", "200"), 5),
+        (("cached", "False"), 5),
+        (("batch", "4"), 5),
+        (("batch", "5"), 0),
+        (("no", ""), 0),
+    ],
+)
+def test_exemplars_with_an_attribute(one: Site, attribute: tuple[str, str], found: int) -> None:
+    """Of the request or of one of its spans, its value as text; the limit counts those that have it."""
+    read = one.store.read
+
+    assert len(read.exemplars(one.around(), attribute=attribute)) == found
+    assert len(read.exemplars(one.around(), attribute=attribute, limit=2)) == min(found, 2)
 
 
 def test_an_exemplar_says_where_it_stands(one: Site) -> None:

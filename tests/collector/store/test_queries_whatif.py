@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from raw_requests import NOON, Request, Site
 
-from stagelens.collector.store.whatif import Groups, split
+from stagelens.collector.store.answers.whatif import Groups, split
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, rank_of
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)

@@ -17,7 +17,8 @@ from raw_requests import NOON, NS, Fold, Request, Series, Site
 from sqlalchemy import select
 from stored import added_totals, contents, counted, known, ledger, number, requests, totals
 
-from stagelens.collector.store import Batch, KeptTrace, Retention, SeriesCaps, database, schema
+from stagelens.collector.store import Batch, KeptTrace, Retention, SeriesCaps, schema
+from stagelens.collector.store.engines import database
 
 # Writes batches until it has written so many, maintains in between, and prints which of them it was told are new.
 COLLECTOR = """

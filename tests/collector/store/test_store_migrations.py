@@ -10,7 +10,8 @@ from raw_requests import NOON, NS, Request, Series, Site
 from sqlalchemy import inspect, select, text
 from stored import FOREVER, added_totals, contents, counted, known, ledger, requests, totals
 
-from stagelens.collector.store import Batch, KeptTrace, Selection, database, schema
+from stagelens.collector.store import Batch, KeptTrace, Selection, schema
+from stagelens.collector.store.engines import database
 from stagelens.core.histogram import Histogram
 
 SERIES = (Series("shop", "1", route="/a"), Series("shop", "1", route="/b"), Series("shop", "2"), Series("bank"))

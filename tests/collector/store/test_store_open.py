@@ -14,7 +14,8 @@ from alembic.migration import MigrationContext
 from raw_requests import Request, Site
 from sqlalchemy import event, inspect
 
-from stagelens.collector.store import Store, database, schema
+from stagelens.collector.store import Store, schema
+from stagelens.collector.store.engines import database
 from stagelens.core.errors import StoreError
 
 

@@ -100,6 +100,25 @@ def test_steps_are_as_wide_as_what_is_left(site: Callable[..., Site]) -> None:
     assert frame.attrs["step_seconds"] == 3600
 
 
+def test_a_single_step_is_as_wide_as_the_window(site: Callable[..., Site]) -> None:
+    """A rate is asked of an hour of which only the whole is left: it is not divided by the minute that was asked for."""
+    one = site(retention=SHORT)
+    one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 61)])
+    pass_time(one, 8 * 3600)
+    read, hour, minute = one.store.read, one.between(NOON - 3600, NOON), timedelta(minutes=1)
+    frames = [
+        read.breakdown_over_time(hour, None, minute),
+        read.quantiles_over_time(hour, [0.5], minute),
+        read.heat(hour, minute),
+        read.slo_series(hour, 1.0, minute),
+        read.bad_over_time(hour, 1.0, minute),
+        read.fleet_over_time(hour.start, hour.end, minute),
+    ]
+
+    assert [frame.attrs["step_seconds"] for frame in frames] == [3600] * 6
+    assert [len(frame) for frame in frames] == [1] * 6
+
+
 def test_names_of_batches_are_kept_a_day(site: Callable[..., Site]) -> None:
     """A retry within a day is recognised; the name is forgotten after it."""
     one = site()

@@ -21,25 +21,24 @@ PER_HOUR = 2
 EVERY = 3600 // PER_HOUR
 
 
-def lived(one: Site, around: datetime) -> Site:
-    """Three days of requests around *around*, rolled up."""
-    times = moments(around)
+def lived(one: Site, times: range) -> Site:
+    """Requests at *times*, rolled up."""
     one.clock.now = times[-1] + EVERY
     one.write([Request({"forward": 1_000_000}, at) for at in times])
     one.store.maintain()
     return one
 
 
-def moments(around: datetime) -> range:
+def moments(around: datetime, before: timedelta = DAY, after: timedelta = 2 * DAY) -> range:
     """When they came, in Unix seconds."""
-    first = int(around.timestamp()) - 86_400
-    return range(first, first + 3 * 86_400, EVERY)
+    at = around.astimezone(UTC)
+    return range(int((at - before).timestamp()), int((at + after).timestamp()), EVERY)
 
 
 @pytest.fixture(scope="module")
 def autumn(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
     """The days around the night in which an hour comes twice; nobody writes to it."""
-    one = lived(site(), AUTUMN)
+    one = lived(site(), moments(AUTUMN))
     opened_sites.remove(one)
     yield one
     one.close()
@@ -48,7 +47,7 @@ def autumn(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Sit
 @pytest.mark.parametrize(("change", "hours"), [(SPRING, 23), (AUTUMN, 25)])
 def test_a_day_on_which_the_clocks_change(site: Callable[..., Site], change: datetime, hours: int) -> None:
     """From midnight to midnight it has 23 or 25 hours, each with its requests, though one has no name or two have the same."""
-    one = lived(site(), change)
+    one = lived(site(), moments(change, HOUR, 26 * HOUR))
     day = Selection(change, datetime(change.year, change.month, change.day + 1, tzinfo=BERLIN))
     steps = one.store.read.quantiles_over_time(day, [0.5], HOUR)
     local = [at.tz_convert(BERLIN).hour for at in steps["at"]]

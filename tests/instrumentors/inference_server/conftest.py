@@ -11,15 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from stagelens.instrumentors import recorder
-
 sys.path.append(str(Path(__file__).parents[2] / "triton"))
 
 from triton_server import TraceSink, TritonServer, is_installed
 
 
 class Recorded(Protocol):
-    """What a request has recorded; its marks are those of the only request."""
+    """What `in_a_request` has of the only request; the name `conftest` means this file here, so its class has no other."""
 
     def stages(self) -> list[str]:
         """Return its stages, in the order they ended."""
@@ -48,17 +46,6 @@ def triton(traces: TraceSink) -> Generator[TritonServer]:
         pytest.skip("no Triton server; `make triton` installs one, and `make test` does")
     with TritonServer(traces.url) as server:
         yield server
-
-
-@pytest.fixture
-def in_a_request(finished: Any) -> Generator[Recorded]:
-    """Run the test inside a request; what it recorded is in the fixture afterwards."""
-    opened = recorder.begin()
-    assert opened is not None
-    marks, token = opened
-    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
-    yield finished
-    recorder.end(token)
 
 
 def _inputs(client: Any, *values: float, batch: bool = False) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -195,15 +195,10 @@ def test_our_failure_does_not_cost_a_part(
     in_a_request: Recorded,
     inputs: Any,
     reported: set[str],
-    monkeypatch: pytest.MonkeyPatch,
+    make_fail: Callable[[Any, str], None],
 ) -> None:
     """The user's callback gets every part, though we cannot read them."""
-
-    def broken(_: Any) -> bool:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
-    monkeypatch.setattr(triton_parts, "is_last", broken)
+    make_fail(triton_parts, "is_last")
     answers = Answers()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 2))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-import pickle
 import subprocess
 import sys
 import threading
@@ -13,11 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mutab
 from typing import TYPE_CHECKING, Any
 
 import django
-import django.core.handlers.asgi
-import django.core.handlers.base
-import django.core.handlers.exception
-import django.core.handlers.wsgi
-import django.http
 import httpx
 import pytest
 from django.conf import settings
@@ -45,14 +38,6 @@ if TYPE_CHECKING:
 INSTRUMENTOR = DjangoInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 
-PATCHED: list[tuple[Any, str]] = [
-    (django.core.handlers.wsgi.WSGIHandler, "__call__"),
-    (django.core.handlers.asgi.ASGIHandler, "__call__"),
-    (django.core.handlers.base.BaseHandler, "resolve_request"),
-    (django.core.handlers.exception, "response_for_exception"),
-    (django.http.HttpRequest, "_load_post_and_files"),
-    (django.http.JsonResponse, "__init__"),
-]
 TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 TOGETHER = threading.Barrier(8, timeout=30)
 
@@ -310,16 +295,11 @@ def test_our_failure_is_logged_once_and_the_service_answers(
     finished: Finished,
     ask: Ask,
     reported: set[str],
-    monkeypatch: pytest.MonkeyPatch,
+    make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A request whose route or error we cannot name is counted all the same."""
-
-    def broken(*_: Any) -> None:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
-    monkeypatch.setattr(module, "_exchange_of", broken)
+    make_fail(module, "_exchange_of")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [ask("GET", url)[0] for url in ("/items/1/", "/items/1/", "/broken", "/broken")]
 
@@ -330,38 +310,17 @@ def test_our_failure_is_logged_once_and_the_service_answers(
 
 def test_instrumenting_twice_doubles_nothing(finished: Finished, ask: Ask, instrumented: Instrumentor) -> None:
     """There is one instance, and a second call finds everything patched."""
-    patched = [vars(owner)[name] for owner, name in PATCHED]
     instrumented.instrument()
     DjangoInstrumentor().instrument(skip_dep_check=True)
 
     ask("GET", "/items/1/")
 
-    assert [vars(owner)[name] for owner, name in PATCHED] == patched
     assert len(finished) == 1
     assert finished.stages().count("serialize") == 1
 
 
-def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
-    """Every attribute is again the object it was, and instrumenting again works."""
-    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
-    instrumented.uninstrument()
-
-    assert [vars(owner)[name] for owner, name in PATCHED] == originals
-
-    instrumented.instrument()
-
-    assert [vars(owner)[name].__wrapped__ for owner, name in PATCHED] == originals
-
-
-def test_what_is_patched_looks_as_before(finished: Finished) -> None:
-    """Signatures, names and modules, coroutine or not; and a subclass that overrides and calls them works."""
-    for owner, name in PATCHED:
-        patched = vars(owner)[name]
-
-        assert inspect.signature(patched) == inspect.signature(patched.__wrapped__)
-        assert inspect.iscoroutinefunction(patched) == inspect.iscoroutinefunction(patched.__wrapped__)
-        assert (patched.__name__, patched.__module__) == (patched.__wrapped__.__name__, patched.__wrapped__.__module__)
-        assert pickle.loads(pickle.dumps(patched)) is patched  # noqa: S301 - our own
+def test_a_subclass_works_as_before(finished: Finished) -> None:
+    """One that overrides what is patched, and calls it."""
 
     class Mine(WSGIHandler):
         def resolve_request(self, request: Any) -> Any:

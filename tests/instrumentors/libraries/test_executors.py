@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
-import inspect
 import logging
 import multiprocessing.dummy
-import multiprocessing.pool
-import pickle
 import subprocess
 import sys
 import threading
@@ -38,17 +35,6 @@ if TYPE_CHECKING:
 INSTRUMENTOR = ExecutorInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 
-PATCHED = [
-    (threading.Thread, "start"),
-    (Future, "add_done_callback"),
-    (Future, "cancel"),
-    (ThreadPoolExecutor, "submit"),
-    (multiprocessing.pool.Pool, "apply_async"),
-    (multiprocessing.pool.Pool, "_map_async"),
-    (multiprocessing.pool.Pool, "imap"),
-    (multiprocessing.pool.Pool, "imap_unordered"),
-    (gevent.threadpool.ThreadPoolExecutor, "submit"),
-]
 
 theirs: ContextVar[str] = ContextVar("theirs", default="")
 
@@ -514,35 +500,6 @@ def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: I
         pool.submit(work).result()
 
     assert finished.stages() == ["queue", "forward"]
-
-
-def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
-    """What stood there before stands there again."""
-    ours = [vars(owner)[name] for owner, name in PATCHED]
-    instrumented.uninstrument()
-    originals = [vars(owner)[name] for owner, name in PATCHED]
-
-    assert originals == [replacement.__wrapped__ for replacement in ours]
-    assert "start" not in vars(threading.Timer)
-
-    instrumented.instrument()
-
-
-def test_what_is_patched_looks_as_before(instrumented: Instrumentor) -> None:
-    """Signatures, names, documentation and pickling are those of the library."""
-    ours = [vars(owner)[name] for owner, name in PATCHED]
-    pickled = [pickle.dumps(function) for function in ours]
-
-    assert [pickle.loads(data) for data in pickled] == ours  # noqa: S301 - our own
-
-    instrumented.uninstrument()
-    for function, (owner, name) in zip(ours, PATCHED, strict=True):
-        original = vars(owner)[name]
-
-        assert inspect.signature(function) == inspect.signature(original)
-        assert (function.__qualname__, function.__doc__) == (original.__qualname__, original.__doc__)
-
-    instrumented.instrument()
 
 
 def test_subclasses_work_as_before(finished: Finished) -> None:

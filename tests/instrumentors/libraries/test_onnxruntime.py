@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextvars
 import gc
-import inspect
 import logging
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -47,12 +46,6 @@ BINDING = (
     "synchronize_outputs",
     "copy_outputs_to_cpu",
 )
-PATCHED: list[tuple[Any, str]] = [
-    (onnxruntime.InferenceSession, "__init__"),
-    *((SESSION, name) for name in RUNS),
-    *((onnxruntime.OrtValue, name) for name in VALUE),
-    *((onnxruntime.IOBinding, name) for name in BINDING),
-]
 
 
 class Owned(onnxruntime.InferenceSession):
@@ -97,17 +90,6 @@ def warm() -> Any:
 def feed(warm: Any) -> dict[str, Any]:
     """One input."""
     return feed_of(warm)
-
-
-@pytest.fixture
-def in_a_request(finished: Finished) -> Generator[Finished]:
-    """Run the test inside a request; what it recorded is in the fixture afterwards."""
-    opened = recorder.begin()
-    assert opened is not None
-    marks, token = opened
-    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
-    yield finished
-    recorder.end(token)
 
 
 def test_every_way_to_run_a_session_is_forward(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
@@ -395,16 +377,11 @@ def test_a_run_after_the_request_is_none_of_its(finished: Finished, warm: Any, f
 def test_our_failure_is_logged_once_and_the_result_comes_through(
     in_a_request: Finished,
     reported: set[str],
-    monkeypatch: pytest.MonkeyPatch,
+    make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A session we cannot describe is timed all the same."""
-
-    def broken(_: Any) -> None:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
-    monkeypatch.setattr(onnx_session, "describe", broken)
+    make_fail(onnx_session, "describe")
     session = load()
     with caplog.at_level(logging.WARNING, "stagelens"):
         results = [session.run(None, feed_of(session)) for _ in range(3)]
@@ -416,15 +393,10 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(
 
 
 def test_an_input_we_cannot_read_is_run(
-    in_a_request: Finished, warm: Any, feed: dict[str, Any], reported: set[str], monkeypatch: pytest.MonkeyPatch
+    in_a_request: Finished, warm: Any, feed: dict[str, Any], reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """Neither our failure nor the library's exception gets lost."""
-
-    def broken(_: Any) -> None:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
-    monkeypatch.setattr(onnx_session, "shape_of", broken)
+    make_fail(onnx_session, "shape_of")
     warm.run(None, feed)
     with pytest.raises(AttributeError, match="keys"):
         warm.run(None, [feed])
@@ -515,17 +487,6 @@ def test_instrumenting_twice_doubles_nothing(
     warm.run(None, feed)
 
     assert in_a_request.stages() == ["forward"]
-
-
-def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
-    """Every attribute is again the object it was."""
-    patched = {(patch.owner, patch.name): patch.original for patch in instrumented._patches}  # pyright: ignore[reportPrivateUsage]
-    originals = [patched[owner, name] for owner, name in PATCHED]
-    signatures = [inspect.signature(getattr(owner, name)) for owner, name in PATCHED]
-    instrumented.uninstrument()
-
-    assert [vars(owner)[name] for owner, name in PATCHED] == originals
-    assert [inspect.signature(getattr(owner, name)) for owner, name in PATCHED] == signatures
 
 
 @pytest.mark.parametrize(

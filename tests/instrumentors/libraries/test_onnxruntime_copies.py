@@ -7,7 +7,7 @@ provider of a session, the argument of a method) is therefore made to lie; every
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +30,6 @@ pytestmark = pytest.mark.usefixtures("instrumented")
 
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 ARRAY = np.zeros([1, 2048], dtype=np.int32)
-
-
-@pytest.fixture
-def in_a_request(finished: Finished) -> Generator[Finished]:
-    """Run the test inside a request; what it recorded is in the fixture afterwards."""
-    opened = recorder.begin()
-    assert opened is not None
-    marks, token = opened
-    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
-    yield finished
-    recorder.end(token)
 
 
 def bound() -> tuple[Any, Any]:
@@ -167,16 +156,11 @@ def test_a_binding_knows_the_batch_and_the_shape(
 
 
 def test_our_failure_is_reported_once_and_the_copy_is_made(
-    in_a_request: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch
+    in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """A copy whose devices we cannot tell is not timed."""
-
-    def broken(*_: Any) -> str:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
     value = OrtValue.ortvalue_from_numpy(ARRAY)
-    monkeypatch.setattr(OrtValue, "device_name", broken)
+    make_fail(OrtValue, "device_name")
     for _ in range(2):
         np.testing.assert_array_equal(value.numpy(), ARRAY)
 

@@ -39,14 +39,6 @@ def request() -> Generator[list[Any]]:
     recorder.end(token)
 
 
-@pytest.fixture
-def in_a_request(finished: Finished) -> Generator[Finished]:
-    """Run the test inside a request; what it recorded is in the fixture afterwards."""
-    with request() as marks:
-        finished.append((marks, marks[1], 0, "", "", 0, "internal"))
-        yield finished
-
-
 def test_magika_is_one_forward(in_a_request: Finished) -> None:
     """Creating the session and its first run are load, classifying another file is one forward."""
     classifier = magika.Magika()

@@ -7,7 +7,7 @@ import copy
 import logging
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,17 +58,6 @@ def fixture_torch_instrumented() -> Generator[None]:
     t5()(input_ids=PROMPT, decoder_input_ids=PROMPT)
     yield
     module.uninstrument()
-
-
-@pytest.fixture
-def in_a_request(finished: Finished) -> Generator[Finished]:
-    """Run the test inside a request; what it recorded is in the fixture afterwards."""
-    opened = recorder.begin()
-    assert opened is not None
-    marks, token = opened
-    finished.append((marks, marks[1], 0, "", "", 0, "internal"))
-    yield finished
-    recorder.end(token)
 
 
 class Watch(StoppingCriteria):
@@ -332,15 +321,10 @@ def test_requests_at_once_do_not_mix(finished: Finished) -> None:
 
 
 def test_our_failure_is_logged_once_and_the_tokens_come_through(
-    in_a_request: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """What we cannot count is timed all the same."""
-
-    def broken(*_: Any) -> None:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
-    monkeypatch.setattr(generation, "_count", broken)
+    make_fail(generation, "_count")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [run(llama(), "greedy") for _ in range(2)]
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import uvicorn
 
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import uvicorn as module
 from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
 
@@ -83,36 +82,15 @@ def test_an_error_of_the_shutdown_comes_through_after_the_report(flushed: list[t
     assert len(flushed) == 1
 
 
-def test_our_failure_is_logged_once_and_the_server_ends(reported: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_failure_is_logged_once_and_the_server_ends(
+    reported: set[str], make_fail: Callable[[Any, str], None]
+) -> None:
     """Whatever breaks in our code."""
-
-    def broken(*_: Any) -> None:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
-    monkeypatch.setattr(module, "ThreadPoolExecutor", broken)
+    make_fail(module, "ThreadPoolExecutor")
     asyncio.run(shut_down())
     asyncio.run(shut_down())
 
     assert len(reported) == 1
-
-
-def test_uninstrumenting_restores_the_very_same_object(instrumented: Instrumentor) -> None:
-    """Instrumenting twice patches once, and what is patched looks as before."""
-    patched = vars(uvicorn.Server)["shutdown"]
-    UvicornInstrumentor().instrument()
-
-    assert vars(uvicorn.Server)["shutdown"] is patched
-    assert inspect.signature(patched) == inspect.signature(patched.__wrapped__)
-    assert inspect.iscoroutinefunction(patched)
-
-    instrumented.uninstrument()
-
-    assert vars(uvicorn.Server)["shutdown"] is patched.__wrapped__
-
-    instrumented.instrument()
-
-    assert vars(uvicorn.Server)["shutdown"].__wrapped__ is patched.__wrapped__
 
 
 @pytest.mark.parametrize(

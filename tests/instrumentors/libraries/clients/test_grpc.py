@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import subprocess
 import sys
@@ -357,16 +356,11 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR09
     channel: grpc.Channel,
     server: Server,
     reported: set[str],
-    monkeypatch: pytest.MonkeyPatch,
+    make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A call we cannot give a trace is made, and timed, all the same."""
-
-    def broken(_: Any) -> str:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
-    monkeypatch.setattr(trace_context, "traceparent", broken)
+    make_fail(trace_context, "traceparent")
     call = channel.unary_unary(f"{SERVICE}/Unary")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [call(b"abc", metadata=(("x-own", "1"),)) for _ in range(2)]
@@ -378,15 +372,10 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR09
 
 
 def test_a_future_whose_end_we_cannot_learn_is_the_users_all_the_same(
-    channel: grpc.Channel, in_a_request: Running, reported: set[str], monkeypatch: pytest.MonkeyPatch
+    channel: grpc.Channel, in_a_request: Running, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """It is reported, and the answer comes through."""
-
-    def broken(*_: Any) -> None:
-        message = "ours"
-        raise ZeroDivisionError(message)
-
-    monkeypatch.setattr(module, "_when_done", broken)
+    make_fail(module, "_when_done")
     call = channel.unary_unary(f"{SERVICE}/Unary").future(b"abc", timeout=30)
 
     assert call.result(30) == b"abc"
@@ -584,32 +573,6 @@ def test_beside_opentelemetry_neither_spans_nor_stages_double(
     span: Any
     (span,) = exporter.get_finished_spans()
     assert [trace[:-3] for trace in server.traces()] == [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"]
-
-
-PATCHED = [
-    *(
-        (getattr(CHANNEL, f"_{kind}MultiCallable"), name)
-        for kind in ("UnaryUnary", "StreamUnary")
-        for name in ("__call__", "with_call", "future")
-    ),
-    (CHANNEL._UnaryStreamMultiCallable, "__call__"),
-    (CHANNEL._SingleThreadedUnaryStreamMultiCallable, "__call__"),
-    (CHANNEL._StreamStreamMultiCallable, "__call__"),
-    (CHANNEL._MultiThreadedRendezvous, "_next"),
-    (CHANNEL._SingleThreadedRendezvous, "_next"),
-    (CALL.Call, "__init__"),
-    (CALL._StreamResponseMixin, "_read"),
-]
-
-
-def test_uninstrumenting_restores_the_very_same_objects(instrumented: Instrumentor) -> None:
-    """Every attribute is again the object it was, and had its signature meanwhile."""
-    originals = [vars(owner)[name].__wrapped__ for owner, name in PATCHED]
-    signatures = [inspect.signature(vars(owner)[name]) for owner, name in PATCHED]
-    instrumented.uninstrument()
-
-    assert [vars(owner)[name] for owner, name in PATCHED] == originals
-    assert [inspect.signature(original) for original in originals] == signatures
 
 
 def test_instrumenting_twice_doubles_nothing(

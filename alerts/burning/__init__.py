@@ -1,0 +1,1 @@
+"""Error budgets: how fast they burn, which tiers fire, and what is told about it."""

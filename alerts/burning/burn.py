@@ -1,0 +1,204 @@
+"""Burn rates: how fast an error budget is spent, which tiers fire, and what is left. Counts in, verdicts out.
+
+Source: Google, The Site Reliability Workbook, ch. 5 "Alerting on SLOs" (multiwindow, multi-burn-rate alerts). The
+numbers are in `policy/multiwindow.yaml`; this module is the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ..policy_file import Calm, Guard, Policy, Rule, Severity
+
+# What division leaves must not decide: 0.144 / (1 - 0.99) is 14.399999999999988.
+_DUST = 1e-9
+FAST, RECENT = timedelta(minutes=5), timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The requests of one window.
+
+    Args:
+        total: All of them. [count]
+        bad: Those that broke the promise; not whole when the threshold splits a bucket. [count]
+    """
+
+    total: float
+    bad: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A burn rate to watch for: *burn* over both windows.
+
+    Args:
+        severity: Who is to be told, and when.
+        burn: The threshold: how many times too fast.
+        long: The window that must prove it.
+        short: The window that must prove it still goes on, so that the alert resets.
+    """
+
+    severity: Severity
+    burn: float
+    long: timedelta
+    short: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is left of an error budget.
+
+    Args:
+        left: The unspent share; below zero when overspent. [ratio]
+        bad_left: How many more bad requests it bears. [count]
+    """
+
+    left: float
+    bad_left: float
+
+
+def burn_rate(bad: float, total: float, objective: float) -> float:
+    """Say how many times too fast the error budget is being spent.
+
+    1.0 spends exactly the whole budget by the end of the SLO's window. No traffic spends none: silence is the
+    business of another alert.
+
+    Args:
+        bad: Requests of the window that broke the promise. [count, >= 0]
+        total: All requests of the same window. [count, >= bad]
+        objective: The share of good requests promised. [ratio, 0 < x < 1]
+
+    >>> burn_rate(bad=2, total=4, objective=0.75)
+    2.0
+    """
+    return (bad / total) / (1 - objective) if total else 0.0
+
+
+def tiers(policy: Policy, window: timedelta) -> tuple[Tier, ...]:
+    """Return the policy's tiers for an SLO over *window*, pages first, fastest first.
+
+    2 % of 30 days' budget within one hour is a burn rate of 0.02 * 720 h / 1 h = 14.4. A threshold below one would
+    alert on a budget that is not overspent, so it is raised to one.
+    """
+    return tuple(
+        sorted(
+            (Tier(rule.severity, max(1.0, _threshold(rule, window)), rule.long, rule.short) for rule in policy.rules),
+            key=lambda tier: (tier.severity, tier.long, -tier.burn),
+        )
+    )
+
+
+def reachable(tier: Tier, objective: float) -> bool:
+    """Say whether *tier* can ever fire: with every request bad the burn rate is 1 / (1 - objective), and no higher."""
+    return tier.burn * (1 - objective) <= 1
+
+
+def windows(policy: Policy, watched: Collection[Tier]) -> tuple[timedelta, ...]:
+    """Return every window whose counts are needed to judge *watched* tiers, shortest first."""
+    lengths = {tier.long for tier in watched} | {tier.short for tier in watched}
+    return tuple(sorted(lengths | {policy.calm.window, FAST, RECENT}))
+
+
+def fires(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, guard: Guard, *, keep: float = 1.0) -> bool:
+    """Say whether *tier* fires: both windows at or above its burn rate, and enough bad requests to be sure.
+
+    Args:
+        tier: The tier.
+        counts: The counts of its two windows.
+        objective: The share of good requests promised. [ratio]
+        guard: How many bad requests are enough.
+        keep: The share of the threshold that is enough to go on, for a tier that fires already. [ratio]
+    """
+    long, short = counts[tier.long], counts[tier.short]
+    needed = tier.burn * keep * (1 - _DUST)
+    burning = min(burn_rate(window.bad, window.total, objective) for window in (long, short)) >= needed
+    return burning and (long.bad >= guard.bad or short.bad == short.total >= guard.all_bad)
+
+
+def calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, rule: Calm) -> bool:
+    """Say whether the trouble is over although *tier* still remembers it."""
+    recent = counts[rule.window]
+    expected_bad = recent.total * min(1.0, tier.burn * (1 - objective))
+    return (
+        tier.short > rule.window
+        and expected_bad >= rule.evidence
+        and burn_rate(recent.bad, recent.total, objective) < 1
+    )
+
+
+def firing(
+    watched: Sequence[Tier],
+    counts: Mapping[timedelta, Counts],
+    objective: float,
+    policy: Policy,
+    *,
+    already: bool = False,
+) -> tuple[Tier, ...]:
+    """Return the tiers that fire and are not calm, in the order of *watched*.
+
+    Args:
+        watched: The tiers to judge.
+        counts: The counts of all their `windows`.
+        objective: The share of good requests promised. [ratio]
+        policy: Guard, calm and hysteresis.
+        already: Whether an incident is open, so that less is enough to go on.
+    """
+    keep = policy.patience.keep if already else 1.0
+    return tuple(
+        tier
+        for tier in watched
+        if fires(tier, counts, objective, policy.guard, keep=keep) and not calm(tier, counts, objective, policy.calm)
+    )
+
+
+def time_to_fire(tier: Tier, objective: float, error_ratio: float) -> timedelta | None:
+    """Return how long a constant *error_ratio* lasts before *tier* fires, from a clean history; None when it never does.
+
+    (1 - objective) / error ratio * burn * long window.
+    """
+    if error_ratio < tier.burn * (1 - objective) * (1 - _DUST):
+        return None
+    return tier.long * ((1 - objective) * tier.burn / error_ratio)
+
+
+def budget(counts: Counts, objective: float, *, covered: float = 1.0) -> Budget:
+    """Return what is left of the error budget.
+
+    Args:
+        counts: The requests of the SLO's window.
+        objective: The share of good requests promised. [ratio]
+        covered: The share of the window in which the service was seen: one that is younger than the window has the
+            budget of a whole one at its traffic so far, or its first minute would look like its ruin. [ratio, 0 < x <= 1]
+
+    >>> budget(Counts(total=1000, bad=4), objective=0.99)
+    Budget(left=0.6, bad_left=6.0)
+    """
+    allowed = counts.total * (1 - objective) / covered
+    if allowed == 0:
+        return Budget(1.0, 0.0)
+    return Budget(round(1 - counts.bad / allowed, 12), round(allowed - counts.bad, 6))
+
+
+def exhausted_in(left: float, burn: float, window: timedelta) -> timedelta | None:
+    """Return when the budget is spent at this pace: zero when it is, None when nothing is being spent.
+
+    >>> exhausted_in(left=0.5, burn=10, window=timedelta(days=30))
+    datetime.timedelta(days=1, seconds=43200)
+    """
+    if left <= 0:
+        return timedelta(0)
+    if burn <= 0:
+        return None
+    days = left * window.total_seconds() / burn / 86_400
+    return timedelta(days=days) if days < _FOREVER_DAYS else None
+
+
+# Ten years at this pace is "never" to everyone who reads it.
+_FOREVER_DAYS = 3650
+
+
+def _threshold(rule: Rule, window: timedelta) -> float:
+    return rule.budget * (window / rule.long)

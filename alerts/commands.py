@@ -1,0 +1,210 @@
+"""`stagelens alerts list`, `show`, `ack`, `silence`, `silences`, `unsilence` and `test`: incidents from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import getpass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ..collector.config import CollectorConfig
+from ..collector.opening import open_existing
+from ..collector.store import Store
+from ..core.errors import ConfigError, StagelensError
+from ..core.settings import parse_duration
+from . import tables
+from .config import AlertsConfig
+from .delivery.rehearsal import rehearse
+from .incidents import silences
+from .incidents.acknowledging import IncidentError, acknowledge
+from .objectives.slo_file import LiveFile, read
+from .reader import AlertsReader, Incident
+
+_LENGTH = "2h"
+_LIMIT = 50
+_LONGEST = timedelta(days=395)
+
+
+def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | None = None) -> int:
+    """Run `stagelens alerts` with *words*.
+
+    Args:
+        words: What follows `alerts`.
+        environment: The settings.
+        now: The time.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        StagelensError: It could not be done.
+    """
+    options = _parser(environment).parse_args(words)
+    given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
+    settings = {**environment, **given}
+    if options.command == "test":
+        return _test(options.channel, AlertsConfig.from_env(settings))
+    with ExitStack() as stack:
+        store = open_existing(CollectorConfig.from_env(settings))
+        stack.callback(store.close)
+        answer: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]] = options.answer
+        found, text = answer(store, options, now or datetime.now(UTC))
+    print(json.dumps(found, default=_plain, indent=2) if options.json else text)
+    return 0
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("stagelens alerts", description="Look at incidents, acknowledge and silence them.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    listed = _command(commands, "list", "incidents that are open, the newest first", _list)
+    listed.add_argument("--all", action="store_true", help="also those that are over")
+    listed.add_argument("--limit", type=int, default=_LIMIT, help="how many at most (default %(default)s)")
+    shown = _command(commands, "show", "one incident, with its history and what was sent to whom", _show)
+    shown.add_argument("id", metavar="ID")
+    acked = _command(commands, "ack", "say that you look after an incident; channels are told", _ack)
+    acked.add_argument("id", metavar="ID")
+    _by(acked, environment)
+    _silence_options(
+        _command(commands, "silence", "tell nobody of certain incidents for a while", _silence), environment
+    )
+    every = _command(commands, "silences", "silences in force and to come", _silences)
+    every.add_argument("--all", action="store_true", help="also those that ended")
+    _command(commands, "unsilence", "end a silence now", _unsilence).add_argument("id", metavar="ID")
+    tested = commands.add_parser(
+        "test",
+        help="send a sample incident to a channel",
+        description="Send a sample incident to a channel, and say what came back.",
+    )
+    tested.add_argument("channel", metavar="NAME", help="the channel, as the SLO file calls it")
+    file = "the SLO file (default slo.yaml) [STAGELENS_SLO_FILE]"
+    tested.add_argument("--slo", dest="STAGELENS_SLO_FILE", metavar="X", help=file)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, meaning: str, answer: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]]
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}."
+    )
+    where = "where everything is kept (default sqlite:///stagelens.db) [STAGELENS_DATABASE]"
+    command.add_argument("--database", dest="STAGELENS_DATABASE", metavar="X", help=where)
+    command.add_argument("--json", action="store_true", help="answer for programs")
+    command.set_defaults(answer=answer)
+    return command
+
+
+def _silence_options(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    for key, meaning in silences.MATCHERS.items():
+        command.add_argument(f"--{key}", metavar="X", default="", help=f"{meaning}, or * for any (default any)")
+    length = f"for how long, such as 30m (default {_LENGTH})"
+    command.add_argument("--for", dest="length", metavar="TIME", default=_LENGTH, help=length)
+    command.add_argument("--from", dest="start", metavar="TIME", help="from when on, as ISO 8601 (default now)")
+    command.add_argument("--comment", metavar="TEXT", default="", help="why; people see it beside what is not told")
+    _by(command, environment)
+
+
+def _by(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    name = environment.get("USER") or environment.get("LOGNAME") or ""
+    command.add_argument("--by", metavar="NAME", default=name, help="who (default: who is logged in)")
+
+
+def _test(name: str, config: AlertsConfig) -> int:
+    if config.slo_file is None:
+        msg = "there is no slo.yaml here, which says what the channels are; name it with --slo or STAGELENS_SLO_FILE"
+        raise ConfigError(msg)
+    entries = {entry.name: entry for entry in read(config.slo_file, config.env).channels}
+    if name not in entries:
+        msg = f"{config.slo_file} has no channel {name!r}; it has {', '.join(entries) or 'none'}"
+        raise ConfigError(msg)
+    line = ""
+    for line in rehearse(entries[name]):
+        print(line, flush=True)
+    return 1 if line.startswith("failed") else 0
+
+
+def _list(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
+    found = _reader(store).incidents(max(1, options.limit), open_only=not options.all)
+    return [_brief(each) for each in found], tables.incidents(found, everything=options.all)
+
+
+def _show(store: Store, options: argparse.Namespace, _now: datetime) -> tuple[Any, str]:
+    found = _reader(store).incident(options.id)
+    if found is None:
+        msg = f"there is no incident {options.id!r}; `stagelens alerts list --all` names those there are"
+        raise IncidentError(msg)
+    return dataclasses.asdict(found), tables.incident(found)
+
+
+def _ack(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+    found = acknowledge(store, options.id, _name(options), now)
+    answer = {"id": found.id, "acked_by": found.acked_by, "acked_at": now}
+    return answer, f"{found.acked_by} looks after {found.id}: {found.finding.name} of {found.finding.service}"
+
+
+def _silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+    length = parse_duration(options.length, "--for")
+    if length > _LONGEST:
+        msg = f"--for is {options.length!r}; the longest silence is {_LONGEST.days}d"
+        raise IncidentError(msg)
+    start = _moment(options.start) if options.start else now
+    with store.transaction() as connection:
+        made = silences.create(
+            connection,
+            {key: getattr(options, key) for key in silences.MATCHERS},
+            starts_at=start,
+            ends_at=start + length,
+            author=_name(options),
+            comment=options.comment,
+        )
+    return dataclasses.asdict(made), f"{made.id}: {tables.matchers(made)} is {made.in_words()}"
+
+
+def _silences(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+    found = _reader(store).silences(now, over=options.all)
+    return [dataclasses.asdict(each) for each in found], tables.silences(found, now)
+
+
+def _unsilence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+    with store.transaction() as connection:
+        ended = silences.end(connection, options.id, now)
+    return {"id": ended.id, "ended_at": now}, f"{ended.id} is over: {tables.matchers(ended)} is told again"
+
+
+def _reader(store: Store) -> AlertsReader:
+    return AlertsReader(store, LiveFile(None, {}))
+
+
+def _brief(incident: Incident) -> dict[str, Any]:
+    whole = dataclasses.asdict(incident)
+    return {key: value for key, value in whole.items() if key not in ("deliveries", "transitions", "stages")}
+
+
+def _name(options: argparse.Namespace) -> str:
+    if options.by:
+        return options.by
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError) as error:
+        msg = "nobody is logged in here; say who you are with --by NAME"
+        raise StagelensError(msg) from error
+
+
+def _moment(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        msg = f"--from is {text!r}; write a time such as 2026-11-28T02:00Z"
+        raise IncidentError(msg) from error
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    msg = f"{type(value).__name__} cannot be written as JSON"
+    raise TypeError(msg)

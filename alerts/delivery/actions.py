@@ -1,0 +1,131 @@
+"""What people do about an incident from within Slack or PagerDuty: proved to come from there, and read. Bytes in, action out.
+
+Both vendors sign the raw body. Check that first; a body that is not theirs is not read at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+from urllib.parse import parse_qs
+
+from .cutting import line
+from .slack_blocks import ACKNOWLEDGE, SILENCE
+
+# https://docs.slack.dev/authentication/verifying-requests-from-slack: older ones may be a replay. [seconds]
+MAX_AGE_SECONDS = 300.0
+# The column that keeps it.
+MAX_PERSON_CHARS = 200
+_SILENCE_SECONDS = 3600.0
+_MOMENT = re.compile(r"[0-9]{1,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something a person did about an incident.
+
+    Args:
+        verb: What.
+        incident: The incident's id.
+        person: Who, as the vendor names them.
+        seconds: For how long, of a silence. [seconds]
+    """
+
+    verb: Literal["acknowledge", "silence"]
+    incident: str
+    person: str
+    seconds: float = 0.0
+
+
+def from_slack_is_genuine(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
+    """Say whether Slack sent *body*: `X-Slack-Request-Timestamp` and `X-Slack-Signature` fit the signing secret.
+
+    Args:
+        secret: The app's signing secret; without one nothing is genuine.
+        timestamp: The header; more than five minutes from *now* is a replay.
+        signature: The header, `v0=<hex>`.
+        body: The raw body.
+        now: The time. [Unix seconds]
+    """
+    if not secret or not _MOMENT.fullmatch(timestamp) or abs(now - int(timestamp)) > MAX_AGE_SECONDS:
+        return False
+    said = b"v0:" + timestamp.encode() + b":" + body
+    return _same("v0=" + hmac.new(secret.encode(), said, hashlib.sha256).hexdigest(), signature)
+
+
+def from_pagerduty_is_genuine(secret: str, signatures: str, body: bytes) -> bool:
+    """Say whether PagerDuty sent *body*: one of the `v1=<hex>` in `X-PagerDuty-Signature` fits the webhook's secret."""
+    if not secret:
+        return False
+    wanted = "v1=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return any(_same(wanted, each.strip()) for each in signatures.split(","))
+
+
+def from_slack(body: bytes) -> Action | None:
+    """Read a pressed button; None for what asks nothing of us, such as a link, and for what cannot be read.
+
+    The body is a form whose `payload` is JSON: https://docs.slack.dev/reference/interaction-payloads/block_actions-payload
+    """
+    found = parse_qs(body.decode("utf-8", "replace")).get("payload", [""])
+    payload = _json(found[0])
+    if payload.get("type") != "block_actions":
+        return None
+    user = _mapping(payload.get("user"))
+    person = _person(user.get("name") or user.get("username") or user.get("id"))
+    for pressed in _list(payload.get("actions")):
+        incident = pressed.get("value")
+        if not isinstance(incident, str) or not incident:
+            continue
+        if pressed.get("action_id") == ACKNOWLEDGE:
+            return Action("acknowledge", incident, person)
+        if pressed.get("action_id") == SILENCE:
+            return Action("silence", incident, person, _SILENCE_SECONDS)
+    return None
+
+
+def from_pagerduty(body: bytes) -> Action | None:
+    """Read a V3 webhook; None for all but an acknowledgement by a person.
+
+    `incident_key` is the dedup key we gave: https://developer.pagerduty.com/docs/webhooks-overview
+    """
+    event = _mapping(_json(body.decode("utf-8", "replace")).get("event"))
+    incident = _mapping(event.get("data")).get("incident_key")
+    agent = _mapping(event.get("agent"))
+    # Our own acknowledge event comes back as one by the integration: it must not acknowledge anew.
+    by_person = agent.get("type") == "user_reference"
+    if (
+        event.get("event_type") != "incident.acknowledged"
+        or not by_person
+        or not isinstance(incident, str)
+        or not incident
+    ):
+        return None
+    return Action("acknowledge", incident, _person(agent.get("summary")))
+
+
+def _same(wanted: str, given: str) -> bool:
+    return hmac.compare_digest(wanted.encode(), given.encode("utf-8", "replace"))
+
+
+def _person(name: object) -> str:
+    return line(name if isinstance(name, str) else "", MAX_PERSON_CHARS) or "somebody"
+
+
+def _json(text: str) -> Mapping[str, Any]:
+    try:
+        return _mapping(json.loads(text))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Mapping[str, Any]]:
+    return [_mapping(each) for each in cast("list[object]", value)] if isinstance(value, list) else []

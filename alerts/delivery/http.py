@@ -1,0 +1,144 @@
+"""One HTTP request to a receiver that may be slow, broken or hostile: bounded in time and size, and its errors tell no secret."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
+
+import httpx
+
+from ...core.errors import ChannelError
+from .channel import OutcomeUnknownError
+
+# The receiver has this long for each step: to be reached, to take the request, to answer. [seconds]
+TIMEOUT = httpx.Timeout(8.0, connect=4.0)
+# And so long for all of it, however it dribbles: a row is leased for longer than that. [seconds]
+DEADLINE_SECONDS = 20.0
+# No receiver has so much to say.
+MAX_ANSWER_BYTES = 4_000_000
+# Other 4xx answers mean that the same request will be refused again.
+TRANSIENT_4XX = frozenset({408, 409, 425, 429})
+# What a receiver says is shown to people; a page of HTML is not.
+MAX_SHOWN_CHARS = 200
+# Part of an address that is shorter is no secret, and would be struck out of words that have nothing to do with it.
+MIN_SECRET_CHARS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a receiver said.
+
+    Args:
+        status: The HTTP status.
+        headers: The HTTP headers.
+        body: All of it.
+    """
+
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text; what is no UTF-8 is replaced."""
+        return self.body.decode(errors="replace")
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it is a 2xx."""
+        return httpx.codes.is_success(self.status)
+
+    @property
+    def retry_after_seconds(self) -> float | None:
+        """The wait it asks for in seconds, if it does; a date is as good as a number."""
+        text = self.headers.get("Retry-After", "").strip()
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        try:
+            return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+        except (ValueError, TypeError, OverflowError):
+            return None
+
+
+def post(url: str, body: bytes, headers: dict[str, str], *, receiver: str, secrets: Sequence[str] = ()) -> Answer:
+    """Post *body*, JSON unless *headers* say otherwise, and return the 2xx answer.
+
+    Args:
+        url: Where; never part of an error, because it may be a secret.
+        body: What.
+        headers: Beside the content type.
+        receiver: The name of the receiver, for errors.
+        secrets: What else must not be shown, should the receiver repeat it.
+
+    Raises:
+        ChannelError: There was no 2xx answer.
+    """
+    answer = request("POST", url, body, {"Content-Type": "application/json", **headers}, receiver=receiver)
+    if answer.accepted:
+        return answer
+    raise refused(answer, receiver, (*address_parts(url), *secrets))
+
+
+def request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> Answer:
+    """Send one request and return the answer, whatever it is.
+
+    Raises:
+        ChannelError: There was none.
+    """
+    try:
+        with httpx.stream(method, url, content=body, headers=headers, timeout=TIMEOUT) as response:
+            return Answer(response.status_code, response.headers, _read(response, receiver))
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        msg = f"{receiver} cannot be reached: {error}"
+        raise ChannelError(msg, permanent=False) from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        msg = f"{receiver}: the address is not one"
+        raise ChannelError(msg, permanent=True) from error
+    except httpx.HTTPError as error:
+        msg = f"{receiver} took the request and gave no answer: {type(error).__name__}"
+        raise OutcomeUnknownError(msg) from error
+
+
+def refused(answer: Answer, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
+    """Return the error that *answer*, which is not a 2xx, is."""
+    said = shown(answer.text, secrets)
+    transient = httpx.codes.is_server_error(answer.status) or answer.status in TRANSIENT_4XX
+    return ChannelError(
+        f"{receiver} answered {answer.status}" + (f": {said}" if said else ""),
+        permanent=not transient,
+        retry_after_seconds=answer.retry_after_seconds,
+    )
+
+
+def shown(text: str, secrets: Sequence[str] = ()) -> str:
+    """Return what a receiver said as people may see it: one short line without *secrets*.
+
+    >>> shown("Cannot POST /services/T0/B0/x1y2z3", ["/services/T0/B0/x1y2z3"])
+    'Cannot POST …'
+    """
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= MIN_SECRET_CHARS:
+            text = text.replace(secret, "…")
+    return " ".join(text.split())[:MAX_SHOWN_CHARS]
+
+
+def _read(response: httpx.Response, receiver: str) -> bytes:
+    """Return the body; one that is too long or takes too long leaves the outcome unknown."""
+    end, body = time.monotonic() + DEADLINE_SECONDS, bytearray()
+    for piece in response.iter_bytes():
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES or time.monotonic() > end:
+            msg = f"{receiver} took the request and its answer has no end"
+            raise OutcomeUnknownError(msg)
+    return bytes(body)
+
+
+def address_parts(url: str) -> list[str]:
+    """Return what of an address may be a secret; part by part, since a receiver may repeat any."""
+    split = urlsplit(url)
+    whole = [url, split.path, f"{split.path}?{split.query}", split.query]
+    return [*whole, *split.path.split("/"), split.password or ""]

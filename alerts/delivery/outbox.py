@@ -1,0 +1,251 @@
+"""The outbox: what is to be sent, to whom, and what became of it. One row for each transition and channel.
+
+Rows are written in the transaction that decides the transition, so a message exists exactly when its cause does. A row is
+leased before it is sent, so a process that dies is followed by another that sends it again: at least once. The keys in
+the message (PagerDuty's dedup key, the webhook's idempotency key) make that once at the receiver.
+
+Per incident and channel the order is kept, and a newer transition supersedes an older one that was not sent yet: after
+an hour of no network people want to know how it stands, not how it went.
+
+A channel whose receiver forgets has what it sent last sent again while it holds: those rows stay `sent`, with the time
+that is due in `next_at`, which is 0 in all others. What a receiver returned is kept with the row and handed out with the incident's next message.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
+
+from ...collector.store.texts import storable
+from ...core.errors import ChannelError
+from ..schema import outbox, transitions
+from .channel import OutcomeUnknownError, Refresh
+from .message import Message
+
+# Exponential backoff with full jitter: AWS Architecture Blog, "Exponential Backoff And Jitter".
+FIRST_RETRY_SECONDS = 1.0
+MAX_RETRY_SECONDS = 300.0
+# A receiver that asks for more than this is not believed.
+MAX_RETRY_AFTER_SECONDS = 3600.0
+# Nobody wants yesterday's alert: then the row is dead, and shown.
+GIVE_UP_SECONDS = {"page": 24 * 3600.0, "ticket": 6 * 3600.0}
+
+_OPEN_STATES = ("waiting", "sending")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A row this process may send now.
+
+    Args:
+        row: Its id.
+        channel: Whom it is for.
+        holder: Who leased it.
+        message: What to send.
+        attempts: How often it was tried, this time included.
+        created_at: When it was decided. [Unix seconds]
+        reminder: Whether the receiver took it before and is to be reminded of it.
+    """
+
+    row: int
+    channel: str
+    holder: str
+    message: Message
+    attempts: int
+    created_at: float
+    reminder: bool = False
+
+
+def record(connection: Connection, message: Message, channels: Iterable[str]) -> None:
+    """Write a transition down and put a message for each of *channels* into the outbox."""
+    connection.execute(
+        insert(transitions).values(
+            incident=message.incident,
+            sequence=message.sequence,
+            transition=message.transition,
+            at=message.at,
+            message=message.to_json(),
+        )
+    )
+    rows = [_new_row(message, channel) for channel in channels]
+    if rows:
+        connection.execute(insert(outbox), rows)
+
+
+def due_at(connection: Connection, channel: str) -> float | None:
+    """Return when the next row of *channel* may be sent, or None when there is none, in Unix seconds."""
+    return min((row.leased_until or row.next_at for row in _rows(connection, channel)), default=None)
+
+
+def claim(connection: Connection, channel: str, holder: str, now: float, lease_seconds: float) -> Claim | None:
+    """Lease the most urgent row of *channel* that is due, or return None.
+
+    Within an incident only the newest row is sent; older ones that nobody is sending are superseded. The attempt is
+    on record before it is made: a row found leased and expired was cut off, and its fate is unknown.
+    """
+    ready: list[Row[Any]] = []
+    for rows in _by_incident(_rows(connection, channel)):
+        if any(row.leased_until > now for row in rows):
+            continue
+        _supersede(connection, [row.id for row in rows[:-1] if row.state in _OPEN_STATES], now)
+        if rows[-1].leased_until or rows[-1].next_at <= now:
+            ready.append(rows[-1])
+    if not ready:
+        return None
+    row = min(ready, key=lambda row: (row.state == "sent", row.severity != "page", row.next_at, row.id))
+    return _lease(connection, row, holder, now, lease_seconds)
+
+
+def sent(
+    connection: Connection, claimed: Claim, now: float, reference: str = "", refresh: Refresh | None = None
+) -> None:
+    """Note that the receiver accepted it.
+
+    Args:
+        connection: An open write transaction.
+        claimed: What.
+        now: When. [Unix seconds]
+        reference: What the channel returned.
+        refresh: How a receiver that forgets is to be reminded.
+    """
+    at = {} if claimed.reminder else {"changed_at": now}
+    again_at = _again_at(claimed, now, refresh) if refresh else 0.0
+    _settle(connection, claimed, state="sent", error="", reference=storable(reference), next_at=again_at, **at)
+    _overtake_reminders(connection, claimed)
+
+
+def failed(connection: Connection, claimed: Claim, error: ChannelError, now: float, rng: random.Random) -> None:
+    """Note that it was not accepted: to be tried again later, or dead when that is useless."""
+    # It may quote what the receiver answered.
+    said = storable(str(error))
+    again = now + delay(claimed.attempts, error.retry_after_seconds, rng)
+    if claimed.reminder:
+        _settle(connection, claimed, error=said, next_at=again)
+        return
+    too_late = again - claimed.created_at > GIVE_UP_SECONDS[claimed.message.finding.severity]
+    if error.permanent or too_late:
+        reason = said if error.permanent else f"given up after {claimed.attempts} attempts; last: {said}"
+        _settle(connection, claimed, state="dead", changed_at=now, error=reason)
+        _overtake_reminders(connection, claimed)
+        return
+    unknown = isinstance(error, OutcomeUnknownError) or claimed.message.repeat
+    _settle(connection, claimed, state="waiting", changed_at=now, error=said, next_at=again, unknown=unknown)
+
+
+def abandon(connection: Connection, channels: Sequence[str], now: float) -> None:
+    """Give up what waits for channels that are no more configured; *channels* are those that are."""
+    connection.execute(
+        update(outbox)
+        .where(outbox.c.state == "waiting", outbox.c.channel.not_in(channels))
+        .values(state="dead", changed_at=now, error="the channel is not in the SLO file any more")
+    )
+
+
+def oldest_page(connection: Connection) -> float | None:
+    """Return since when a page waits to be sent by any channel, in Unix seconds; None when none does."""
+    waits = and_(outbox.c.severity == "page", outbox.c.state.in_(_OPEN_STATES))
+    return connection.execute(select(func.min(outbox.c.created_at)).where(waits)).scalar()
+
+
+def delay(attempts: int, retry_after_seconds: float | None, rng: random.Random) -> float:
+    """Return how long to wait after *attempts* tries; what the receiver asked for wins."""
+    if retry_after_seconds is not None:
+        return min(retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
+    # Past ten doublings the cap has long been reached; the bound keeps the power small.
+    return rng.uniform(0, min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 10)))
+
+
+def _rows(connection: Connection, channel: str) -> Sequence[Row[Any]]:
+    """Return what is to be sent, or to be sent again to remind the receiver, by incident in order."""
+    reminders = and_(outbox.c.state == "sent", outbox.c.next_at > 0)
+    wanted = and_(outbox.c.channel == channel, or_(outbox.c.state.in_(_OPEN_STATES), reminders))
+    return connection.execute(select(outbox).where(wanted).order_by(outbox.c.incident, outbox.c.sequence)).all()
+
+
+def _again_at(claimed: Claim, now: float, refresh: Refresh) -> float:
+    """Return when the receiver is to be reminded, in Unix seconds; 0 for never."""
+    again = now + refresh.every_seconds
+    over = claimed.message.resolved and again > claimed.created_at + refresh.after_end_seconds
+    return 0.0 if over else again
+
+
+def _overtake_reminders(connection: Connection, claimed: Claim) -> None:
+    """Remind nobody of what was so before."""
+    before = and_(
+        outbox.c.incident == claimed.message.incident,
+        outbox.c.channel == claimed.channel,
+        outbox.c.sequence < claimed.message.sequence,
+        outbox.c.state == "sent",
+    )
+    connection.execute(update(outbox).where(before).values(next_at=0.0))
+
+
+def _by_incident(rows: Iterable[Row[Any]]) -> list[list[Row[Any]]]:
+    groups: dict[str, list[Row[Any]]] = {}
+    for row in rows:
+        groups.setdefault(row.incident, []).append(row)
+    return list(groups.values())
+
+
+def _supersede(connection: Connection, ids: Sequence[int], now: float) -> None:
+    if ids:
+        overtaken = {"state": "superseded", "changed_at": now, "leased_by": "", "leased_until": 0.0}
+        connection.execute(update(outbox).where(outbox.c.id.in_(ids)).values(**overtaken))
+
+
+def _lease(connection: Connection, row: Row[Any], holder: str, now: float, lease_seconds: float) -> Claim:
+    reminder = row.state == "sent"
+    unknown = row.unknown or row.state == "sending"
+    attempts = row.attempts + 1
+    lease = {"leased_by": holder, "leased_until": now + lease_seconds}
+    if not reminder:
+        lease |= {"state": "sending", "attempts": attempts, "unknown": unknown, "changed_at": now}
+    connection.execute(update(outbox).where(outbox.c.id == row.id).values(**lease))
+    heard = _references(connection, row)
+    reference = next((each for each in heard if each), "")
+    message = replace(_message(connection, row), first=not heard, repeat=unknown, reference=reference)
+    return Claim(row.id, row.channel, holder, message, attempts, row.created_at, reminder)
+
+
+def _references(connection: Connection, row: Row[Any]) -> Sequence[str]:
+    """Return what the channel returned for the incident's messages it took, the last first."""
+    took = and_(outbox.c.incident == row.incident, outbox.c.channel == row.channel, outbox.c.state == "sent")
+    return connection.execute(select(outbox.c.reference).where(took).order_by(outbox.c.sequence.desc())).scalars().all()
+
+
+def _message(connection: Connection, row: Row[Any]) -> Message:
+    raw = connection.execute(
+        select(transitions.c.message).where(
+            transitions.c.incident == row.incident, transitions.c.sequence == row.sequence
+        )
+    ).scalar_one()
+    return Message.from_json(raw)
+
+
+def _settle(connection: Connection, claimed: Claim, **values: Any) -> None:
+    """Write the outcome, unless the lease was lost: then another process answers for the row."""
+    mine = and_(outbox.c.id == claimed.row, outbox.c.leased_by == claimed.holder)
+    connection.execute(update(outbox).where(mine).values(leased_by="", leased_until=0.0, **values))
+
+
+def _new_row(message: Message, channel: str) -> dict[str, Any]:
+    return {
+        "incident": message.incident,
+        "sequence": message.sequence,
+        "channel": channel,
+        "severity": message.finding.severity,
+        "transition": message.transition,
+        "state": "waiting",
+        "attempts": 0,
+        "next_at": message.at,
+        "leased_by": "",
+        "leased_until": 0.0,
+        "unknown": False,
+        "created_at": message.at,
+        "changed_at": message.at,
+        "error": "",
+    }

@@ -1,0 +1,60 @@
+"""How a tail that became slower is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from .. import words
+from .message import Shift
+
+
+def subject(shift: Shift, where: Mapping[str, str] | None = None) -> str:
+    """Return what became slower, and in which part of the service.
+
+    >>> subject(Shift(0.999, 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0), {"route": "/search"})
+    'p99.9 of route /search'
+    >>> subject(Shift("mean", 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0))
+    'mean latency'
+    """
+    what = "mean latency" if shift.at == "mean" else f"p{100 * shift.at:g}"
+    part = ", ".join(f"{dimension} {value}" for dimension, value in (where or {}).items())
+    return f"{what} of {part}" if part else what
+
+
+def change(shift: Shift) -> str:
+    """Say from what to what, and slower than what where it is not the days before.
+
+    >>> change(Shift(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
+    'slower: 252 ms → 312 ms (+24 %)'
+    """
+    before, after = words.latency(shift.before_seconds), words.latency(shift.after_seconds)
+    than = f" than that of version {shift.against}" if shift.against else ""
+    return f"slower{than}: {before} → {after} ({_growth(shift.ratio)})"
+
+
+def basis(shift: Shift) -> str:
+    """Return what the stages were compared to."""
+    other = f"of version {shift.against}" if shift.against else "of the days before"
+    return f"a request of the slowest 5 % against one {other}"
+
+
+def impact(shift: Shift) -> str:
+    """Say how sure it is, and on what."""
+    span = words.duration(timedelta(seconds=shift.window_seconds))
+    sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, from {words.count(shift.requests)} requests in {span}."
+    return f"{sure} But the traffic changed too: {shift.mix}." if shift.mix else sure
+
+
+def facts(shift: Shift) -> list[tuple[str, str]]:
+    """Return the numbers worth a line each, as (name, value)."""
+    before, after = words.latency(shift.before_seconds), words.latency(shift.after_seconds)
+    return [
+        (subject(shift), f"{before} → {after} ({_growth(shift.ratio)})"),
+        ("How unusual", f"{shift.z:.1f} times the usual variation"),
+    ]
+
+
+def _growth(ratio: float) -> str:
+    sign = "+" if ratio >= 1 else ""
+    return f"{sign}{words.percent(ratio - 1)}"

@@ -1,0 +1,193 @@
+"""The sentences of a message, once for all channels.
+
+A message can be acted on without opening anything: what, how bad, since when, which stage, since which release, what is
+left of the budget, three slow requests, and one link that opens exactly this view.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ...core import stages
+from .. import words
+from . import absence_words, burn_words, shift_words
+from .cutting import sparkline
+from .message import Finding, Message, Shift
+
+_ICONS = {"page": "🔴", "ticket": "🟠"}
+_UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "the SLO was taken out of its file"}
+
+
+def headline(message: Message) -> str:
+    """Return one sentence: what, how bad, which stage, since which release."""
+    told, why = title(message), cause(message)
+    return told if message.ending in _UNKNOWN_ENDINGS else f"{told} — {why}"
+
+
+def icon(message: Message) -> str:
+    """Return how it stands as one sign."""
+    if message.ending in _UNKNOWN_ENDINGS:
+        return "⚪"
+    if message.resolved:
+        return "🟢"
+    return "👀" if message.transition == "acknowledged" else _ICONS[message.finding.severity]
+
+
+def title(message: Message) -> str:
+    """Return the headline without its cause."""
+    finding = message.finding
+    what = f"{finding.service}: {_subject(finding)}"
+    if message.ending in _UNKNOWN_ENDINGS:
+        return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed without knowing how it went on"
+    lasted = words.duration(timedelta(seconds=max(60.0, message.at - finding.since)))
+    if message.resolved and message.first:
+        return f"{what} {_was(finding)} for {lasted} and recovered"
+    if message.resolved:
+        return f"{what} is fine again after {lasted}"
+    if message.transition == "acknowledged":
+        return f"{what} {_is(finding)}, {message.acked_by or 'somebody'} looks after it"
+    again = " again" if message.transition == "reopened" else ""
+    more = f", and {len(message.also)} more" if message.also else ""
+    return f"{what} {_is(finding)}{again}{more}"
+
+
+def cause(message: Message) -> str:
+    """Return what the trouble comes from, in half a sentence that claims no more than was measured."""
+    finding, over = message.finding, message.resolved
+    if finding.absence is not None:
+        return absence_words.cause(finding.absence)
+    since = f" since version {finding.version}" if finding.version else ""
+    if finding.burn is not None and (known := burn_words.cause(finding.burn, finding.kind, over=over)):
+        return f"{known}{since}"
+    blamed = finding.blamed
+    if blamed is None:
+        return f"no stage {'stood' if over else 'stands'} out{since}"
+    amount = f"{words.latency(blamed.seconds, signed=True)} ({words.percent(words.whole(blamed.share))} of the excess)"
+    if finding.quantile or finding.shift is not None:
+        return f"{stage_name(blamed.stage)} {'had grown' if over else 'grew'} {amount}{since}"
+    return f"slow requests {'spent' if over else 'spend'} {amount} in {stage_name(blamed.stage)}{since}"
+
+
+def impact(finding: Finding) -> str:
+    """Return how bad it is, as a sentence."""
+    if finding.absence is not None:
+        return absence_words.impact(finding.absence)
+    return burn_words.impact(finding.burn, finding.kind) if finding.burn else shift_words.impact(_shift(finding))
+
+
+def worst(finding: Finding, peak: float) -> str:
+    """Return how bad it has been, in a few words; *peak* is the largest `Finding.size` it had."""
+    if finding.absence is not None:
+        return f"{absence_words.SUBJECT} {absence_words.WAS}"
+    if finding.burn is not None:
+        return f"burned {words.times(peak)} at its worst"
+    return f"{shift_words.subject(_shift(finding))} was {words.percent(peak - 1)} slower at its worst"
+
+
+def basis(finding: Finding) -> str:
+    """Return what the stages were compared to."""
+    if finding.shift is not None:
+        return shift_words.basis(finding.shift)
+    if finding.quantile:
+        return f"p{100 * finding.quantile:g} of version {finding.version} against the version before"
+    return "a bad request against a good one, on average"
+
+
+def facts(message: Message) -> list[tuple[str, str]]:
+    """Return the numbers worth a line each, as (name, value)."""
+    finding, over = message.finding, message.resolved
+    if finding.absence is not None:
+        return [absence_words.usual(finding.absence), _when(message)]
+    if finding.burn is not None:
+        left = burn_words.budget(finding.burn, finding.kind, over=over)
+        return [burn_words.rate(finding.burn, over=over), _when(message), *left, *_overruns(finding)]
+    return [*shift_words.facts(_shift(finding)), _when(message)]
+
+
+def _overruns(finding: Finding) -> list[tuple[str, str]]:
+    broken = [
+        f"{stage_name(each.stage)} {words.latency(each.seconds)} of {words.latency(each.budget_seconds)}"
+        for each in finding.overruns
+    ]
+    return [("Stage budgets broken", ", ".join(broken))] if broken else []
+
+
+def table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
+    """Return the stages that grew most, as (stage, growth, share)."""
+    return [
+        (stages.label(row.stage), words.latency(row.seconds, signed=True), words.percent(words.whole(row.share)))
+        for row in finding.growth[:limit]
+    ]
+
+
+def examples(finding: Finding) -> list[tuple[str, str]]:
+    """Return a few slow requests, as (what, link)."""
+    return [
+        (
+            f"{words.latency(each.seconds)}, {words.latency(each.stage_seconds)} of it in {stage_name(each.stage)}",
+            each.link,
+        )
+        for each in finding.exemplars
+    ]
+
+
+def picture(message: Message) -> list[tuple[str, str]]:
+    """Return how it went so far, as (bars, what they show); nothing where that is not known, or it is over."""
+    finding = message.finding
+    course = finding.course
+    seen = [value for value in course.values if value is not None] if course else []
+    if course is None or not seen or message.resolved:
+        return []
+    span = burn_words.lately(course.step_seconds * len(course.values))
+    top = words.times(max(seen)) if finding.burn else words.latency(max(seen))
+    what = "burn rate" if finding.burn else _subject(finding)
+    return [(sparkline(course.values), f"{what} of the {span}, up to {top}")]
+
+
+def small_print(message: Message) -> list[str]:
+    """Return what was promised, and who looks after it."""
+    finding = message.finding
+    lines = [f"{finding.name}: {finding.promise}"]
+    if message.acked_by and not message.resolved:
+        lines.append(f"{message.acked_by} looks after it")
+    return lines
+
+
+def stage_name(stage: str) -> str:
+    """Return the name of *stage* within a sentence.
+
+    >>> stage_name("load"), stage_name("h2d"), stage_name("rerank")
+    ('cold start', 'transfer H→D', 'rerank')
+    """
+    name = stages.label(stage)
+    return name if stage not in stages.BY_KEY else name[0].lower() + name[1:]
+
+
+def _subject(finding: Finding) -> str:
+    if finding.absence is not None:
+        return absence_words.SUBJECT
+    return burn_words.subject(finding.kind) if finding.burn else shift_words.subject(_shift(finding), finding.where)
+
+
+def _is(finding: Finding) -> str:
+    if finding.absence is not None:
+        return absence_words.IS
+    return f"burning {words.times(finding.size)}" if finding.burn else f"is {shift_words.change(_shift(finding))}"
+
+
+def _was(finding: Finding) -> str:
+    if finding.absence is not None:
+        return absence_words.WAS
+    return f"burned {words.times(finding.size)}" if finding.burn else f"was {shift_words.change(_shift(finding))}"
+
+
+def _when(message: Message) -> tuple[str, str]:
+    began = words.moment_of(message.finding.since)
+    if message.resolved:
+        return "When", f"{began}, to {words.moment_of(message.at)}"
+    return "Since", f"{began}, {words.duration(timedelta(seconds=max(60.0, message.at - message.finding.since)))} ago"
+
+
+def _shift(finding: Finding) -> Shift:
+    assert finding.shift is not None  # noqa: S101 - a finding has a burn, a shift or an absence
+    return finding.shift

@@ -1,0 +1,122 @@
+"""The delivery worker: one thread for each channel, so that a slow receiver delays nobody else.
+
+The lease is taken before a message is sent and the outcome written after; whatever dies in between is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from ...collector.store import Store
+from ...core.errors import ChannelError, StoreError
+from . import outbox
+from .channel import Channel
+from .loop import STORE_RETRY_SECONDS, Loop
+
+log = logging.getLogger(__name__)
+
+# Longer than the longest a send may take, or two processes would send the same message.
+LEASE_SECONDS = 60.0
+# How often an idle worker looks for what another process may have written. [seconds]
+POLL_SECONDS = 2.0
+# How long to wait for another process that sends an earlier message of the same incident. [seconds]
+OTHERS_SECONDS = 0.5
+
+
+class Worker(Loop):
+    """Sends what is in the outbox for one channel.
+
+    Args:
+        store: Where the outbox is.
+        channel: Where to send.
+        holder: The name of this process, for leases.
+        lease_seconds: How long a row is kept from others while it is being sent. [seconds]
+        clock: Says the time. [Unix seconds]
+        rng: The jitter.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        channel: Channel,
+        holder: str,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        clock: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(channel.name, channel.gap_seconds)
+        self._store = store
+        self._channel = channel
+        self._holder = holder
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._paused_until = 0.0
+
+    def step(self) -> float:
+        """Send the most urgent message that is due, if any.
+
+        Returns:
+            How long to wait before the next step. [seconds]
+
+        Raises:
+            StoreError: The outbox cannot be read or written.
+        """
+        now = self._clock()
+        if now < self._paused_until:
+            return min(self._paused_until - now, POLL_SECONDS)
+        with self._store.engine.connect() as connection:
+            due = outbox.due_at(connection, self._channel.name)
+        if due is None or due > now:
+            return POLL_SECONDS if due is None else min(due - now, POLL_SECONDS)
+        with self._store.transaction() as connection:
+            claimed = outbox.claim(connection, self._channel.name, self._holder, now, self._lease_seconds)
+        if claimed is None:
+            return OTHERS_SECONDS
+        self._deliver(claimed)
+        return self._channel.gap_seconds
+
+    def _deliver(self, claimed: outbox.Claim) -> None:
+        reference, error = "", None
+        try:
+            reference = self._channel.send(claimed.message)
+        except ChannelError as refused:
+            error = refused
+        except Exception as broken:  # a channel's own mistake must not stop the others' messages
+            log.exception("alerts: the channel %s cannot make its message", self._channel.name)
+            # Only its kind: the text is shown to people and may hold anything, a secret included.
+            error = ChannelError(f"the message could not be made: {type(broken).__name__}", permanent=True)
+        if error is not None and error.retry_after_seconds is not None:
+            self._paused_until = self._clock() + min(error.retry_after_seconds, outbox.MAX_RETRY_AFTER_SECONDS)
+        self._settle(claimed, reference, error)
+
+    def _settle(self, claimed: outbox.Claim, reference: str, error: ChannelError | None) -> None:
+        """Write the outcome down; while the store cannot, keep trying, because sending again is worse than waiting."""
+        while True:
+            try:
+                with self._store.transaction() as connection:
+                    self._write(connection, claimed, reference, error)
+            except (StoreError, SQLAlchemyError) as trouble:
+                log.warning("alerts: the outcome of %s cannot be written yet: %s", claimed.message.key, trouble)
+                if self._stopping.wait(STORE_RETRY_SECONDS):
+                    return
+            else:
+                return
+
+    def _write(self, connection: Connection, claimed: outbox.Claim, reference: str, error: ChannelError | None) -> None:
+        now = self._clock()
+        name, key = self._channel.name, claimed.message.key
+        if error is not None:
+            outbox.failed(connection, claimed, error, now, self._rng)
+            log.warning("alerts: %s did not accept %s (attempt %d): %s", name, key, claimed.attempts, error)
+            return
+        outbox.sent(connection, claimed, now, reference, self._channel.refresh)
+        if not claimed.reminder:
+            log.info("alerts: %s accepted %s after %d attempts", name, key, claimed.attempts)

@@ -1,0 +1,1 @@
+"""Incidents: from the first finding to the end."""

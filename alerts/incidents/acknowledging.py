@@ -1,0 +1,46 @@
+"""Somebody looks after an incident: written down, and told to the channels that heard of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from ...collector.store import Store
+from ...collector.store.texts import storable
+from ...core.errors import StagelensError
+from .. import words
+from . import journal, record
+from .record import Record
+from .telling import Turn
+
+MAX_NAME_CHARS = 200
+
+
+class IncidentError(StagelensError):
+    """Something cannot be done to an incident or a silence: it is not there, or over."""
+
+
+def acknowledge(store: Store, name: str, by: str, now: datetime) -> Record:
+    """Note that *by* looks after the incident *name* from *now* on; a second time by the same person changes nothing.
+
+    Raises:
+        IncidentError: There is no such incident, or it is over.
+        StoreError: It cannot be written.
+    """
+    at, who = now.timestamp(), storable(by.strip())[:MAX_NAME_CHARS] or "somebody"
+    with store.transaction() as connection:
+        found = record.get(connection, name)
+        if found is None:
+            msg = f"there is no incident {name!r}; `stagelens alerts list` names those there are"
+            raise IncidentError(msg)
+        if found.resolved_at is not None:
+            ended = words.moment(datetime.fromtimestamp(found.resolved_at, UTC))
+            msg = f"{name} is over since {ended}; there is nothing to look after"
+            raise IncidentError(msg)
+        if found.acked_by == who:
+            return found
+        taken = replace(found, acked_at=at, acked_by=who, sequence=found.sequence + 1)
+        told = taken.heard == "open" and not taken.muted
+        turn = Turn(taken, "acknowledged", told=told, note=who)
+        journal.write(connection, turn, journal.hearers(connection, name), at)
+    return taken

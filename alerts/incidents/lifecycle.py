@@ -1,0 +1,120 @@
+"""The life of an incident: opened, resolved with hysteresis, reopened when it comes back soon. Values in, values out.
+
+What happens to it is decided here; whether anybody is told is decided in `telling`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..delivery.message import Ending, Finding
+from ..policy_file import Patience
+from .record import Record
+
+Happening = Literal["", "opened", "updated", "resolved", "reopened"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of an incident.
+
+    Args:
+        record: How it stands from now on.
+        happening: What happened to it; empty when nothing did that is worth a word.
+    """
+
+    record: Record
+    happening: Happening = ""
+
+
+def decide(
+    record: Record | None, finding: Finding | None, *, cause: str, now: float, has_data: bool, patience: Patience
+) -> Step | None:
+    """Return the next step of a cause, or None when there is nothing to do.
+
+    Args:
+        record: Its last incident, if it ever had one.
+        finding: What fires now, or None when nothing does.
+        cause: The cause.
+        now: The time. [Unix seconds]
+        has_data: Whether there were requests to judge by; without them nothing is good and nothing is bad.
+        patience: How long things must hold.
+    """
+    if record is None or not record.is_open:
+        return None if finding is None else _begin(record, finding, cause, now, patience)
+    if finding is not None:
+        return _go_on(record, finding, now, patience)
+    if not has_data:
+        return close(record, "no_data", now) if now - record.seen_at >= patience.abandon.total_seconds() else None
+    quiet_since = record.quiet_since if record.quiet_since is not None else now
+    if now - quiet_since >= patience.quiet.total_seconds():
+        return close(record, "recovered", now)
+    return Step(replace(record, quiet_since=quiet_since, seen_at=now))
+
+
+def close(record: Record, ending: Ending, now: float) -> Step:
+    """Return the step that ends an incident."""
+    return Step(replace(record, resolved_at=now, ending=ending, quiet_since=None), "resolved")
+
+
+def _begin(last: Record | None, finding: Finding, cause: str, now: float, patience: Patience) -> Step:
+    reopen_seconds = patience.reopen.total_seconds()
+    if last is not None and last.resolved_at is not None and now - last.resolved_at <= reopen_seconds:
+        return Step(_reopened(last, finding, now), "reopened")
+    fresh = Record(
+        id=f"sl-{secrets.token_hex(10)}",
+        cause=cause,
+        finding=finding,
+        opened_at=now,
+        seen_at=now,
+        told_at=now,
+        peak=finding.size,
+    )
+    return Step(fresh, "opened")
+
+
+def _reopened(last: Record, finding: Finding, now: float) -> Record:
+    return replace(
+        last,
+        finding=finding,
+        seen_at=now,
+        quiet_since=None,
+        resolved_at=None,
+        ending="",
+        peak=max(last.peak, finding.size),
+        # Whoever looked after it thought it was over, and it may be part of another story.
+        acked_at=None,
+        acked_by="",
+        muted="",
+        story="",
+    )
+
+
+def _go_on(record: Record, finding: Finding, now: float, patience: Patience) -> Step:
+    before = record.finding
+    escalated = before.severity == "ticket" and finding.severity == "page"
+    # A page that calms down to a ticket stays the page it was until it is over.
+    severity = "page" if "page" in (before.severity, finding.severity) else "ticket"
+    blames_another = finding.blamed is not None and (
+        before.blamed is None or finding.blamed.stage != before.blamed.stage
+    )
+    # Whoever looks after it finds the cause on the page; they are disturbed only when it gets urgent.
+    patient = record.acked_at is not None or now - record.told_at < patience.update.total_seconds()
+    # With the first requests of a release nobody can say that it is slower: once it can be said, that is worth a word.
+    names_release = bool(finding.version) and not before.version and record.acked_at is None
+    tell = escalated or names_release or (blames_another and not patient)
+    # The stage and the release in the record are those people were told of, until they are told of others.
+    forgets_release = bool(before.version) and not finding.version
+    growth = finding if tell or not (blames_another or forgets_release) else before
+    merged = replace(
+        finding,
+        severity=severity,
+        since=before.since,
+        growth=growth.growth,
+        version=growth.version,
+        quantile=growth.quantile,
+    )
+    record = replace(record, finding=merged, seen_at=now, quiet_since=None, peak=max(record.peak, finding.size))
+    return Step(record, "updated" if tell else "")

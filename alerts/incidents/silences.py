@@ -1,0 +1,180 @@
+"""Silences: what people do not want to be told for a while, who said so and why."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from ...collector.store.texts import storable
+from .. import words
+from ..delivery.message import Finding
+from ..schema import silences
+from .acknowledging import MAX_NAME_CHARS, IncidentError
+
+# What an incident can be told by, and what each is.
+MATCHERS: Mapping[str, str] = {
+    "service": "the service",
+    "slo": "the name of the SLO",
+    "environment": "the environment",
+    "route": "the route",
+    "model": "the model",
+    "version": "the version",
+    "severity": "page or ticket",
+}
+ANY = "*"
+MAX_COMMENT_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """One silence.
+
+    Args:
+        id: Its name.
+        matchers: What an incident must have, of `MATCHERS`; `*` and what is not named fit anything.
+        starts_at: From then on; aware.
+        ends_at: Until then.
+        author: Who said so.
+        comment: Why; may be empty.
+    """
+
+    id: str
+    matchers: Mapping[str, str]
+    starts_at: datetime
+    ends_at: datetime
+    author: str
+    comment: str
+
+    def holds(self, now: datetime) -> bool:
+        """Say whether it is in force."""
+        return self.starts_at <= now < self.ends_at
+
+    def matches(self, finding: Finding) -> bool:
+        """Say whether it is about *finding*.
+
+        A finding about all routes of a service is not about one of them: only what names a route fits a route.
+        """
+        has = dimensions(finding)
+        return all(wanted in (ANY, has[key]) for key, wanted in self.matchers.items())
+
+    def in_words(self) -> str:
+        """Say why nobody is told, as in "silenced by ann until 04:00 UTC on 20 November: deploy"."""
+        said = f"silenced by {self.author} until {words.moment(self.ends_at)}"
+        return f"{said}: {self.comment}" if self.comment else said
+
+
+def dimensions(finding: Finding) -> dict[str, str]:
+    """Return what *finding* can be told by; empty where it is about all of them."""
+    where = {key: finding.where.get(key, "") for key in ("environment", "route", "model", "version")}
+    own = {"service": finding.service, "slo": finding.name, "severity": finding.severity}
+    # A change of the tail that came with a release is about that release.
+    return own | where | {"version": where["version"] or finding.version}
+
+
+def reason(finding: Finding, among: Sequence[Silence]) -> str:
+    """Return why nobody is told of *finding*: the one of *among* that lasts longest, or nothing."""
+    fitting = [silence for silence in among if silence.matches(finding)]
+    return max(fitting, key=lambda silence: silence.ends_at).in_words() if fitting else ""
+
+
+def create(
+    connection: Connection,
+    matchers: Mapping[str, str],
+    *,
+    starts_at: datetime,
+    ends_at: datetime,
+    author: str,
+    comment: str = "",
+) -> Silence:
+    """Write a new silence within the caller's transaction.
+
+    Raises:
+        IncidentError: It says nothing, or ends before it begins.
+    """
+    wanted = {key: storable(value.strip()) for key, value in matchers.items() if value.strip()}
+    _check(wanted, starts_at, ends_at)
+    silence = Silence(
+        id=f"si-{secrets.token_hex(6)}",
+        matchers=wanted,
+        starts_at=starts_at.astimezone(UTC),
+        ends_at=ends_at.astimezone(UTC),
+        author=storable(author.strip())[:MAX_NAME_CHARS] or "somebody",
+        comment=storable(comment.strip())[:MAX_COMMENT_CHARS],
+    )
+    connection.execute(insert(silences).values(**_to_row(silence)))
+    return silence
+
+
+def end(connection: Connection, name: str, now: datetime) -> Silence:
+    """End the silence *name* within the caller's transaction; one that has not begun never will.
+
+    Raises:
+        IncidentError: There is none, or it has ended.
+    """
+    row = connection.execute(select(silences).where(silences.c.id == storable(name))).first()
+    if row is None:
+        msg = f"there is no silence {name!r}; `stagelens alerts silences` names those there are"
+        raise IncidentError(msg)
+    silence = _from_row(row)
+    if silence.ends_at <= now:
+        msg = f"{name} has ended already: {words.moment(silence.ends_at)}"
+        raise IncidentError(msg)
+    at = now.timestamp()
+    ended = {"ends_at": at, "starts_at": min(row.starts_at, at)}
+    connection.execute(update(silences).where(silences.c.id == name).values(**ended))
+    return silence
+
+
+def listed(connection: Connection, now: datetime, *, over: bool = False) -> list[Silence]:
+    """Return the silences in force and to come, those that end last first; with *over* also those that ended."""
+    query = select(silences).order_by(silences.c.ends_at.desc(), silences.c.id)
+    if not over:
+        query = query.where(silences.c.ends_at > now.timestamp())
+    return [_from_row(row) for row in connection.execute(query)]
+
+
+def in_force(connection: Connection, now: datetime) -> list[Silence]:
+    """Return the silences that hold at *now*."""
+    return [silence for silence in listed(connection, now) if silence.holds(now)]
+
+
+def forget(connection: Connection, before: datetime) -> None:
+    """Delete those that ended before *before*."""
+    connection.execute(delete(silences).where(silences.c.ends_at < before.timestamp()))
+
+
+def _check(matchers: Mapping[str, str], starts_at: datetime, ends_at: datetime) -> None:
+    unknown = [key for key in matchers if key not in MATCHERS]
+    if unknown:
+        msg = f"a silence knows no {unknown[0]!r}; write one of {', '.join(MATCHERS)}"
+        raise IncidentError(msg)
+    if not matchers:
+        msg = f"a silence needs something to go by: at least one of {', '.join(MATCHERS)}; service {ANY} is everything"
+        raise IncidentError(msg)
+    if matchers.get("severity", ANY) not in ("page", "ticket", ANY):
+        msg = f"severity is {matchers['severity']!r}; write page or ticket"
+        raise IncidentError(msg)
+    if ends_at - starts_at < timedelta(seconds=1):
+        msg = f"the silence ends {words.moment(ends_at)}, which is not after its start; write a later end"
+        raise IncidentError(msg)
+
+
+def _to_row(silence: Silence) -> dict[str, Any]:
+    return {
+        "id": silence.id,
+        "matchers": dict(silence.matchers),
+        "starts_at": silence.starts_at.timestamp(),
+        "ends_at": silence.ends_at.timestamp(),
+        "author": silence.author,
+        "comment": silence.comment,
+    }
+
+
+def _from_row(row: Row[Any]) -> Silence:
+    starts, ends = (datetime.fromtimestamp(at, UTC) for at in (row.starts_at, row.ends_at))
+    return Silence(row.id, row.matchers, starts, ends, row.author, row.comment)

@@ -1,0 +1,229 @@
+"""Reading the keys of one YAML mapping: every mistake becomes a problem with its line, its key, its value and the cure."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ...core.errors import ConfigError
+from ...core.settings import parse_duration
+from .yaml_lines import Document, Place, Problem, spell
+
+
+class Fields:
+    """The keys of one mapping, taken one by one; `finish` complains about what nobody took.
+
+    A wrong or missing value is noted and its default returned, so that one pass finds every mistake.
+
+    Args:
+        document: The document it is part of; problems are added to it.
+        place: Where in it.
+        value: What it says; anything but a mapping is a problem, too.
+        example: A key and a value such as it has.
+    """
+
+    def __init__(
+        self, document: Document, place: Place, value: Any, *, example: str = "name: checkout-latency"
+    ) -> None:
+        self._document = document
+        self._place = place
+        self._known: list[str] = []
+        self._values: dict[str, Any] = {}
+        if isinstance(value, dict):
+            self._values = {str(key): item for key, item in value.items()}
+        else:
+            name = spell(place) or "the file"
+            self.complain(f"{name} is {_show(value)}; write keys and values, such as `{example}`")
+        self.broken = not isinstance(value, dict)
+
+    def text(self, key: str, *, default: str = "", example: str = "") -> str:
+        """Return the text at *key*; with an *example* it is required."""
+        value = self._take(key)
+        if value is None:
+            if example:
+                self.missing(key, example)
+            return default
+        # A version such as 1.0 or 2 is read as a number by YAML; people mean its text.
+        if isinstance(value, bool | list | dict) or not str(value).strip():
+            self.complain(f"{self.name(key)} is {_show(value)}; write a text{_such_as(example)}", key)
+            return default
+        return str(value).strip()
+
+    def optional(self, key: str) -> str | None:
+        """Return the text at *key*, or None."""
+        return self.text(key) or None
+
+    def ratio(self, key: str, *, example: float) -> float:
+        """Return the ratio at *key*, which is required; *example* also stands in for a wrong one."""
+        value = self._take(key)
+        if value is None:
+            self.missing(key, str(example))
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+            better = _as_ratio(value) or example
+            self.complain(f"{self.name(key)} is {_show(value)}; write a ratio between 0 and 1, such as {better:g}", key)
+        else:
+            return float(value)
+        return example
+
+    def amount(self, key: str, *, example: str, whole: bool = False) -> float | None:
+        """Return the number above zero at *key*, or None when it is missing or wrong; *whole* takes no fractions."""
+        value = self._take(key)
+        if value is None:
+            return None
+        kinds = int if whole else int | float
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
+            kind = "a whole number" if whole else "a number"
+            self.complain(f"{self.name(key)} is {_show(value)}; write {kind} above 0, such as {example}", key)
+            return None
+        return float(value)
+
+    def duration(self, key: str, *, example: str, required: bool = True) -> timedelta | None:
+        """Return the duration at *key*, or None when it is missing or wrong."""
+        value = self._take(key)
+        if value is None:
+            if required:
+                self.missing(key, example)
+            return None
+        try:
+            length = parse_duration(str(value), self.name(key))
+        except (ConfigError, OverflowError):
+            self.complain(f"{self.name(key)} is {_show(value)}; write a number and a unit, such as {example}", key)
+            return None
+        if not length:
+            self.complain(f"{self.name(key)} is {_show(value)}; it must be longer than nothing, such as {example}", key)
+            return None
+        return length
+
+    def moment(self, key: str, *, example: str = "") -> datetime | None:
+        """Return the time at *key* in UTC, or None when it is missing or wrong; with an *example* it is required."""
+        value = self._take(key)
+        if value is None:
+            if example:
+                self.missing(key, example)
+            return None
+        try:
+            found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).strip())
+            return found.astimezone(UTC) if found.tzinfo is not None else self._no_moment(key, "has no zone", example)
+        except (ValueError, OverflowError):
+            return self._no_moment(key, "is not a time with a zone", example)
+
+    def _no_moment(self, key: str, why: str, example: str) -> None:
+        cure = f"write one such as {example or '2026-11-01T00:00Z'}"
+        self.complain(f"{self.name(key)} is {str(self._values[key])!r}, which {why}; {cure}", key)
+
+    def texts(self, key: str, *, example: str = "") -> list[str]:
+        """Return the texts at *key*: a list, or one alone; with an *example* it is required."""
+        value = self._take(key)
+        if value is None:
+            if example:
+                self.missing(key, example)
+            return []
+        found = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, str | int | float) and str(each).strip() for each in found):
+            self.complain(f"{self.name(key)} is {_show(value)}; write texts, such as [{example or 'checkout'}]", key)
+            return []
+        return [str(each).strip() for each in found]
+
+    def mapping(self, key: str, *, example: str) -> Fields | None:
+        """Return the mapping at *key*, or None when it is missing; *example* is a key and a value it may have."""
+        value = self._take(key)
+        return None if value is None else Fields(self._document, (*self._place, key), value, example=example)
+
+    def value(self, key: str) -> Any:
+        """Return what is at *key*, whatever it is, or None."""
+        return self._take(key)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that is written."""
+        return tuple(self._values)
+
+    def line_of(self, key: str = "") -> int:
+        """Return the line of *key*, or of the mapping itself."""
+        return self._document.line((*self._place, key) if key else self._place)
+
+    def items(self, key: str) -> list[tuple[Place, Any]]:
+        """Return the items of the list at *key*, each with its place."""
+        value = self._take(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.complain(f"{self.name(key)} is {_show(value)}; write a list: one `- ` for each", key)
+            return []
+        return [((*self._place, key, position), item) for position, item in enumerate(value)]
+
+    def address(self, key: str, *, example: str = "") -> str:
+        """Return the web address at *key*; with an *example* it is required."""
+        value = self.text(key, example=example)
+        if value and not value.startswith(("http://", "https://")):
+            # The value may hold a secret: it is not repeated.
+            self.complain(f"{self.name(key)} is not a web address; it starts with https://", key)
+            return ""
+        return value
+
+    def one_of(self, key: str, allowed: Sequence[str]) -> str:
+        """Return the word at *key*, which must be one of *allowed*."""
+        value = self.text(key, example=allowed[0])
+        if value and value not in allowed:
+            self.complain(
+                f"{self.name(key)} is {value!r}; write one of {', '.join(allowed)}{meant(value, allowed)}", key
+            )
+            return ""
+        return value
+
+    def has(self, key: str) -> bool:
+        """Say whether *key* is written."""
+        return self._values.get(key) is not None
+
+    def finish(self) -> None:
+        """Complain about every key that was not taken."""
+        for key in self._values:
+            if key not in self._known:
+                cure = meant(key, self._known) or f"; known are {', '.join(self._known)}"
+                self.complain(f"{self.name(key)} is not known{cure}", key)
+
+    def complain(self, text: str, key: str = "") -> None:
+        """Note a problem, at the line of *key* or of the mapping itself."""
+        self._document.problems.append(Problem(self.line_of(key), text))
+
+    def missing(self, key: str, example: str) -> None:
+        """Note that *key* is missing."""
+        self.complain(f"{self.name(key)} is missing; add `{key}: {example}`")
+
+    def name(self, key: str) -> str:
+        """Return *key* with its way down from the top of the file."""
+        return spell((*self._place, key))
+
+    def _take(self, key: str) -> Any:
+        self._known.append(key)
+        return self._values.get(key)
+
+
+def _as_ratio(value: object) -> float | None:
+    """Guess the ratio behind a percentage: 99.9 or "99.9%"."""
+    try:
+        number = float(str(value).strip().removesuffix("%"))
+    except ValueError:
+        return None
+    return round(number / 100, 10) if 1 < number < 100 else None  # noqa: PLR2004 - percent
+
+
+def _show(value: object) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else repr(value)
+
+
+def _such_as(example: str) -> str:
+    return f", such as {example}" if example else ""
+
+
+def meant(word: str, allowed: Iterable[str]) -> str:
+    """Return the question whether the nearest of *allowed* was meant by *word*; nothing where none is near."""
+    near = difflib.get_close_matches(word, list(allowed), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

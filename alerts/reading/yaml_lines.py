@@ -1,0 +1,117 @@
+"""YAML with the line of every value, so that an error can point at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# A place in the document: keys and list positions from its top.
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a file.
+
+    Args:
+        line: Where, counted from 1.
+        text: What, and what to do.
+        path: The file, where it is another than the one that was read.
+    """
+
+    line: int
+    text: str
+    path: Path | None = None
+
+
+@dataclass(slots=True)
+class Document:
+    """A YAML document.
+
+    Args:
+        value: What it says, in plain Python.
+        lines: The line of every key and list item.
+        problems: What is wrong with it.
+        warnings: What is read otherwise than it may be meant.
+    """
+
+    value: Any
+    lines: dict[Place, int] = field(default_factory=dict[Place, int])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    warnings: list[Problem] = field(default_factory=list[Problem])
+
+    def line(self, place: Place) -> int:
+        """Return the line of *place*, or of the nearest thing around it that exists."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return self.lines.get(place, 1)
+
+
+def parse(text: str) -> Document:
+    """Read one YAML document; what is wrong with it is in its `problems`."""
+    first, *more = parse_all(text)
+    if more:
+        line = more[0].line(())
+        first.problems.append(Problem(line, "a second document begins here; write one, without the line `---`"))
+    return first
+
+
+def parse_all(text: str) -> list[Document]:
+    """Read all YAML documents of *text*, at least one; what is wrong with each is in its `problems`."""
+    made: list[Document] = []
+    document = Document(None)
+    try:
+        roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        for root, value in zip(roots, yaml.safe_load_all(text), strict=True):
+            document = Document(None)
+            made.append(document)
+            _note(root, (), document)
+            document.value = value
+    except yaml.YAMLError as error:
+        document.problems.append(_syntax(error))
+    except RecursionError:
+        document.problems.append(Problem(1, "it is nested without end; write plain lists and keys"))
+    except ValueError as error:  # a date that is none, such as 2026-99-99
+        document.problems.append(Problem(1, f"a value is not what it looks like: {error}; put quotes around it"))
+    return made or [document]
+
+
+def spell(place: Place) -> str:
+    """Return *place* as people write it.
+
+    >>> spell(("slos", 0, "objective"))
+    'slos[0].objective'
+    """
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return text.removeprefix(".")
+
+
+def _note(node: yaml.Node, place: Place, document: Document) -> None:
+    document.lines.setdefault(place, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        _note_mapping(node, place, document)
+    elif isinstance(node, yaml.SequenceNode):
+        for position, item in enumerate(node.value):
+            _note(item, (*place, position), document)
+
+
+def _note_mapping(node: yaml.MappingNode, place: Place, document: Document) -> None:
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        name, line = str(key.value), key.start_mark.line + 1
+        if name in seen:
+            text = f"{spell((*place, name))} is written twice, first on line {seen[name]}; keep one"
+            document.problems.append(Problem(line, text))
+        seen[name] = line
+        document.lines[*place, name] = line
+        _note(value, (*place, name), document)
+
+
+def _syntax(error: yaml.YAMLError) -> Problem:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        what = error.problem or error.context or "it cannot be read"
+        return Problem(error.problem_mark.line + 1, f"this is not YAML: {what}; look at this line and the one above")
+    return Problem(1, f"this is not YAML: {error}")

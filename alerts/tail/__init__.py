@@ -1,0 +1,1 @@
+"""Slower than before: two distributions compared at their tail, with the stage to blame."""

@@ -1,0 +1,278 @@
+"""The tail policy, read from `policy/tail.yaml`: windows, thresholds and patience of the search for regressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from ...core.settings import parse_duration
+
+# A quantile, or the mean.
+At = float | Literal["mean"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The last blocks, without the largest of them.
+
+    Args:
+        block: How long a block is. [minutes]
+        blocks: How many there are.
+        drop: How many of the largest are left out.
+        required: Robust spreads beyond the reference's median, one for each statistic.
+        floor: The least growth of the latency that counts. [ratio]
+        patience: How long it must stay over. [minutes]
+        after_release: The same soon after a release. [minutes]
+        alone: Whether it needs the whole score, whatever the stages say.
+    """
+
+    block: int
+    blocks: int
+    drop: int
+    required: tuple[float, ...]
+    floor: float = 0.0
+    patience: int = 0
+    after_release: int = 0
+    alone: bool = False
+
+    @property
+    def length(self) -> int:
+        """How many minutes it looks back."""
+        return self.block * self.blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How many minutes the reference holds.
+
+    Args:
+        length: At most.
+        least: At least, or there is no verdict.
+        renew: How often it is learnt anew.
+        rhythm: From so much on the rhythm of the day is learnt too.
+        load: So far beyond the usual loads what was learnt is believed. [log]
+    """
+
+    length: int
+    least: int
+    renew: int
+    rhythm: int
+    load: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a window must reach, whatever its spread.
+
+    Args:
+        margin: Times what was rare in the reference.
+        rare: The quantile that is rare. [0..1]
+        expected: Requests to be expected beyond the quantile within the window. [count]
+    """
+
+    margin: float
+    rare: float
+    expected: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ease:
+    """How much of the score is enough when a stage moved on its own.
+
+    Args:
+        start: Without any.
+        by: Less by so much times the stage's score.
+        least: But never less.
+    """
+
+    start: float
+    by: float
+    least: float
+
+    def needed(self, key: float) -> float:
+        """Return the score that is needed when the stage that moved most has score *key*."""
+        return min(1.0, max(self.least, self.start - self.by * key))
+
+
+@dataclass(frozen=True, slots=True)
+class StageKey:
+    """The same question to each stage's own time.
+
+    Args:
+        at: Quantiles of it.
+        left_out: Stages that follow the others.
+        ease: What they are worth.
+        windows: Where it looks.
+    """
+
+    at: tuple[At, ...]
+    left_out: tuple[str, ...]
+    ease: Ease
+    windows: tuple[Window, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """When an alarm begins and ends.
+
+    Args:
+        slow: So much of the score is enough [ratio],
+        slow_for: for so long. [minutes]
+        released: Soon after a release so much of the score is enough. [ratio]
+        begin: From then after the release. [minutes]
+        end: Until then after the release. [minutes]
+        quiet: The score that must not have been reached before the release.
+        before: How long before. [minutes]
+        calm: The score below which it is over,
+        calm_for: for so long. [minutes]
+    """
+
+    slow: float
+    slow_for: int
+    released: float
+    begin: int
+    end: int
+    quiet: float
+    before: int
+    calm: float
+    calm_for: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """How the stage is found.
+
+    Args:
+        band: Requests at and beyond this quantile are looked at. [0..1]
+        block: In blocks of so long. [minutes]
+        sure: A stage counts in full from so many of its own spreads on.
+    """
+
+    band: float
+    block: int
+    sure: float
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """How two versions that serve together are compared.
+
+    Args:
+        scatter: By how much blocks of two equal versions differ beyond counting. [log]
+        windows: Where it looks, shortest first.
+    """
+
+    scatter: float
+    windows: tuple[Window, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Confounders:
+    """When the traffic has changed.
+
+    Args:
+        share: A share of the requests differs by at least so much. [ratio]
+        errors: And by more than so many of its standard errors.
+    """
+
+    share: float
+    errors: float
+
+
+@dataclass(frozen=True, slots=True)
+class TailPolicy:
+    """All of it.
+
+    Args:
+        at: The statistics of the whole.
+        reference: How far back is learnt.
+        windows: Where it looks, shortest first.
+        calibration: The least any window must reach.
+        stage_key: The same for the stages.
+        fire: When it fires.
+        blame: Who is to blame.
+        canary: Two versions side by side.
+        confounders: When the traffic has changed.
+    """
+
+    at: tuple[At, ...]
+    reference: Span
+    windows: tuple[Window, ...]
+    calibration: Calibration
+    stage_key: StageKey
+    fire: Fire
+    blame: Blame
+    canary: Canary
+    confounders: Confounders
+
+
+@cache
+def default_policy() -> TailPolicy:
+    """Return the policy that comes with Stagelens."""
+    text = (Path(__file__).parents[1] / "policy" / "tail.yaml").read_text(encoding="utf-8")
+    return read_policy(yaml.safe_load(text))
+
+
+def read_policy(raw: Mapping[str, Any]) -> TailPolicy:
+    """Return the policy written as *raw*."""
+    at, key, blame = tuple(raw["at"]), raw["stage_key"], raw["blame"]
+    return TailPolicy(
+        at=at,
+        reference=_span(raw["reference"]),
+        windows=tuple(_window(window, len(at)) for window in raw["windows"]),
+        calibration=Calibration(**raw["calibration"]),
+        stage_key=StageKey(
+            at=tuple(key["at"]),
+            left_out=tuple(key["left_out"]),
+            ease=Ease(key["ease"]["from"], key["ease"]["by"], key["ease"]["least"]),
+            windows=tuple(_window(window, len(key["at"])) for window in key["windows"]),
+        ),
+        fire=_fire(raw["fire"]),
+        blame=Blame(blame["band"], _minutes(blame, "block"), blame["sure"]),
+        canary=Canary(raw["canary"]["scatter"], tuple(_window(window, 1) for window in raw["canary"]["windows"])),
+        confounders=Confounders(**raw["confounders"]),
+    )
+
+
+def _span(raw: Mapping[str, Any]) -> Span:
+    length, least, renew, rhythm = (_minutes(raw, name) for name in ("length", "least", "renew", "rhythm"))
+    return Span(length, least, renew, rhythm, raw["load"])
+
+
+def _window(raw: Mapping[str, Any], statistics: int) -> Window:
+    required = raw["required"]
+    return Window(
+        block=_minutes(raw, "block"),
+        blocks=raw["blocks"],
+        drop=raw["drop"],
+        required=tuple(required) if isinstance(required, list) else (required,) * statistics,
+        floor=raw.get("floor", 0.0),
+        patience=_minutes(raw, "patience"),
+        after_release=_minutes(raw, "after_release"),
+        alone=raw.get("alone", False),
+    )
+
+
+def _fire(raw: Mapping[str, Any]) -> Fire:
+    released = raw["after_release"]
+    return Fire(
+        slow=raw["slow"]["score"],
+        slow_for=_minutes(raw["slow"], "patience"),
+        released=released["score"],
+        begin=_minutes(released, "begin"),
+        end=_minutes(released, "end"),
+        quiet=released["quiet"],
+        before=_minutes(released, "before"),
+        calm=raw["calm"],
+        calm_for=_minutes(raw, "calm_for"),
+    )
+
+
+def _minutes(raw: Mapping[str, Any], key: str) -> int:
+    return round(parse_duration(raw.get(key, "0m"), key) / timedelta(minutes=1))

@@ -1,0 +1,151 @@
+"""What is normal for one series, learnt from its last days: thresholds, rhythm, scatter, and how far chance alone goes.
+
+Small and plain, so that it can be kept in the database as JSON and another process can go on with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.histogram import Histogram
+from . import statistic
+from .minutes import Floats
+from .policy import At, TailPolicy, Window
+from .statistic import Model
+from .tally import WHOLE, Row, Tally, growth_to_count
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one window says of each of its rows.
+
+    Args:
+        rows: Positions of the rows it judges; shape (r,).
+        median: Of its statistic in the reference; shape (r,).
+        reach: How far above that it must be; shape (r,). [standard units]
+        spread: The robust spread of its statistic; shape (r,).
+        floor: The least excess that counts; shape (r,). [log of the number beyond]
+    """
+
+    rows: tuple[int, ...]
+    median: tuple[float, ...]
+    reach: tuple[float, ...]
+    spread: tuple[float, ...]
+    floor: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What is normal for one series.
+
+    Args:
+        until: When it was learnt. [minutes since the epoch]
+        rows: The questions.
+        model: What is to be expected of them.
+        windows: The limits of the policy's windows.
+        key: The limits of the windows of its stage key.
+    """
+
+    until: int
+    rows: tuple[Row, ...]
+    model: Model
+    windows: tuple[Limits, ...]
+    key: tuple[Limits, ...]
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Reference:
+        """Read what `to_json` wrote."""
+        raw = json.loads(text)
+        return cls(
+            until=raw["until"],
+            rows=tuple(Row(**row) for row in raw["rows"]),
+            model=Model(**{name: _tuples(value) for name, value in raw["model"].items()}),
+            windows=tuple(_limits(limits) for limits in raw["windows"]),
+            key=tuple(_limits(limits) for limits in raw["key"]),
+        )
+
+
+def learn(policy: TailPolicy, rows: tuple[Row, ...], kept: Tally, total: Histogram) -> Reference | None:
+    """Learn what is normal from the counts of the last days.
+
+    Args:
+        policy: What matters.
+        rows: The questions that were counted.
+        kept: The counts.
+        total: The histogram of the same days.
+
+    Returns:
+        None when there is too little to learn from.
+    """
+    if len(kept) < policy.reference.least or not rows:
+        return None
+    key = policy.stage_key
+    blocks = sorted({window.block for window in (*policy.windows, *key.windows)})
+    model = statistic.fit(
+        rows, kept, tuple(blocks), rhythm=len(kept) >= policy.reference.rhythm, load=policy.reference.load
+    )
+    past = _Past(policy, rows, model, kept, total)
+    whole = [number for number, row in enumerate(rows) if row.stage == WHOLE]
+    stages = [number for number, row in enumerate(rows) if row.stage != WHOLE]
+    return Reference(
+        until=kept.end,
+        rows=rows,
+        model=model,
+        windows=tuple(past.limits(window, policy.at, whole) for window in policy.windows),
+        key=tuple(past.limits(window, key.at, stages) for window in key.windows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """The reference days, to be asked how far chance alone goes."""
+
+    policy: TailPolicy
+    rows: tuple[Row, ...]
+    model: Model
+    kept: Tally
+    total: Histogram
+
+    def limits(self, window: Window, at: tuple[At, ...], chosen: list[int]) -> Limits:
+        """Ask the same question all along, and see what is usual and what is rare."""
+        if not chosen:
+            return Limits((), (), (), (), ())
+        values = statistic.all_along(window, self.model, self.rows, self.kept, chosen)
+        median, spread = np.median(values, axis=1), robust_spread(values)
+        rare = np.quantile(values, self.policy.calibration.rare, axis=1)
+        required = np.array([window.required[at.index(self.rows[number].at)] for number in chosen])
+        reach = np.maximum(required * spread, self.policy.calibration.margin * (rare - median))
+        floor = [growth_to_count(self.rows[number], self.total, window.floor) for number in chosen]
+        return Limits(tuple(chosen), _plain(median), _plain(reach), _plain(spread), _plain(np.array(floor)))
+
+
+def robust_spread(values: Floats) -> Floats:
+    """Return the spread of each row: the larger of the two that outliers cannot move, scaled to the normal's.
+
+    Args:
+        values: Shape (rows, n).
+    """
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9), axis=-1)
+    deviation = np.median(np.abs(values - middle[..., None]), axis=-1)
+    return np.maximum(np.maximum(1.4826 * deviation, (high - low) / 2.563), 1e-6)
+
+
+def _limits(raw: Mapping[str, Any]) -> Limits:
+    return Limits(**{name: _tuples(value) for name, value in raw.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _plain(values: Floats) -> tuple[float, ...]:
+    return tuple(float(f"{value:.6g}") for value in values)

@@ -1,0 +1,142 @@
+"""Algorithm TR over a simulated series, as the alerts run it: learnt anew each day, judged each minute."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+
+from stagelens.alerts.tail import canary, habits, learning, watch
+from stagelens.alerts.tail.judge import Judge, Judgement
+from stagelens.alerts.tail.minutes import Minutes, Spent
+from stagelens.alerts.tail.policy import TailPolicy
+from stagelens.alerts.tail.reference import Reference
+from stagelens.alerts.tail.tally import Tally, join, tally
+
+from .episodes import BEFORE, DAYS, REFERENCE_DAYS, Canary, Episode, World
+from .service import DAY
+
+# What is looked at to name the stage, at most. [minutes]
+BLAMED = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """How many minutes after the beginning it fired, and whom it blamed, the first first."""
+
+    after: int
+    stages: tuple[str, ...]
+
+
+class Ours:
+    """The alerts of one simulated series.
+
+    Args:
+        policy: The tail policy.
+        world: The series.
+    """
+
+    def __init__(self, policy: TailPolicy, world: World) -> None:
+        self.policy = policy
+        self.world = world
+        self._learnt = cache(self._learn)
+        self._rules = watch.Rules(policy.windows, policy.fire, policy.stage_key.ease)
+
+    def quiet_week(self) -> list[int]:
+        """Return the minutes at which it fires in the second week, in which nothing happens."""
+        fired: list[int] = []
+        progress = watch.Progress()
+        for day in range(REFERENCE_DAYS, DAYS):
+            reference, _ = self._learnt(day)
+            judge = Judge(self.policy, reference)
+            counted = join(self._before(day * DAY, reference), tally(reference.rows, self.world.day(day)[0]))
+            for at in range(day * DAY + 1, (day + 1) * DAY + 1):
+                judged = judge.judge(until(counted, at))
+                progress, turn = watch.step(self._rules, progress, at, judged)
+                fired += [at] if turn == "fired" else []
+        return fired
+
+    def judge(self, episode: Episode) -> Alarm | None:
+        """Return when it fires in *episode* and whom it blames; None when it does not."""
+        reference, known = self._learnt(episode.at // DAY)
+        counted = join(self._before(episode.at, reference), tally(reference.rows, episode.minutes))
+        judge = Judge(self.policy, reference)
+        progress = watch.Progress(quiet=self.policy.fire.before)
+        for at in range(episode.at + 1, counted.end + 1):
+            judged = judge.judge(until(counted, at))
+            release = episode.release and at == episode.at + 1
+            progress, turn = watch.step(self._rules, progress, at, judged, release=release)
+            if turn == "fired":
+                return Alarm(at - episode.at, self._blame(known, episode.spent, at, judged))
+        return None
+
+    def judge_canary(self, pair: Canary) -> Alarm | None:
+        """Return when it fires in a canary."""
+        reference, known = self._learnt(pair.at // DAY)
+        old, new = (tally(reference.rows, minutes) for minutes, _ in (pair.old, pair.new))
+        progress = watch.Progress()
+        rules = watch.Rules(self.policy.canary.windows, self.policy.fire, self.policy.stage_key.ease)
+        for at in range(pair.at + 1, old.end + 1):
+            judged = canary.compare(self.policy, reference.rows, until(old, at), until(new, at))
+            progress, turn = watch.step(rules, progress, at, judged)
+            if turn == "fired":
+                a, b = (spent.between(pair.at, at) for _, spent in (pair.old, pair.new))
+                blamed = canary.blame(self.policy, known, a, b, judged.moved)
+                return Alarm(at - pair.at, tuple(one.stage for one in blamed))
+        return None
+
+    def cost(self, minutes: int) -> tuple[float, float, int]:
+        """Return processor seconds to learn a reference, those to count and judge one minute, and bytes of the state."""
+        began = time.process_time()
+        reference, _ = self._learn(REFERENCE_DAYS)
+        learnt = time.process_time()
+        day = self.world.day(REFERENCE_DAYS)[0]
+        recent = self._before(REFERENCE_DAYS * DAY, reference)
+        judge, progress = Judge(self.policy, reference), watch.Progress()
+        parts = [part(day, minute, minute + 1) for minute in range(minutes)]
+        started = time.process_time()
+        for minute in parts:
+            recent = join(recent, tally(reference.rows, minute)).last(BEFORE)
+            judged = judge.judge(recent)
+            progress, _ = watch.step(self._rules, progress, recent.end, judged)
+        judging = (time.process_time() - started) / minutes
+        return learnt - began, judging, len(reference.to_json())
+
+    def _blame(self, known: habits.Habits, spent: Spent, at: int, judged: Judgement) -> tuple[str, ...]:
+        window = spent.between(at - BLAMED, at)
+        return tuple(one.stage for one in habits.suspects(self.policy, known, window, judged.moved))
+
+    def _learn(self, day: int) -> tuple[Reference, habits.Habits]:
+        past = [self.world.day(number) for number in range(day - REFERENCE_DAYS, day)]
+        reference = learning.learn_from(self.policy, lambda: (minutes for minutes, _ in past))
+        if reference is None:
+            msg = f"nothing could be learnt of series {self.world.service.seed}"
+            raise RuntimeError(msg)
+        return reference, habits.learn_habits(self.policy, [spent for _, spent in past])
+
+    def _before(self, at: int, reference: Reference) -> Tally:
+        """Return the minutes before *at*, as nothing had happened."""
+        days = [self.world.day(number)[0] for number in sorted({(at - BEFORE) // DAY, (at - 1) // DAY})]
+        return _joined([tally(reference.rows, part(day, at - BEFORE - day.start, at - day.start)) for day in days])
+
+
+def until(counted: Tally, at: int) -> Tally:
+    """Return the hours of *counted* that a judgement at minute *at* looks at."""
+    last = at - counted.start
+    first = max(last - BEFORE, 0)
+    return Tally(
+        counted.start + first, counted.requests[first:last], counted.n[:, first:last], counted.beyond[:, first:last]
+    )
+
+
+def part(day: Minutes, first: int, last: int) -> Minutes:
+    """Return the minutes of [first, last) of *day*, counted from its own first."""
+    chosen = slice(max(first, 0), max(last, 0))
+    return Minutes(day.start + max(first, 0), day.index, day.total[chosen], day.stages, day.own[:, chosen])
+
+
+def _joined(parts: list[Tally]) -> Tally:
+    whole = parts[0]
+    for other in parts[1:]:
+        whole = join(whole, other)
+    return whole

@@ -1,0 +1,54 @@
+"""What the collector says besides taking things in: where things go, and that there is nothing at an address."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .export import Signal
+from .replies import Reply, failure
+
+PATHS: dict[str, Signal] = {"/v1/metrics": "metrics", "/v1/traces": "traces"}
+EVENTS_PATH = "/v1/events"
+WELCOME = """\
+This is a Stagelens collector. It takes OpenTelemetry metrics and traces of inference services over OTLP/HTTP:
+
+  POST /v1/metrics, /v1/traces   protobuf or JSON, gzip or not
+  POST /v1/events                what happened: {{"text": "v1.2 is out", "service": "shop", "kind": "deploy", "key": "v1.2"}}
+  GET  /healthz                  whether it can commit what it is sent
+  GET  /metrics                  its own metrics, for Prometheus
+
+There is nothing to see here. The dashboard is at {dashboard_url}
+"""
+
+
+def media_type_of(request: Request) -> str:
+    """Return the media type of the body of *request*, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def response_of(reply: Reply) -> Response:
+    """Return *reply* as what the server sends."""
+    return Response(reply.body, reply.status, reply.headers, media_type=reply.media_type)
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Answer what no route takes, with a hint at what would have been right."""
+    status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
+    path = request.url.path[:100]
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        wanted = "POST" if path in {*PATHS, EVENTS_PATH} else "GET"
+        message = f"{path} takes {wanted}, not {request.method}"
+        headers = {"Allow": wanted}
+    elif path == "/v1/logs":
+        message, headers = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process", {}
+    else:
+        message = (
+            f"there is nothing at {path}; OTLP goes to {' and '.join(PATHS)} (give exporters the address without a path), "
+            f"events to {EVENTS_PATH}"
+        )
+        headers = {}
+    return response_of(failure(media_type_of(request), status, message, headers))

@@ -1,0 +1,202 @@
+"""Events: what people and pipelines told that happened, as a deploy, a changed setting, a piece of advice that was dealt with."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pandas as pd
+from sqlalchemy import Connection, delete, insert, select, update
+
+from . import ledger, schema
+from .points import Snapshot
+from .texts import MAX_NAME_BYTES
+from .texts import name as storable_name
+
+KINDS = ("deploy", "config", "advice", "note")
+COLUMNS = ("at", "service", "kind", "key", "text", "link")
+MAX_KEY, MAX_TEXT, MAX_LINK = 200, 500, 1000
+# With every character written as an escape all fields together take 24 kB; reading JSON takes many times its length.
+MAX_BODY_BYTES = 32_768
+# A pipeline that runs wild must not fill the store: the oldest go first. [count]
+MAX_KEPT = 20_000
+# A sender's clock, or a plan for tomorrow morning.
+_AHEAD = timedelta(days=1)
+# Whoever gives seconds instead of milliseconds means the seventies.
+_OLDEST = timedelta(days=400)
+_MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Args:
+        at: When; aware.
+        service: Whose, "" for all services. At most 256 bytes.
+        kind: One of `KINDS`.
+        key: What it is about: a version, the key of a piece of advice. At most 200 characters.
+        text: What happened, one line of at most 500 characters.
+        link: Where more is said: an address of the dashboard that begins with "/", or an http one; "" for none.
+
+    Raises:
+        ValueError: One of them is otherwise; the message names it, and the cure.
+    """
+
+    at: datetime
+    service: str
+    kind: str
+    key: str
+    text: str
+    link: str = ""
+
+    def __post_init__(self) -> None:
+        if self.at.tzinfo is None:
+            msg = f"at must be aware, got {self.at!r}; write datetime.now(UTC)"
+            raise ValueError(msg)
+        if self.kind not in KINDS:
+            msg = f"kind is {self.kind[:40]!r}; write one of {', '.join(KINDS)}"
+            raise ValueError(msg)
+        if not self.text.strip():
+            msg = "text is empty; say in a few words what happened"
+            raise ValueError(msg)
+        if len(self.service.encode(errors="replace")) > MAX_NAME_BYTES:
+            msg = f"service is longer than {MAX_NAME_BYTES} bytes; give the name it sends as service.name"
+            raise ValueError(msg)
+        for name, most in (("service", MAX_NAME_BYTES), ("key", MAX_KEY), ("text", MAX_TEXT), ("link", MAX_LINK)):
+            _check_line(name, getattr(self, name), most)
+        if self.link and not self.link.startswith(("https://", "http://")) and not _is_own(self.link):
+            msg = f"link is {self.link[:60]!r}; write an address that begins with https://, http:// or one /"
+            raise ValueError(msg)
+
+
+def from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Event:
+    """Read an event as it is sent: `{"text": …, "service": …, "kind": …, "key": …, "at": …, "link": …}`.
+
+    Only `text` must be there; kind is `note` and the time *now* unless they are given. `at` is ISO 8601 (UTC where it
+    names no zone) or milliseconds of the epoch.
+
+    Raises:
+        ValueError: It is no such event; the message says what is wrong, and the cure.
+    """
+    document = body if isinstance(body, Mapping) else _document(body)
+    unknown = sorted(set(document) - set(COLUMNS))
+    if unknown:
+        msg = f"there is no field {unknown[0][:40]!r}; an event has {', '.join(COLUMNS)}"
+        raise ValueError(msg)
+    texts = {name: document.get(name, "") for name in COLUMNS if name != "at"}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            msg = f"{name} is {json.dumps(value)[:40]}; write a text"
+            raise ValueError(msg)  # noqa: TRY004 - to the sender it is a wrong value like the others
+    return Event(_moment(document.get("at"), now), **(texts | {"kind": texts["kind"] or "note"}))
+
+
+def add(connection: Connection, event: Event) -> None:
+    """Write *event*; one that was told before within its minute is kept once, at the later of the two times."""
+    table = schema.events
+    at = int(event.at.timestamp() * 1000)
+    minute = at // _MINUTE_MS * _MINUTE_MS
+    same = {"service": storable_name(event.service), "kind": event.kind, "key": event.key, "text": event.text}
+    found = connection.execute(
+        select(table.c.id, table.c.at)
+        .where(*(table.c[name] == value for name, value in same.items()))
+        .where(table.c.at >= minute, table.c.at < minute + _MINUTE_MS)
+    ).first()
+    if found is None:
+        connection.execute(insert(table).values(at=at, link=event.link, **same))
+    else:
+        connection.execute(update(table).where(table.c.id == found.id).values(at=max(at, found.at), link=event.link))
+    _renew(connection, same["service"])
+
+
+def events(snapshot: Snapshot, start: datetime, end: datetime, service: str | None, kind: str | None) -> pd.DataFrame:
+    """See `Reader.events`."""
+    table = schema.events
+    statement = (
+        select(*(table.c[name] for name in COLUMNS))
+        .where(table.c.at >= int(start.timestamp() * 1000), table.c.at < int(end.timestamp() * 1000))
+        .order_by(table.c.at.desc(), table.c.id.desc())
+    )
+    if service is not None:
+        statement = statement.where(table.c.service.in_(("", storable_name(service))))
+    if kind is not None:
+        statement = statement.where(table.c.kind == kind)
+    rows = [tuple(row) for row in snapshot.connection.execute(statement)]
+    found = pd.DataFrame(rows, columns=list(COLUMNS))
+    return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
+
+
+def forget(connection: Connection, before: int) -> None:
+    """Delete what happened before *before*, in Unix seconds, and the oldest where there are too many."""
+    table = schema.events
+    connection.execute(delete(table).where(table.c.at < before * 1000))
+    surplus = select(table.c.id).order_by(table.c.at.desc(), table.c.id.desc()).offset(MAX_KEPT).limit(MAX_KEPT)
+    gone = connection.scalars(surplus).all()
+    if gone:
+        connection.execute(delete(table).where(table.c.id.in_(gone)))
+
+
+def _renew(connection: Connection, service: str) -> None:
+    """Let pages know that there is something new of *service*; of a service nobody knows, or of all, all pages."""
+    table, part = schema.services, ledger.take_part(connection)
+    grown = connection.execute(update(table).where(table.c.name == service).values(revision=part))
+    if not grown.rowcount:
+        connection.execute(update(table).values(revision=part))
+
+
+def _check_line(name: str, text: str, most: int) -> None:
+    if len(text) > most:
+        msg = f"{name} has {len(text)} characters; {most} is the most, put the rest behind a link"
+        raise ValueError(msg)
+    # Cc: line breaks, tabs, NUL and escapes; Zl, Zp: other line breaks; Cs: halves of a character, which no database takes.
+    wrong = next((each for each in text if unicodedata.category(each) in {"Cc", "Zl", "Zp", "Cs"}), None)
+    if wrong is not None:
+        msg = f"{name} holds the control character {wrong!a}; write one line of plain text"
+        raise ValueError(msg)
+
+
+def _is_own(link: str) -> bool:
+    """Say whether *link* is an address of the dashboard: two slashes, or one and a backslash, lead elsewhere."""
+    return link.startswith("/") and not link.startswith(("//", "/\\"))
+
+
+def _document(body: bytes | str) -> Mapping[str, Any]:
+    if len(body) > MAX_BODY_BYTES:
+        msg = f"the body has {len(body)} bytes; {MAX_BODY_BYTES} is the most for an event, put the rest behind a link"
+        raise ValueError(msg)
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        msg = f'the body is not valid JSON ({error}); send an object such as {{"text": "…"}}'
+        raise ValueError(msg) from error
+    if not isinstance(found, dict):
+        msg = f'the body is {json.dumps(found)[:40]}, not an object; send one such as {{"text": "…"}}'
+        raise ValueError(msg)  # noqa: TRY004 - to the sender it is a wrong value like the others
+    return cast("Mapping[str, Any]", found)
+
+
+def _moment(value: Any, now: datetime) -> datetime:
+    if value is None or value == "":
+        return now
+    shown = json.dumps(value)[:40]
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            at = datetime.fromtimestamp(value / 1000, UTC)
+        else:
+            at = datetime.fromisoformat(cast("str", value))
+        at = at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        msg = f"at is {shown}; write ISO 8601, such as 2026-11-20T12:00Z, or milliseconds of the epoch"
+        raise ValueError(msg) from error
+    if not now - _OLDEST <= at <= now + _AHEAD:
+        msg = (
+            f"at is {shown}, which is {at:%Y-%m-%d %H:%M} UTC; it must lie within the last {_OLDEST.days} days "
+            "(numbers are milliseconds of the epoch)"
+        )
+        raise ValueError(msg)
+    return at

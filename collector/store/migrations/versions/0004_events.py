@@ -1,0 +1,35 @@
+"""What people and pipelines told that happened.
+
+Revision ID: 0004
+Revises: 0003
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create the table."""
+    op.create_table(
+        "events",
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("at", sa.BigInteger, nullable=False),
+        sa.Column("service", sa.Text, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("key", sa.Text, nullable=False),
+        sa.Column("text", sa.Text, nullable=False),
+        sa.Column("link", sa.Text, nullable=False),
+    )
+    op.create_index("events_by_time", "events", ["at"])
+
+
+def downgrade() -> None:
+    """Drop it, and with it what was told."""
+    op.drop_table("events")

@@ -1,0 +1,218 @@
+"""Which optimisations apply to a service, and why: conditions over what was measured, and sentences with its numbers.
+
+A finding says that there is time worth working on. How far it could get is not said here: that takes a what-if, which
+sorts all requests again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..core.stages import OTHER, OVERHEAD, label
+from .costs import by_stage
+from .format import count, duration, percent, times
+from .matrix import Family, family_of
+from .pages.measures import Measures
+
+# What can bring less than this part of the ranked quantity is not worth a card.
+MIN_GAIN = 0.03
+# From here on the time between stages is itself the finding: docs of the partition call it a gap.
+MUCH_OVERHEAD = 0.15
+# Below this share of the median hardly anybody meets the stage: it is the tail's.
+_RARE = 0.10
+# So many times the median, and the stage is slow for some requests rather than for all.
+_UNEVEN = 3.0
+# Two lengths or times this much alike have one cause.
+_ALIKE = 1.35
+
+RANKS = ("p99", "p50", "cost")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was measured of one service.
+
+    Args:
+        service: Its name.
+        measures: Its requests in a few numbers.
+        means: Mean time by stage; those of the median stand in where they are not known. [seconds]
+        failed_calls: Calls to others that failed. [count]
+        answer_tokens: How long answers are at p50 and p99; None where nothing counts tokens.
+    """
+
+    service: str
+    measures: Measures
+    means: Mapping[str, float] = field(default_factory=dict[str, float])
+    failed_calls: int = 0
+    answer_tokens: tuple[float, float] | None = None
+
+    def median(self, stage: str) -> float:
+        """Return the time [seconds] of *stage* at p50."""
+        return self.measures.median_stages.get(stage, 0.0)
+
+    def tail(self, stage: str) -> float:
+        """Return the time [seconds] of *stage* at p99."""
+        return self.measures.tail_stages.get(stage, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Time of one stage that is worth working on.
+
+    Args:
+        facts: Of which service.
+        stage: Which stage.
+        family: What helps against it.
+    """
+
+    facts: Facts
+    stage: str
+    family: Family
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What to do, in the imperative, and why it applies here, with the numbers."""
+        return _WORDS.get(self.family.key, _work)(self.facts, self.stage)
+
+    @property
+    def key(self) -> str:
+        """Its name in events."""
+        return f"{self.family.key}:{self.stage}"
+
+    def weight(self, rank: str) -> float:
+        """Return how much there is to gain by a first look: a share of p99, of p50 or of the cost."""
+        facts = self.facts
+        if rank == "cost":
+            return by_stage(1.0, facts.means or facts.measures.median_stages).get(self.stage, 0.0)
+        whole, own = (
+            (facts.measures.p50, facts.median(self.stage))
+            if rank == "p50"
+            else (facts.measures.p99, facts.tail(self.stage))
+        )
+        return own / whole if whole else 0.0
+
+    @property
+    def added(self) -> float:
+        """The share of p99 that the stage adds to what it takes at p50."""
+        p99 = self.facts.measures.p99
+        return max(self.facts.tail(self.stage) - self.facts.median(self.stage), 0.0) / p99 if p99 else 0.0
+
+
+def findings(facts: Facts, rank: str) -> list[Finding]:
+    """Return what applies, the largest share of what *rank* names first; nothing below `MIN_GAIN` of it."""
+    stages = {*facts.measures.median_stages, *facts.measures.tail_stages, *facts.means} - {OTHER}
+    found = [made for stage in stages if (made := _finding(facts, stage)) is not None]
+    worth = [each for each in found if each.weight(rank) >= MIN_GAIN]
+    return sorted(worth, key=lambda each: (-each.weight(rank), each.key))
+
+
+def _finding(facts: Facts, stage: str) -> Finding | None:
+    family = family_of(stage)
+    if family is None or (stage == OVERHEAD and not _gap(facts)):
+        return None
+    return Finding(facts, stage, family)
+
+
+def _gap(facts: Facts) -> bool:
+    """Say whether too much of the time is nobody's."""
+    p50, p99 = facts.measures.p50, facts.measures.p99
+    shares = [facts.median(OVERHEAD) / p50 if p50 else 0.0, facts.tail(OVERHEAD) / p99 if p99 else 0.0]
+    return max(shares) > MUCH_OVERHEAD
+
+
+def _shares(facts: Facts, stage: str) -> str:
+    """Return what *stage* takes at both percentiles: `63 % of p99 (138 ms) and 4 % of p50 (2.1 ms)`."""
+    measures = facts.measures
+    said = [
+        f"{percent(own / whole)} of {name} ({duration(own)})"
+        for name, whole, own in (("p99", measures.p99, facts.tail(stage)), ("p50", measures.p50, facts.median(stage)))
+        if whole
+    ]
+    return " and ".join(said)
+
+
+def _rare(facts: Facts, stage: str) -> bool:
+    p50 = facts.measures.p50
+    return bool(p50) and facts.median(stage) < _RARE * p50
+
+
+def _uneven(facts: Facts, stage: str) -> float | None:
+    """Return how many times as long *stage* takes at p99 as at p50, where that is much."""
+    median, tail = facts.median(stage), facts.tail(stage)
+    return tail / median if median > 0 and tail / median >= _UNEVEN else None
+
+
+def _queue(facts: Facts, stage: str) -> tuple[str, str]:
+    shares = _shares(facts, stage)
+    if _rare(facts, stage):
+        why = f"{label(stage)} is {shares}: bursts come faster than they are served, while in between nobody waits."
+        return "Let bursts share a batch, or a replica more", why
+    return (
+        "Add capacity, or batch more: even the median waits",
+        f"{label(stage)} is {shares}: most requests wait, not those of a burst alone.",
+    )
+
+
+def _load(facts: Facts, stage: str) -> tuple[str, str]:
+    shares = _shares(facts, stage)
+    if _rare(facts, stage):
+        return "Keep the model warm", f"{label(stage)} is {shares}: some requests pay for a start, most do not."
+    return "Load once, before traffic", f"{label(stage)} is {shares}: requests pay for it again and again."
+
+
+def _data_work(facts: Facts, stage: str) -> tuple[str, str]:
+    name, shares, ratio = label(stage), _shares(facts, stage), _uneven(facts, stage)
+    if ratio is not None:
+        why = f"{name} is {shares}: {times(ratio)} as long, so some inputs are far larger than the rest, or wait for a core."
+        return f"Bound what {name.lower()} has to do, or give it cores", why
+    return f"Speed up {name.lower()}", f"{name} is {shares}: it takes about as long for every request."
+
+
+def _dependency(facts: Facts, stage: str) -> tuple[str, str]:
+    failed = f" {count(facts.failed_calls)} calls failed in the window." if facts.failed_calls else ""
+    ratio = _uneven(facts, stage)
+    slow = f": now and then a call takes {times(ratio)} as long" if ratio is not None else ""
+    return "Ask others less, at once, or again", f"{label(stage)} is {_shares(facts, stage)}{slow}.{failed}"
+
+
+def _decode(facts: Facts, stage: str) -> tuple[str, str]:
+    shares, lengths = f"{label(stage)} is {_shares(facts, stage)}", facts.answer_tokens
+    median = facts.median(stage)
+    if lengths is None or not median or not lengths[0]:
+        return "Decode faster", f"{shares}."
+    longer, slower = lengths[1] / lengths[0], facts.tail(stage) / median
+    tokens = f"answers have {count(lengths[0])} tokens at p50 and {count(lengths[1])} at p99"
+    if slower <= longer * _ALIKE:
+        return "Bound long answers, or decode faster", f"{shares}, and {tokens}: the tail is longer answers, not slower tokens."  # fmt: skip
+    return "Decode faster under load", f"{shares}, but {tokens}: tokens themselves come slower in the tail."
+
+
+def _overhead(facts: Facts, stage: str) -> tuple[str, str]:
+    why = f"{label(stage)} is {_shares(facts, stage)}: so much time between stages belongs to no stage."
+    return "Name what happens between the stages", why
+
+
+def _work(facts: Facts, stage: str) -> tuple[str, str]:
+    """Say it of a stage that does its work for everybody: the model, copies, bytes."""
+    ratio = _uneven(facts, stage)
+    for_some = f", {times(ratio)} as long for some" if ratio is not None else ", much alike for every request"
+    return _TITLES[stage], f"{label(stage)} is {_shares(facts, stage)}{for_some}."
+
+
+_TITLES = {
+    "forward": "Make the model itself faster",
+    "prefill": "Read prompts once, and in pieces",
+    "h2d": "Copy less to the device, or beside compute",
+    "d2h": "Copy less from the device, or beside compute",
+    "serialize": "Write answers faster, or shorter ones",
+    "network": "Send fewer bytes, over a shorter way",
+}
+_WORDS: dict[str, Callable[[Facts, str], tuple[str, str]]] = {
+    "batching": _queue,
+    "cold-start": _load,
+    "cpu": _data_work,
+    "decode": _decode,
+    "dependency": _dependency,
+    "instrumentation": _overhead,
+}

@@ -1,0 +1,80 @@
+"""What a program asked for, checked: it is told what it got wrong, where a page would fall back to a default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..core.errors import StagelensError
+from .view import is_moment
+
+BAD_REQUEST, NOT_FOUND = 400, 404
+
+
+class AskError(StagelensError):
+    """A request to the API that cannot be answered as it stands.
+
+    Args:
+        error: What is wrong.
+        key: Which parameter, header or field; "" for none.
+        cure: What to write instead.
+        status: The status of the answer.
+    """
+
+    def __init__(self, error: str, *, key: str = "", cure: str = "", status: int = BAD_REQUEST) -> None:
+        super().__init__(error)
+        self.key = key
+        self.cure = cure
+        self.status = status
+
+
+def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
+    """Refuse keys that mean nothing, and times that cannot be read.
+
+    Raises:
+        AskError: It names the first such key.
+    """
+    known = sorted(allowed)
+    for key in given:
+        if key not in known:
+            msg = f"there is no parameter {key}"
+            raise AskError(msg, key=key, cure=f"one of {', '.join(known)}")
+    for key in ("from", "to"):
+        if given.get(key) and not is_moment(given[key]):
+            msg = f"{key} is {given[key]!r}, which is no time"
+            raise AskError(
+                msg,
+                key=key,
+                cure="now, now-6h, milliseconds of the epoch, or ISO 8601 such as 2026-11-20T12:00Z, from 1970 to 2199",
+            )
+
+
+def percentiles(text: str) -> tuple[float, ...]:
+    """Read percentiles as people write them: `50,99,99.9`.
+
+    Raises:
+        AskError: One of them is not a number from 0 to below 100.
+
+    >>> percentiles("50,99.9")
+    (0.5, 0.999)
+    """
+    try:
+        found = tuple(round(float(each) / 100, 9) for each in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 <= each < 1 for each in found):
+        msg = f"p is {text!r}"
+        raise AskError(msg, key="p", cure="percentiles from 0 to below 100 with commas between them, such as 50,90,99")
+    return found
+
+
+def needed(given: Mapping[str, str], key: str) -> str:
+    """Return the value of *key*.
+
+    Raises:
+        AskError: It is not given.
+    """
+    value = given.get(key, "")
+    if not value:
+        msg = f"{key} is missing"
+        raise AskError(msg, key=key, cure=f"add {key}=…")
+    return value

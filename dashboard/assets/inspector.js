@@ -1,0 +1,95 @@
+// The table beside the percentile chart: p50 against the percentile under the pointer. Its rows highlight a stage in all
+// charts, and leave one out of them.
+(function (app) {
+  "use strict";
+
+  function inspector() {
+    const box = document.querySelector("[data-inspector]");
+    return box && { box, values: JSON.parse(box.dataset.inspector) };
+  }
+
+  app.inspect = function (index) {
+    const found = inspector();
+    if (!found) return;
+    const { box, values } = found;
+    const shown = index < 0 ? values.default : index;
+    let [base, total] = [0, 0];
+    box.querySelectorAll("tr[data-stage]").forEach((row) => {
+      const [before, now] = [values.base[row.dataset.stage], values.stages[row.dataset.stage][shown]];
+      base += before;
+      total += now;
+      row.querySelector("[data-now]").textContent = app.duration(now);
+      const bar = row.querySelector(".dv i");
+      bar.style.width = `${Math.max(0.6, Math.min(100, (Math.abs(now - before) / values.widest) * 100))}%`;
+      bar.classList.toggle("less", now < before);
+      row.querySelector(".dv").title = signed(now - before);
+    });
+    document.querySelectorAll("[data-percentile]").forEach((each) => (each.textContent = values.percentiles[shown]));
+    box.querySelector("[data-total]").textContent = (values.wide[shown] ? "≈ " : "") + app.duration(total);
+    box.querySelector("[data-added]").textContent = signed(total - base);
+    document.querySelector("[data-band]").textContent = values.bands[shown];
+    document.querySelector("[data-aside]").textContent = aside(values, shown);
+  };
+
+  const signed = (seconds) => (seconds > 0 ? "+" : "") + app.duration(seconds);
+
+  // The same words as in inspector.py.
+  function aside(values, shown) {
+    const said = [];
+    if (values.wide[shown]) said.push(`It lies in ${values.bands[shown].split(",")[0]}: ${values.fixed}.`);
+    if (values.mixed[shown]) {
+      const [first, most, second, less] = values.mixed[shown];
+      said.push(`Here ${most}\u202f% of requests are mostly ${values.causes[first]}, ${less}\u202f% mostly ${values.causes[second]}.`);
+    }
+    return said.join(" ");
+  }
+
+  // Pinning is an address of its own: the chart marks it, and the exemplars are those around it.
+  app.pin = function (index) {
+    const found = inspector();
+    if (!found) return;
+    const name = found.values.percentiles[index].slice(1);
+    app.go(app.address({ p: name === "99" ? "" : name }));
+  };
+
+  // ---- stages: a click highlights one, Alt and a click leaves it out
+
+  function light(button) {
+    app.lit = app.lit === button.dataset.lit ? "" : button.dataset.lit;
+    app.relight();
+    app.redraw();
+  }
+
+  // Says on the rows which stage is highlighted; a page that was built anew has forgotten it.
+  app.relight = function () {
+    document.querySelectorAll("button[data-lit]").forEach((each) => {
+      each.setAttribute("aria-pressed", String(each.dataset.lit === app.lit));
+      each.closest("tr").classList.toggle("on", each.dataset.lit === app.lit);
+    });
+    const row = again && document.querySelector(`tr[data-stage="${CSS.escape(again)}"] button`);
+    if (row) row.focus({ preventScroll: true });
+    again = "";
+  };
+
+  // The row that has the focus keeps it while the page is built anew.
+  let again = "";
+  function leaveOut(button) {
+    const stage = (again = button.closest("tr").dataset.stage);
+    const hidden = (new URLSearchParams(location.search).get("hide") || "").split(",").filter(Boolean);
+    const others = hidden.filter((each) => each !== stage);
+    app.go(app.address({ hide: (others.length < hidden.length ? others : [...hidden, stage]).join(",") }));
+  }
+
+  document.addEventListener("click", (event) => {
+    const row = event.target.closest("tr[data-stage]");
+    const button = row && row.querySelector("button[data-lit]");
+    if (button && !getSelection().toString()) (event.altKey ? leaveOut : light)(button);
+  });
+
+  // With Alt the Enter key presses no button by itself.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !event.altKey || !event.target.matches("button[data-lit]")) return;
+    event.preventDefault();
+    leaveOut(event.target);
+  });
+})(window.stagelens);

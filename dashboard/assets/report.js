@@ -1,0 +1,22 @@
+// A report stands alone: no frame, no server. What charts ask of the frame is answered here, then they are drawn.
+(function (app) {
+  "use strict";
+
+  const root = document.documentElement;
+
+  app.go = function () {};
+  app.back = function () {};
+  app.address = () => "";
+  app.common = () => "";
+  app.pin = (index) => app.inspect(index);
+  // Dragging zooms this one chart, a double click shows all of it again.
+  app.PLOT_CONFIG.doubleClick = "reset";
+
+  document.querySelector("[data-theme-switch]").addEventListener("click", () => {
+    root.dataset.theme = app.theme() === "dark" ? "light" : "dark";
+    app.redraw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", app.redraw);
+
+  app.drawAll(document);
+})(window.stagelens);

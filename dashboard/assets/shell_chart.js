@@ -1,0 +1,176 @@
+// The menu of a card: its numbers as a table or CSV, its charts as pictures, a link to it.
+(function (app) {
+  "use strict";
+
+  const ITEMS = [["table", "View as table"], ["png", "PNG"], ["svg", "SVG"], ["csv", "CSV"], ["link", "Copy link"]];
+  const SCALE = 2;
+
+  let menu, card, opener;
+  function built() {
+    menu = document.createElement("div");
+    menu.className = "pop more";
+    menu.popover = "auto";
+    menu.id = "more";
+    menu.append(...ITEMS.map(([action, text]) => {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", textContent: text });
+      button.dataset.export = action;
+      return button;
+    }));
+    menu.addEventListener("click", (event) => {
+      const action = event.target.dataset.export;
+      if (!action) return;
+      menu.hidePopover();
+      EXPORTS[action](card).catch((error) => app.said(`That did not work: ${error.message}`));
+    });
+    menu.addEventListener("toggle", (event) => opener.setAttribute("aria-expanded", String(event.newState === "open")));
+    document.body.append(menu);
+  }
+
+  app.actions.more = function (event, button) {
+    if (!menu) built();
+    if (opener) opener.setAttribute("aria-expanded", "false");
+    [card, opener] = [button.closest(".card"), button];
+    const drawn = card.querySelector("[data-chart]");
+    menu.querySelectorAll("[data-export=table], [data-export=png], [data-export=svg]").forEach((each) => (each.hidden = !drawn));
+    menu.showPopover();
+    const [place, size] = [button.getBoundingClientRect(), menu.getBoundingClientRect()];
+    menu.style.left = `${Math.max(8, place.right - size.width)}px`;
+    menu.style.top = `${place.bottom + size.height + 8 < innerHeight ? place.bottom + 4 : Math.max(8, place.top - size.height - 4)}px`;
+    menu.querySelector("button:not([hidden])").focus();
+  };
+
+  // ---- what a card holds, and what its files are called
+
+  const charts = (place) => [...place.querySelectorAll("[data-chart]")].map((each) => each.dataset.chart);
+  const tables = (place) => [...place.querySelectorAll("table caption")].map((each) => each.textContent);
+  const titleOf = (place) => place.querySelector(".ch h2").textContent;
+
+  function fileName(what, kind) {
+    const [start, end] = app.window().map((each) => new Date(each).toISOString().slice(0, 16).replace(/[-:]/g, ""));
+    const page = decodeURIComponent(location.pathname).split("/").filter((each) => each && each !== "s").join(" ") || "fleet";
+    return `${[app.query().get("svc") || "", page, what].join(" ").replace(/[^\p{L}\p{N}.]+/gu, "-").replace(/^-/, "")}_${start}Z-${end}Z.${kind}`;
+  }
+
+  function saved(blob, name) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // ---- numbers: the server has them
+
+  async function asked(which) {
+    const query = app.query();
+    Object.entries({ path: location.pathname, ...which }).forEach(([key, value]) => query.set(key, value));
+    const answer = await fetch(`/api/v1/view?${query}`);
+    if (answer.ok) return answer;
+    throw new Error((await answer.json()).error);
+  }
+
+  async function csv(place) {
+    const wanted = charts(place).length ? charts(place).map((chart) => ({ chart })) : tables(place).map((table) => ({ table }));
+    for (const which of wanted) {
+      const answer = await asked({ ...which, format: "csv" });
+      saved(await answer.blob(), fileName(which.chart || which.table, "csv"));
+    }
+  }
+
+  // `like`: a row of values, whose numbers stand at the right.
+  function row(cells, kind, like) {
+    const line = document.createElement("tr");
+    line.append(...cells.map((value, place) => {
+      const cell = document.createElement(kind);
+      cell.textContent = shown(value);
+      if (kind === "th") cell.scope = "col";
+      if (typeof like[place] === "number") cell.className = "r";
+      return cell;
+    }));
+    return line;
+  }
+
+  function shown(value) {
+    if (typeof value === "number") return String(Number.isInteger(value) ? value : +value.toPrecision(4));
+    if (value === null) return "\u2013";
+    return /^\d{4}-\d\d-\d\dT/.test(value) ? value.replace("T", " ").replace(/(:00)?(\.\d+)?Z$/, " UTC") : String(value);
+  }
+
+  function tableOf({ title, says, columns, rows }) {
+    const part = document.createElement("section");
+    part.innerHTML = `<h2></h2><p class="muted"></p><div class="tw" tabindex="0" role="region"><table><thead></thead><tbody></tbody></table></div>`;
+    part.querySelector("h2").textContent = title;
+    part.querySelector("p").textContent = says;
+    part.querySelector(".tw").setAttribute("aria-label", title);
+    part.querySelector("thead").append(row(columns.map(({ name, unit }) => (unit ? `${name} (${unit})` : name)), "th", rows[0] || []));
+    part.querySelector("tbody").append(...rows.map((each) => row(each, "td", each)));
+    return part;
+  }
+
+  let sheet;
+  async function table(place) {
+    const found = [];
+    for (const chart of charts(place)) found.push(await (await asked({ chart })).json());
+    if (!sheet) {
+      sheet = document.createElement("dialog");
+      sheet.className = "sheet";
+      sheet.setAttribute("aria-label", "The numbers of the chart");
+      document.body.append(sheet);
+    }
+    const foot = document.createElement("div");
+    foot.className = "acts";
+    foot.innerHTML = `<button type="button" class="btn">CSV</button><button type="button" class="btn pri" data-do="close">Close</button>`;
+    foot.firstElementChild.addEventListener("click", () => csv(place));
+    sheet.replaceChildren(...found.map(tableOf), foot);
+    sheet.showModal();
+  }
+
+  // ---- pictures: Plotly writes SVG, the browser makes the PNG of it; Plotly's own way needs what the policy forbids
+
+  const heading = (place) => [titleOf(place), (place.querySelector(".ch .sub") || {}).textContent || ""];
+
+  const HEAD = 44;
+  async function drawn(chart, [title, sub]) {
+    const [figure, box] = [app.figures[chart], document.querySelector(`[data-chart="${CSS.escape(chart)}"]`)];
+    const [width, height] = [box.clientWidth, box.clientHeight + HEAD];
+    const safe = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+    const about = [app.here(), title].filter(Boolean).map(safe).join(" \u00b7 ");
+    const heading = { text: `<b>${about}</b>  <span style="color:{$muted}">${safe(sub)}</span>`, x: 0.01, y: 1 - 20 / height, font: { size: 13, color: "$ink" } };
+    const whole = { ...figure, layout: { ...figure.layout, paper_bgcolor: "$surface", title: heading } };
+    const { data, layout } = app.expanded(whole, app.theme());
+    const margin = { ...layout.margin, t: ((layout.margin || {}).t || 10) + HEAD };
+    const address = await Plotly.toImage({ data, layout: { ...layout, margin } }, { format: "svg", width, height });
+    return { text: decodeURIComponent(address.slice(address.indexOf(",") + 1)), width, height };
+  }
+
+  async function svgs(place) {
+    const made = [];
+    for (const chart of charts(place)) {
+      if (app.figures[chart]) made.push([chart, await drawn(chart, heading(place))]);
+    }
+    return made;
+  }
+
+  async function svg(place) {
+    for (const [chart, { text }] of await svgs(place)) saved(new Blob([text], { type: "image/svg+xml" }), fileName(chart, "svg"));
+  }
+
+  async function png(place) {
+    for (const [chart, { text, width, height }] of await svgs(place)) {
+      const picture = new Image();
+      picture.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
+      await picture.decode();
+      const canvas = Object.assign(document.createElement("canvas"), { width: SCALE * width, height: SCALE * height });
+      canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+      saved(await new Promise((done) => canvas.toBlob(done)), fileName(chart, "png"));
+    }
+  }
+
+  async function link(place) {
+    const [chart] = charts(place);
+    app.copied(location.origin + location.pathname + location.search + (chart ? `#${chart}` : ""), `Link to "${titleOf(place)}" copied`);
+  }
+
+  const EXPORTS = { table, csv, svg, png, link };
+})(window.stagelens);

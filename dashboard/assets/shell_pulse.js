@@ -1,0 +1,139 @@
+// The refresh: never twice at once, never while somebody reads, slower while nothing comes. And what is said, and done,
+// while the dashboard does not answer.
+(function (app) {
+  "use strict";
+
+  const BEAT = 15000;
+  const PATIENCE = 60000;
+  const SLOWEST = PATIENCE / BEAT;
+
+  const frozen = () => app.query().get("refresh") === "off" || (app.query().get("to") || "now") !== "now";
+  const busy = () => document.visibilityState !== "visible"
+    || document.querySelector(".plot:hover, .menu[open], dialog[open], :popover-open, main input:focus");
+
+  // How many beats one refresh takes: 1 while data comes, twice as many each time that nothing did.
+  let [pace, passed, judged, revision] = [1, 0, null, null];
+  function judge(seen) {
+    if (!seen || judged === seen.beat) return;
+    const still = seen.revision === revision && !document.querySelector(".wait");
+    pace = still ? Math.min(2 * pace, SLOWEST) : 1;
+    [judged, revision, passed] = [seen.beat, seen.revision, 0];
+  }
+
+  app.calls.beat = function (count, tick, seen) {
+    const silent = window.dash_clientside.no_update;
+    const due = tick && (!seen || seen.beat !== tick.beat) && Date.now() - tick.at < PATIENCE;
+    if (!count || busy() || (!lostAt && (frozen() || due))) return silent;
+    if (!lostAt) judge(seen);
+    passed += 1;
+    if (passed < pace) return silent;
+    passed = 0;
+    if (!lostAt) return { beat: count, at: Date.now(), search: location.search };
+    probe();
+    return silent;
+  };
+
+  function beatNow() {
+    const now = Date.now();
+    window.dash_clientside.set_props("tick", { data: { beat: now, at: now, search: location.search } });
+  }
+
+  let hiddenAt = 0;
+  document.addEventListener("visibilitychange", () => {
+    if (document.visibilityState !== "visible") hiddenAt = Date.now();
+    else if (lostAt) probe();
+    else if (hiddenAt && Date.now() - hiddenAt > BEAT && !frozen()) beatNow();
+  });
+
+  // ---- no answer
+
+  let lostAt = null;
+  function told(...parts) {
+    const place = document.getElementById("lost");
+    place.replaceChildren(...parts);
+    place.className = parts.length ? "banner" : "";
+  }
+
+  function words(strong, text, action, label) {
+    const [bold, button] = [document.createElement("b"), document.createElement("button")];
+    bold.textContent = strong;
+    Object.assign(button, { type: "button", className: "btn", textContent: label });
+    button.dataset.do = action;
+    return [bold, text, button];
+  }
+
+  function lost() {
+    if (lostAt) {
+      pace = Math.min(2 * pace, SLOWEST);
+      return;
+    }
+    lostAt = new Date();
+    [pace, passed] = [1, 0];
+    const time = lostAt.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+    const why = navigator.onLine ? "The dashboard does not answer" : "This browser has no network";
+    told(...words(`Offline since ${time}, last data kept.`, `${why}; it is tried again by itself.`, "probe", "Try now"));
+  }
+
+  // What was asked for meanwhile is shown, whether or not there is new data.
+  function found() {
+    if (!lostAt) return;
+    lostAt = null;
+    [pace, passed] = [1, 0];
+    told();
+    window.dash_clientside.set_props("seen", { data: null });
+    beatNow();
+  }
+
+  const asked = window.fetch;
+  const WENT = [502, 503, 504];
+  function probe() {
+    asked.call(window, "/healthz", { cache: "no-store" }).then((answer) => (WENT.includes(answer.status) ? lost() : found()), lost);
+  }
+  app.actions.probe = probe;
+  addEventListener("online", probe);
+  addEventListener("offline", lost);
+
+  // While a page is on its way the old one is dimmed.
+  let due = 0;
+  function waiting(answer) {
+    const busyNow = (more) => {
+      due += more;
+      document.getElementById("root")?.setAttribute("aria-busy", String(due > 0));
+    };
+    busyNow(1);
+    // After Dash has put it in its place.
+    const done = () => setTimeout(() => busyNow(-1));
+    answer.then((response) => response.clone().arrayBuffer()).then(done, done);
+  }
+
+  // Dash tells nobody that a question failed; here is where all of them pass.
+  window.fetch = function (address, options) {
+    const answer = asked.call(window, address, options);
+    if (/_dash-update-component/.test(address.url || address)) waiting(answer);
+    if (/\/_dash-update-component|\/figures\//.test(address.url || address)) {
+      answer.then((response) => {
+        if (response.status === 401) told(...words("You are signed out.", "The last data is kept.", "reload", "Sign in"));
+        else if (WENT.includes(response.status)) lost();
+        else found();
+      }, lost);
+    }
+    return answer;
+  };
+
+  // ---- arriving
+
+  let shown = null;
+  app.calls.arrived = function (parts) {
+    const same = shown === location.pathname;
+    Object.entries(parts || {}).forEach(([id, html]) => app.place(document.getElementById(id), html, same));
+    if (parts && parts.root) {
+      const root = document.getElementById("root");
+      shown = location.pathname;
+      document.title = root.querySelector("[data-title]").dataset.title;
+      app.drawAll(root);
+      app.settle();
+      app.relight();
+    }
+    return window.dash_clientside.no_update;
+  };
+})(window.stagelens);

@@ -1,0 +1,138 @@
+// The window of the page: the keys that move it, and the menu of ranges.
+(function (app) {
+  "use strict";
+
+  const MINUTE = 6e4;
+  const LONGEST = 400 * 24 * 60 * MINUTE;
+
+  // ---- the window of the page
+
+  const menu = () => document.querySelector(".menu.time");
+  const isUtc = () => app.query().get("tz") === "utc";
+  const isLive = () => (app.query().get("to") || "now") === "now";
+
+  app.window = () => [+menu().dataset.start, +menu().dataset.end];
+  app.windowLabel = () => menu().querySelector("summary").textContent;
+
+  // The server's clock counts: the reader's may be wrong.
+  let ahead = 0;
+  app.now = () => Date.now() + ahead;
+  app.arrivals.push(() => {
+    const now = menu() && +menu().dataset.now;
+    if (now) ahead = now - Date.now();
+  });
+
+  // The newest whole bucket is the end of what there is.
+  const isNewest = (moment) => moment >= app.now() - 15e3;
+
+  function show(window) {
+    app.go(app.address({ from: window.from === "now-6h" ? "" : window.from, to: window.to }));
+  }
+
+  app.shift = function (share) {
+    const [start, end] = app.window();
+    const length = end - start;
+    if (share > 0 && isLive()) return app.said("This is the newest data");
+    if (isNewest(end + share * length)) return show({ from: `now-${app.written(length)}`, to: "" });
+    return show({ from: String(Math.round(start + share * length)), to: String(Math.round(end + share * length)) });
+  };
+
+  app.widen = function () {
+    const [start, end] = app.window();
+    const length = Math.min(2 * (end - start), LONGEST);
+    const last = Math.round(end + length / 4);
+    if (isLive()) show({ from: `now-${app.written(length)}`, to: "" });
+    else show({ from: String(last - length), to: isNewest(last) ? "" : String(last) });
+  };
+
+  app.actions.earlier = () => app.shift(-0.5);
+  app.actions.later = () => app.shift(0.5);
+
+  // ---- the menu: the fields are ours and not React's, so they are made when it opens
+
+  const KEPT = "stagelens-windows";
+  function lately() {
+    try {
+      return JSON.parse(localStorage.getItem(KEPT)) || [];
+    } catch (_) {
+      return [];
+    }
+  }
+
+  function keep(window) {
+    const rest = lately().filter((each) => each.from !== window.from || each.to !== window.to);
+    try {
+      localStorage.setItem(KEPT, JSON.stringify([window, ...rest].slice(0, 5)));
+    } catch (_) {
+      // Without storage there are no last ranges.
+    }
+  }
+
+  function label({ from, to }) {
+    if (from.startsWith("now-")) return `Last ${from.slice(4).replace(/(\D)/, "\u202f$1")}`;
+    const zone = isUtc() ? { timeZone: "UTC" } : {};
+    const day = (moment) => new Date(moment).toLocaleDateString("en-GB", { day: "numeric", month: "short", ...zone });
+    const time = (moment) => new Date(moment).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...zone });
+    const last = to ? (day(+to) === day(+from) ? "" : `${day(+to)} `) + time(+to) : "now";
+    return `${day(+from)} ${time(+from)} to ${last}`;
+  }
+
+  const FORM = `<form><label>Range<input name="text" autocomplete="off" spellcheck="false" placeholder="3h, yesterday, 14:00-15:30" aria-describedby="understood"></label>
+    <p id="understood" class="hint"></p></form>
+    <form class="two"><label>From<input name="from" type="datetime-local" required></label><label>To<input name="to" type="datetime-local" required></label>
+    <button class="btn">Show</button></form><div class="lately"></div>`;
+
+  function filled(place) {
+    place.innerHTML = FORM;
+    const [typed, picked] = place.querySelectorAll("form");
+    typed.elements.text.addEventListener("input", () => understood(typed));
+    typed.addEventListener("submit", (event) => submitted(event, typed, typed.elements.text.value));
+    picked.addEventListener("submit", (event) => submitted(event, typed, `${picked.elements.from.value} to ${picked.elements.to.value}`));
+    const wall = (moment) => new Date(isUtc() ? moment : moment - new Date(moment).getTimezoneOffset() * MINUTE).toISOString().slice(0, 16);
+    [picked.elements.from.value, picked.elements.to.value] = app.window().map(wall);
+    place.querySelector(".lately").replaceChildren(...lately().map((window) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = label(window);
+      button.addEventListener("click", () => show(window));
+      return button;
+    }));
+  }
+
+  function understood(form, text = form.elements.text.value) {
+    const found = text.trim() ? app.windowOf(text, app.now(), isUtc()) : null;
+    const hint = form.querySelector(".hint");
+    hint.textContent = !found ? "" : found.wrong || label(found);
+    hint.classList.toggle("bad", Boolean(found && found.wrong));
+    form.elements.text.setAttribute("aria-invalid", String(Boolean(found && found.wrong)));
+    return found;
+  }
+
+  function submitted(event, form, text) {
+    event.preventDefault();
+    const found = understood(form, text);
+    if (!found || found.wrong) return;
+    keep(found);
+    show(found);
+  }
+
+  // `toggle` does not bubble, it is only captured.
+  let opened = null;
+  document.addEventListener("toggle", (event) => {
+    if (event.target !== menu()) return;
+    opened = event.target.open ? event.target : null;
+    if (opened && !opened.querySelector("form")) filled(opened.querySelector(".ranges"));
+  }, true);
+
+  app.openTime = function (text) {
+    opened = menu();
+    opened.setAttribute("open", "");
+    filled(opened.querySelector(".ranges"));
+    const field = opened.querySelector("input");
+    if (text) field.value = text;
+    field.focus();
+  };
+
+  // An answer that was under way builds the menu anew; who types in it goes on.
+  app.arrivals.push(() => opened && !opened.isConnected && app.openTime((opened.querySelector("input") || {}).value));
+})(window.stagelens);

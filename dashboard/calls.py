@@ -1,0 +1,68 @@
+"""What the page's own callback is sent. Nothing else gets as far as Dash, which would fall over it and log how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Flask, Response, request
+
+PATH = "/_dash-update-component"
+# An address has at most a few kB, and so has what was seen.
+_MAX_BODY_BYTES = 1024 * 1024
+
+# What the one callback is about, as `app` connects it: the ends that it takes, and the kinds of their values.
+_OUTPUT = "..made.data...seen.data.."
+_ENDS: Mapping[str, list[tuple[str, str, type]]] = {
+    "outputs": [("made", "data", object), ("seen", "data", object)],
+    "inputs": [("url", "pathname", str), ("url", "search", str), ("tick", "data", dict)],
+    "state": [("seen", "data", dict)],
+}
+
+
+def check(server: Flask) -> None:
+    """Refuse what no page of ours sends to `PATH` on *server*: 400, with a sentence. Nothing larger is read anywhere."""
+    server.config["MAX_CONTENT_LENGTH"] = _MAX_BODY_BYTES
+
+    def refuse() -> Response | None:
+        if request.path != PATH or request.method != "POST" or _is_call(_body()):
+            return None
+        return Response("This is nothing that a page of this dashboard sends.", 400, mimetype="text/plain")
+
+    server.before_request(refuse)
+
+
+def _body() -> Any:
+    try:
+        return request.get_json(silent=True)
+    except RecursionError:  # a page sends nothing that deep
+        return None
+
+
+def _is_call(body: Any) -> bool:
+    return (
+        isinstance(body, dict)
+        and body.get("output") == _OUTPUT
+        and _are_texts(body.get("changedPropIds"))
+        and all(_fit(body.get(name), ends) for name, ends in _ENDS.items())
+    )
+
+
+def _fit(given: Any, ends: list[tuple[str, str, type]]) -> bool:
+    return (
+        isinstance(given, list)
+        and len(given) == len(ends)
+        and all(_is_end(each, *end) for each, end in zip(given, ends, strict=True))
+    )
+
+
+def _is_end(given: Any, name: str, prop: str, kind: type) -> bool:
+    return (
+        isinstance(given, dict)
+        and (given.get("id"), given.get("property")) == (name, prop)
+        and isinstance(given.get("value"), kind | None)
+    )
+
+
+def _are_texts(given: Any) -> bool:
+    return isinstance(given, list) and all(isinstance(each, str) for each in given)

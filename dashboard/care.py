@@ -1,0 +1,71 @@
+"""What people do about incidents: look at one whole, look after it, silence it. They are in the store, wherever alerts run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+from ..alerts.incidents import silences
+from ..alerts.incidents.acknowledging import acknowledge
+from ..alerts.incidents.silences import Silence
+from ..alerts.objectives.slo_file import LiveFile
+from ..alerts.reader import AlertsReader, Incident
+from ..collector.store import Store
+
+
+class Care:
+    """Reads and writes what is known of incidents.
+
+    Args:
+        store: Where they are.
+        now: Returns the present.
+    """
+
+    def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
+        self._store = store
+        self._now = now
+        self._reader = AlertsReader(store, LiveFile(None, {}))
+
+    def incidents(self) -> list[Incident]:
+        """Return the incidents, newest first."""
+        return self._reader.incidents()
+
+    def incident(self, name: str) -> Incident | None:
+        """Return the incident with the id *name*, None where there is none."""
+        return self._reader.incident(name)
+
+    def silences(self) -> list[Silence]:
+        """Return the silences in force and to come."""
+        return self._reader.silences(self._now())
+
+    def acknowledge(self, name: str, by: str) -> None:
+        """Note that *by* looks after the incident *name*.
+
+        Raises:
+            IncidentError: There is none, or it is over.
+            StoreError: It cannot be written.
+        """
+        acknowledge(self._store, name, by, self._now())
+
+    def silence(self, matchers: Mapping[str, str], length: timedelta, *, by: str, comment: str) -> Silence:
+        """Tell nobody of what fits *matchers* from now on, for *length*.
+
+        Raises:
+            IncidentError: It says nothing.
+            StoreError: It cannot be written.
+        """
+        now = self._now()
+        with self._store.transaction() as connection:
+            return silences.create(
+                connection, matchers, starts_at=now, ends_at=now + length, author=by, comment=comment
+            )
+
+    def unsilence(self, name: str) -> None:
+        """End the silence *name* now.
+
+        Raises:
+            IncidentError: There is none, or it has ended.
+            StoreError: It cannot be written.
+        """
+        with self._store.transaction() as connection:
+            silences.end(connection, name, self._now())

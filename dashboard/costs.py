@@ -1,0 +1,237 @@
+"""What services cost: prices an operator wrote into a file, and what a request costs at them. No price is ever guessed.
+
+    currency: "$"
+    prices:
+      - service: ocr-api
+        environment: prod
+        per_hour: 12.4
+      - service: chat
+        per_replica_hour: 3.1
+        replicas: 4
+
+`per_hour` is what the whole service costs, all replicas together. An entry without an environment is of a service that
+runs in one, whatever it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..alerts.reading.fields import Fields
+from ..alerts.reading.live_file import FileError, LiveFile, read_document
+from ..alerts.reading.yaml_lines import Document, Place, Problem, spell
+from ..core.stages import BY_KEY
+
+HOUR_SECONDS = 3600.0
+# What requests are priced by: one of them costs too little to read.
+MILLION = 1e6
+
+_EXAMPLE = """\
+currency: "$"
+prices:
+  - service: ocr-api
+    per_hour: 12.4
+"""
+_MAX_CURRENCY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one service costs.
+
+    Args:
+        service: Which.
+        environment: In which environment; None where the service runs in one only.
+        per_hour: All of its replicas together. [currency an hour]
+        replicas: How many there are; None where it is not said. [count]
+    """
+
+    service: str
+    environment: str | None
+    per_hour: float
+    replicas: int | None = None
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a file of prices says.
+
+    Args:
+        currency: The sign before an amount.
+        entries: The prices.
+    """
+
+    currency: str
+    entries: tuple[Price, ...]
+
+    def __str__(self) -> str:
+        """Say how many there are."""
+        return f"{len(self.entries)} price{'s' * (len(self.entries) != 1)}"
+
+    def of(self, service: str, environment: str | None) -> tuple[Price, ...]:
+        """Return what *service* is priced by in *environment*, in all of them if None; empty where nobody wrote a price."""
+        own = self._by_service.get(service, ())
+        return tuple(each for each in own if environment is None or each.environment in (None, environment))
+
+    @cached_property
+    def _by_service(self) -> dict[str, tuple[Price, ...]]:
+        found: dict[str, tuple[Price, ...]] = {}
+        for each in self.entries:
+            found[each.service] = (*found.get(each.service, ()), each)
+        return found
+
+
+class Costs:
+    """Prices that are read again when their file changes; a broken file leaves the last good ones in force.
+
+    Args:
+        path: The file of prices.
+        clock: Returns the present.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
+        self.file: LiveFile[Prices] = LiveFile(path, read)
+        self._clock = clock
+        self.file.refresh(clock())
+
+    @property
+    def prices(self) -> Prices | None:
+        """The prices in force; None while the file was never without mistakes."""
+        self.file.refresh(self._clock())
+        return self.file.current
+
+    @property
+    def currency(self) -> str:
+        """The sign before an amount."""
+        return self.prices.currency if self.prices else ""
+
+    def per_hour(self, service: str, environment: str | None = None) -> float | None:
+        """Return what *service* costs an hour in *environment*, in all of them together if None; None without a price."""
+        prices = self.prices
+        found = prices.of(service, environment) if prices else ()
+        return sum(each.per_hour for each in found) if found else None
+
+    def replicas(self, service: str, environment: str | None = None) -> int | None:
+        """Return how many replicas the price of *service* is of; None where it does not say."""
+        prices = self.prices
+        found = [each.replicas for each in prices.of(service, environment)] if prices else []
+        known = [each for each in found if each is not None]
+        return sum(known) if found and len(known) == len(found) else None
+
+
+def a_request(per_hour: float, seconds: float, requests: float) -> float | None:
+    """Return what one request costs, or one of those that were good.
+
+    Args:
+        per_hour: What the service costs. [currency an hour]
+        seconds: How long it served them. [seconds]
+        requests: How many. [count]
+
+    Returns:
+        None without requests. [currency]
+
+    >>> a_request(36.0, 100.0, 1000)
+    0.001
+    """
+    return per_hour / HOUR_SECONDS * seconds / requests if requests > 0 else None
+
+
+def by_stage(cost: float, stages: Mapping[str, float]) -> dict[str, float]:
+    """Split *cost* over the stages that keep a machine busy, by their mean times: what a stage costs.
+
+    A request that waits occupies nothing that is paid for, so waiting stages cost nothing. The most a faster stage can
+    save is what it costs, and only where the freed time is used: by more requests, or by fewer machines.
+
+    Args:
+        cost: What one request costs. [currency]
+        stages: Mean time by stage. [seconds]
+
+    Source:
+        Amdahl, "Validity of the single processor approach" (AFIPS 1967), applied to money.
+
+    >>> by_stage(4.0, {"forward": 0.03, "queue": 0.2, "preprocess": 0.01})
+    {'forward': 3.0, 'preprocess': 1.0}
+    """
+    busy = {stage: spent for stage, spent in stages.items() if spent > 0 and not _waits(stage)}
+    total = sum(busy.values())
+    return {stage: cost * (spent / total) for stage, spent in busy.items()}
+
+
+def read(path: Path) -> Prices:
+    """Read the file of prices at *path*.
+
+    Raises:
+        FileError: Something in it is wrong; every mistake has its line.
+        ConfigError: It cannot be read.
+    """
+    document = read_document(path, "a file of prices")
+    prices = _prices(document)
+    if document.problems:
+        raise FileError(path, document.problems)
+    return prices
+
+
+def _waits(stage: str) -> bool:
+    return stage in BY_KEY and BY_KEY[stage].waiting
+
+
+def _prices(document: Document) -> Prices:
+    if document.value is None:
+        if not document.problems:
+            document.problems.append(Problem(1, f"the file is empty; write, for example:\n{_EXAMPLE}"))
+        return Prices("", ())
+    top = Fields(document, (), document.value, example='currency: "$"')
+    if top.broken:
+        return Prices("", ())
+    currency = top.text("currency", example='"$"')
+    if len(currency) > _MAX_CURRENCY:
+        top.complain(f"currency is {currency!r}; write a sign or a code, such as $ or EUR", "currency")
+    written = [(place, _price(document, place, item)) for place, item in top.items("prices")]
+    if not written and not isinstance(document.value.get("prices"), str | int | dict):
+        top.complain("prices is empty; write at least one, such as `- service: ocr-api`", "prices")
+    top.finish()
+    found = [(place, price) for place, price in written if price]
+    _unambiguous(document, found)
+    return Prices(currency, tuple(price for _, price in found))
+
+
+def _price(document: Document, place: Place, item: Any) -> Price | None:
+    fields = Fields(document, place, item, example="service: ocr-api")
+    if fields.broken:
+        return None
+    service = fields.text("service", example="ocr-api")
+    environment = fields.optional("environment")
+    per_hour = fields.amount("per_hour", example="12.4")
+    per_replica = fields.amount("per_replica_hour", example="3.1")
+    replicas = fields.amount("replicas", example="4", whole=True)
+    if fields.has("per_hour") == fields.has("per_replica_hour"):
+        fields.complain(
+            f"{spell(place)} needs one price; write per_hour (all replicas together), or per_replica_hour and replicas"
+        )
+    elif fields.has("per_replica_hour") and not fields.has("replicas"):
+        fields.missing("replicas", "4")
+    fields.finish()
+    if per_replica is not None:
+        per_hour = per_replica * (replicas or 1)
+    return Price(service, environment, per_hour or 0.0, int(replicas) if replicas else None)
+
+
+def _unambiguous(document: Document, found: list[tuple[Place, Price]]) -> None:
+    """Complain about a second price for the same service in the same environment, which one without any covers all of."""
+    seen: dict[str, list[tuple[Place, Price]]] = {}
+    for place, price in found:
+        for before, other in seen.get(price.service, []):
+            if None in (price.environment, other.environment) or price.environment == other.environment:
+                where = f" in {price.environment}" if price.environment else ""
+                text = (
+                    f"{spell(place)} prices {price.service}{where}, which {spell(before)} does; "
+                    "keep one, or give each an `environment` of its own"
+                )
+                document.problems.append(Problem(document.line(place), text))
+                break
+        seen.setdefault(price.service, []).append((place, price))

@@ -1,0 +1,180 @@
+"""Throughput against latency with its fitted curve, and what a batch of each size takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..capacity import Capacity, Curve, Floats
+from ..format import axis_duration, count, duration
+from .parts import Annotation, Figure, Shape, Trace, f4, level, line, note, safe, ticks, upright
+
+# Steps that lie further above the rest end outside the plot rather than flatten it.
+_CEILING_QUANTILE = 0.98
+_POINTS = 120
+_INK, _GREY = "$ink", "$deco"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One version's steps of time, and what was fitted to them.
+
+    Args:
+        name: The version.
+        rate: Requests a second; shape (n,).
+        latency: The percentile in the same steps. [seconds]; shape (n,)
+        curve: None where none was fitted.
+        capacity: None without a curve or an objective.
+    """
+
+    name: str
+    rate: Floats
+    latency: Floats
+    curve: Curve | None = None
+    capacity: Capacity | None = None
+
+
+def load_figure(now: Side, before: Side | None, threshold_seconds: float | None, percentile: str) -> Figure:
+    """Return one dot a step, its rate against its latency: the version in ink, the one before in grey, and their curves.
+
+    Args:
+        now: The version the page is about.
+        before: The version before, if there is one.
+        threshold_seconds: What the objective promises. [seconds]
+        percentile: Which percentile of the latency: `p99`.
+    """
+    sides = [each for each in (before, now) if each is not None]
+    low, high = _reach(sides)
+    top = _top(sides, threshold_seconds)
+    data: list[Trace] = []
+    shapes: list[Shape] = []
+    notes: list[Annotation] = [_under("requests / s")]
+    if threshold_seconds is not None and threshold_seconds < top:
+        shapes.append(level(threshold_seconds, "$bad"))
+        style: Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xanchor": "left", "yanchor": "bottom"}
+        notes.append(
+            note(f"SLO {axis_duration(threshold_seconds)}", 0, threshold_seconds, xref="paper", xshift=4, **style)
+        )
+    for side in sides:
+        present = side is now
+        data += [_steps(side, percentile, present=present), *_curve(side, low, high, top, present=present)]
+        if side.capacity is not None and threshold_seconds is not None and 0 < side.capacity.rate < high:
+            shapes.append(upright(side.capacity.rate, 0, threshold_seconds, _INK if present else _GREY, "3px,3px"))
+            notes.append(_capacity_note(side, present=present))
+    if now.curve is not None and now.curve.knee_is_sure and low < now.curve.knee < high:
+        data.append(_knee(now.curve))
+    layout = {
+        "margin": {"l": 56, "r": 14, "t": 12, "b": 42},
+        "hovermode": "closest",
+        "xaxis": {"range": [low, high], "showgrid": False, "fixedrange": True, **ticks(low, high, 5, count)},
+        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top)},
+        "shapes": shapes,
+        "annotations": notes,
+    }
+    return {"data": data, "layout": layout}
+
+
+def batch_figure(
+    run: Mapping[str, float], below: Mapping[str, float], stage: str, written: Sequence[str], name: str
+) -> Figure:
+    """Return what a run takes by the band of its batch size, above what that makes for one request.
+
+    Args:
+        run: Mean time of a run by band. [seconds]
+        below: What one request of it costs, or takes of the run, by band. [currency or seconds]
+        stage: The stage whose time it is, for its colour.
+        written: The values of *below* as they are read, one a band.
+        name: What *below* is.
+    """
+    bands = list(run)
+    x = [f"{safe(band)}\u200b" for band in bands]
+    high, deep = max(run.values()) * 1.15, max(below.values()) * 1.35
+    bars: Trace = {"type": "bar", "x": x, "y": f4(list(run.values())), "marker": {"color": f"$st.{stage}@~.92"}}
+    bars |= {"hovertemplate": [f"{safe(band)}: <b>{duration(run[band])}</b> a run<extra></extra>" for band in bands]}
+    dotted: Trace = line(x, f4([below[band] for band in bands]), width=1.8, yaxis="y2", mode="lines+markers")
+    dotted |= {"marker": {"size": 6, "color": _INK, "line": {"width": 1.5, "color": "$surface"}}}
+    title: Annotation = {"font": {"size": 11.5, "color": "$muted"}, "xanchor": "left", "yanchor": "bottom"}
+    value: Annotation = {"font": {"size": 11, "color": _INK}, "yshift": 12, "bgcolor": "$surface@.7"}
+    notes = [
+        note("time of a run", 0, 1, xref="paper", yref="paper", yshift=2, **title),
+        note(safe(name), 0, 0.38, xref="paper", yref="paper", yshift=2, **title),
+        *[note(safe(text), x[i], below[band], yref="y2", **value) for i, (band, text) in enumerate(zip(bands, written, strict=True))],
+        _under("batch size"),
+    ]  # fmt: skip
+    layout = {
+        "margin": {"l": 54, "r": 12, "t": 24, "b": 42},
+        "hovermode": "closest",
+        "xaxis": {"type": "category", "showgrid": False, "fixedrange": True, "anchor": "y2"},
+        "yaxis": {"domain": [0.5, 1], "range": [0, high], "fixedrange": True, **ticks(0, high, 3)},
+        "yaxis2": {"domain": [0, 0.38], "range": [0, deep], "fixedrange": True, "showticklabels": False, "nticks": 3},
+        "annotations": notes,
+        "bargap": 0.4,
+    }
+    return {"data": [bars, dotted], "layout": layout}
+
+
+def _under(text: str) -> Annotation:
+    style: Annotation = {"font": {"size": 11, "color": "$muted"}, "yanchor": "top", "yshift": -22}
+    return note(text, 0.5, 0, xref="paper", yref="paper", **style)
+
+
+def _reach(sides: Sequence[Side]) -> tuple[float, float]:
+    """Return the rates the axis spans: those seen, and the capacities where they are not far beyond."""
+    rates = np.concatenate([side.rate for side in sides])
+    highest = float(rates.max())
+    wanted = [side.capacity.rate for side in sides if side.capacity is not None and not side.capacity.beyond]
+    low = float(rates.min()) * 0.9
+    return low, max([highest, *wanted]) * 1.06 if highest > low else low + 1
+
+
+def _top(sides: Sequence[Side], threshold_seconds: float | None) -> float:
+    usual = max(float(np.quantile(side.latency, _CEILING_QUANTILE)) for side in sides)
+    return max(usual * 1.25, min((threshold_seconds or 0) * 1.15, usual * 3))
+
+
+def _steps(side: Side, percentile: str, *, present: bool) -> Trace:
+    marker = {"size": 7 if present else 6, "color": _INK if present else f"{_GREY}@.75"}
+    marker |= {"line": {"width": 1, "color": "$surface"}}
+    said = [
+        f"{safe(side.name)}: <b>{duration(each)}</b> {percentile} at {count(at)}/s<extra></extra>"
+        for at, each in zip(side.rate.tolist(), side.latency.tolist(), strict=True)
+    ]
+    trace: Trace = {"type": "scatter", "mode": "markers", "x": f4(side.rate), "y": f4(side.latency), "marker": marker}
+    return trace | {"hovertemplate": said}
+
+
+def _curve(side: Side, low: float, high: float, top: float, *, present: bool) -> list[Trace]:
+    """Return the fitted curve as far as rates were seen, and fainter where it only goes on."""
+    if side.curve is None:
+        return []
+    seen, end = side.curve.highest_rate, min(high, side.curve.saturation * 0.999)
+    style = {"width": 2.0 if present else 1.4, "color": _INK if present else _GREY, "dash": "solid" if present else "4px,3px"}  # fmt: skip
+    parts = [(low, min(seen, end), style), (seen, end, style | {"dash": "1px,3px"})]
+    traces: list[Trace] = []
+    for first, last, drawn in parts:
+        if last <= first:
+            continue
+        rates = np.linspace(first, last, _POINTS)
+        latency = side.curve.at(rates)
+        shown = latency <= top * 1.05
+        traces.append({**line(f4(rates[shown]), f4(latency[shown])), "line": drawn})
+    return traces
+
+
+def _capacity_note(side: Side, *, present: bool) -> Annotation:
+    rate = f"{count(side.capacity.rate if side.capacity else None)}/s"
+    text = f"<b>{rate}</b> {safe(side.name)}" if present else f"{rate} {safe(side.name)}"
+    style: Annotation = {"font": {"size": 11.5, "color": _INK if present else "$muted"}, "bgcolor": "$surface@.8"}
+    beside: Annotation = {"xanchor": "left", "xshift": 4} if present else {"xanchor": "right", "xshift": -4}
+    return note(text, side.capacity.rate if side.capacity else 0, 0, yanchor="bottom", yshift=4, **style, **beside)
+
+
+def _knee(curve: Curve) -> Trace:
+    at = curve.knee
+    marker = {"symbol": "diamond-open", "size": 11, "color": _INK, "line": {"width": 1.6}}
+    said = f"<b>Knee</b> at {count(at)}/s, {duration(float(curve.at(at)))}<br>beyond it latency grows faster than throughput<extra></extra>"  # fmt: skip
+    trace: Trace = {"type": "scatter", "mode": "markers+text", "x": [at], "y": [float(curve.at(at))], "marker": marker}
+    named = {"text": ["knee"], "textposition": "bottom right", "textfont": {"size": 11, "color": "$muted"}}
+    return trace | named | {"hovertemplate": said}

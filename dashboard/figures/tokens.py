@@ -1,0 +1,190 @@
+"""Charts of answers that come token by token: the way to the first one, speed under load, and what length does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from ...core.stages import label
+from ..format import UNKNOWN, count, duration, interval, percentile
+from .parts import Annotation, Figure, Trace, dots, f4, line, note, safe, stages_of, ticks, upright, without_side_labels
+from .percentile import COLUMNS, percentile_figure, place
+
+_SIDE: Annotation = {"xref": "paper", "xanchor": "left", "yanchor": "middle", "xshift": 6, "font": {"size": 11.5}}
+# The lower panel ends and the upper one begins here. [ratio of the plot's height]
+_LOWER, _UPPER = 0.30, 0.40
+_NAMED = 2
+
+
+def first_token_figure(frame: pd.DataFrame) -> Figure:
+    """Return the stages before the first token over percentiles; what a table would say stands beside the pointer.
+
+    Args:
+        frame: A breakdown: `percentile.COLUMNS` and one column a stage [seconds], sorted by percentile.
+    """
+    figure = percentile_figure(frame)
+    places = [place(float(each), even=False) for each in frame["percentile"]]
+    hover = _hover(_said(frame))
+    figure["data"].append(line(f4(places), f4(frame["value_seconds"]), width=0, **hover))
+    # Half as wide as the page: p90 and p95 would stand on each other.
+    crowded = place(0.9, even=False)
+    layout = figure["layout"]
+    layout["annotations"] = [each for each in layout["annotations"] if each["xref"] == "paper" or each["x"] != crowded]
+    return figure
+
+
+def _said(frame: pd.DataFrame) -> list[str]:
+    """Return value, n and error band of each percentile, and the stages that take most of it."""
+    stages = stages_of(frame, COLUMNS)
+    parts = frame[stages].to_numpy(dtype=float)
+    rows = zip(*(frame[name] for name in COLUMNS), parts, strict=True)
+    return [
+        f"<b>{percentile(float(quantile))} {duration(float(value))}</b> · n {count(float(n))}"
+        f"<br>{interval(float(low), float(high))}<br>{_largest(stages, row)}"
+        for quantile, n, value, low, high, row in rows
+    ]
+
+
+def _largest(stages: Sequence[str], seconds: np.ndarray) -> str:
+    order: list[int] = np.argsort(-seconds)[:_NAMED].tolist()
+    return ", ".join(f"{safe(label(stages[each]))} {duration(float(seconds[each]))}" for each in order if seconds[each])
+
+
+def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "now") -> Figure:
+    """Return time per token above tokens a second, over the requests that decode together.
+
+    Args:
+        frame: As `Reader.speed_by_load` answers; p99_seconds is NaN where too few requests tell it.
+        newest: The load to mark; None for none.
+        newest_name: What stands above that mark.
+    """
+    load, slow = frame["load"].to_numpy(float), frame["p99_seconds"].to_numpy(float)
+    usual, output = frame["p50_seconds"].to_numpy(float), frame["output_per_second"].to_numpy(float)
+    hover = _hover(_spoken_speed(frame))
+    data = [
+        *_between(load, usual, slow, "$st.decode"),
+        line(f4(load), f4(usual), width=2, colour="$st.decode", mode="lines+markers", marker={"size": 5}, **hover),
+        line(f4(load), f4(output), mode="lines+markers", marker={"size": 5}, yaxis="y2"),
+    ]
+    pace_top, output_top = float(np.nanmax([*usual, *slow]) * 1.08), float(max(output.max() * 1.12, 1e-9))
+    notes = _ends(load, usual, slow, pace_top, ("TPOT p50", "TPOT p99"))
+    notes.append(note("tokens/s", 1, float(output[-1]), yref="y2", **_SIDE))
+    seen = [*load, *([] if newest is None else [newest])]
+    low, high = float(min(seen)), float(max(seen))
+    pad = max((high - low) * 0.03, high * 0.005)
+    shapes = []
+    if newest is not None:
+        shapes = [upright(newest, 0, 1, "$deco", "2px,2px", yref="paper")]
+        notes.append(note(newest_name, newest, 1, yref="paper", yanchor="bottom"))
+    layout = {
+        "margin": {"l": 50, "r": 74, "t": 20, "b": 42},
+        "xaxis": {
+            "range": [low - pad, high + pad],
+            "anchor": "y2",
+            "showgrid": False,
+            "fixedrange": True,
+            **ticks(low, high, 5, count),
+            "title": {"text": "requests decoding together", "standoff": 6, "font": {"size": 11}},
+        },
+        "yaxis": {"domain": [_UPPER, 1], "range": [0, pace_top], "fixedrange": True, **ticks(0, pace_top, 4)},
+        "yaxis2": {
+            "domain": [0, _LOWER],
+            "range": [0, output_top],
+            "fixedrange": True,
+            **ticks(0, output_top, 2, count),
+            "anchor": "x",
+        },
+        "annotations": notes,
+        "shapes": shapes,
+    }
+    return {"data": data, "layout": layout, "narrow": _narrow(layout)}
+
+
+def _spoken_speed(frame: pd.DataFrame) -> list[str]:
+    columns = ("load", "n", "p50_seconds", "p99_seconds", "output_per_second")
+    rows = zip(*(frame[name].to_numpy(float).tolist() for name in columns), strict=True)
+    return [
+        f"<b>{count(load)} at once</b> · n {count(n)}<br>p50 {duration(usual)}, p99 {duration(slow)}"
+        f"<br>{count(output)} tok/s"
+        for load, n, usual, slow, output in rows
+    ]
+
+
+def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
+    """Return median and p99 for each band of a number of tokens.
+
+    Args:
+        frame: Columns band, n, p50_seconds, p99_seconds (NaN where too few requests tell it); smallest band first.
+        colour: A token: of the stage the time is about, or ink.
+        unit: What the bands count.
+    """
+    usual, slow = (frame[name].to_numpy(float) for name in ("p50_seconds", "p99_seconds"))
+    x = np.arange(len(frame), dtype=float)
+    hover = _hover(_spoken_bands(frame, unit))
+    data = [
+        *_between(x, usual, slow, colour),
+        line(f4(x), f4(usual), width=2, colour=colour, mode="lines+markers", marker={"size": 6}, **hover),
+    ]
+    top = float(np.nanmax([*usual, *slow]) * 1.1)
+    # Each band by where it begins: its whole name would not fit below.
+    starts = [str(each).partition("-")[0].rstrip("+") for each in frame["band"]]
+    layout = {
+        "margin": {"l": 50, "r": 40, "t": 12, "b": 42},
+        "xaxis": {
+            "range": [-0.4, len(frame) - 0.6],
+            "showgrid": False,
+            "fixedrange": True,
+            "tickvals": x.tolist(),
+            "ticktext": starts,
+            "title": {"text": f"{unit}, from", "standoff": 6, "font": {"size": 11}},
+        },
+        "yaxis": {"range": [0, top], "fixedrange": True, **ticks(0, top, 4)},
+        "annotations": _ends(x, usual, slow, top, ("p50", "p99")),
+    }
+    return {"data": data, "layout": layout, "narrow": _narrow(layout)}
+
+
+def _spoken_bands(frame: pd.DataFrame, unit: str) -> list[str]:
+    bands = [str(each).replace("-", UNKNOWN) for each in frame["band"]]
+    columns = (frame[name].to_numpy(float).tolist() for name in ("n", "p50_seconds", "p99_seconds"))
+    return [
+        f"<b>{band} {unit}</b> · n {count(n)}<br>p50 {duration(usual)}, p99 {duration(slow)}"
+        for band, n, usual, slow in zip(bands, *columns, strict=True)
+    ]
+
+
+def _hover(text: list[str]) -> Trace:
+    """Return what makes a trace say *text*, one a point, beside the pointer."""
+    return {"text": text, "hovertemplate": "%{text}<extra></extra>", "hoverinfo": "text"}
+
+
+def _between(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, colour: str) -> list[Trace]:
+    """Return the field from median to p99, with a dashed upper edge, where p99 is known."""
+    known = np.isfinite(slow)
+    if known.sum() <= 1:
+        return [dots(x[known].tolist(), slow[known].tolist())]
+    field = {"fill": "tonexty", "fillcolor": f"{colour}@.12"}
+    below = line(f4(x[known]), f4(usual[known]), width=0)
+    return [below, line(f4(x[known]), f4(slow[known]), width=1.5, colour=colour, dash="4px,3px", **field)]
+
+
+def _ends(x: np.ndarray, usual: np.ndarray, slow: np.ndarray, top: float, names: tuple[str, str]) -> list[Annotation]:
+    """Return the names of both lines beside their right ends, kept apart."""
+    ends = [note(names[0], 1, float(usual[-1]), **_SIDE)]
+    known = np.flatnonzero(np.isfinite(slow))
+    if len(known) and known[-1] == len(slow) - 1:
+        ends.append(note(names[1], 1, max(float(slow[-1]), float(usual[-1]) + top * 0.09), **_SIDE))
+    elif len(known):
+        # Further right too few requests tell it.
+        last = int(known[-1])
+        ends.append(note(names[1], float(x[last]), float(slow[last]), **{**_SIDE, "xref": "x"}))
+    return ends
+
+
+def _narrow(layout: Figure) -> Figure:
+    return {
+        "margin": {**layout["margin"], "r": 14},
+        "annotations": without_side_labels(layout["annotations"]),
+    }

@@ -1,0 +1,104 @@
+"""What a browser shows before any script has run: the page itself, as plain HTML.
+
+`assets/boot.js` takes it away in the moment the page that scripts have built stands behind it, so that nothing moves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from html import escape
+from threading import Lock
+from typing import Any
+from urllib.parse import quote
+
+import flask
+from dash import Dash
+from dash.development.base_component import Component
+
+from . import guard
+from .html_out import as_html
+from .pages.page import Context, Page
+from .rendering import framed, page, told, view_of
+from .router import context_of
+from .shell import layout
+from .source import Source
+
+_MAX_WAITING = 32
+_ENTRY = '<div id="react-entry-point"></div>'
+
+_log = logging.getLogger(__name__)
+
+
+class Application(Dash):
+    """Dash, whose entry point shows the page and tells it how to prove where it came from.
+
+    Args:
+        source: What pages read from.
+        settings: What Dash takes.
+    """
+
+    def __init__(self, source: Source, **settings: Any) -> None:
+        self._source = source
+        self.handover = Handover()
+        super().__init__("stagelens", **settings)
+
+    def interpolate_index(self, *_: Any, **parts: str) -> str:
+        """Return the entry point; see Dash."""
+        title, first = self._first()
+        parts["metas"] += f'<meta name="stagelens-proof" content="{guard.proof()}">'
+        parts["title"] = escape(title)
+        parts["app_entry"] = first + _ENTRY
+        return super().interpolate_index(**parts)
+
+    def _first(self) -> tuple[str, str]:
+        request = flask.request
+        try:
+            return first_paint(self._source, self.handover, _path(), request.query_string.decode(errors="replace"))
+        except Exception:  # noqa: BLE001 - whatever it meets, the page itself is still to come
+            _log.exception("%r could not be shown before its scripts", request.path)
+            return "Stagelens", ""
+
+
+def _path() -> str:
+    """Return the path as the browser wrote it: decoded, a slash in a service's name would end the name."""
+    environ = flask.request.environ
+    asked = str(environ.get("REQUEST_URI") or environ.get("RAW_URI") or "").partition("?")[0]
+    return asked if asked.startswith("/") else quote(flask.request.path)
+
+
+class Handover:
+    """Keeps a page from its first paint until its scripts ask for it, some hundred milliseconds later. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[tuple[Any, ...], Page] = OrderedDict()
+        self._lock = Lock()
+
+    def put(self, context: Context, made: Page) -> None:
+        """Keep *made*, the page of *context*; the oldest of too many goes."""
+        with self._lock:
+            self._pages[_key(context)] = made
+            if len(self._pages) > _MAX_WAITING:
+                self._pages.popitem(last=False)
+
+    def take(self, context: Context) -> Page | None:
+        """Return the page that was kept for *context*, once: who asks again gets a fresh one."""
+        with self._lock:
+            return self._pages.pop(_key(context), None)
+
+
+def _key(context: Context) -> tuple[Any, ...]:
+    view = context.view
+    return view.path, tuple(view.query.items()), str(view.zone), view.start, view.end, tuple(told(context).values())
+
+
+def first_paint(source: Source, handover: Handover, path: str, search: str) -> tuple[str, str]:
+    """Return the title and the HTML of an address, the frame around it included."""
+    context = context_of(view_of(source, path, search), source)
+    made = page(context)
+    handover.put(context, made)
+    frame: Component = layout()
+    for name, filled in framed(context, made).items():
+        found: Any = frame[name]
+        found.children = filled
+    return made.title, f'<div id="first">{as_html(frame, "picture")}</div>'

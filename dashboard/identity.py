@@ -1,0 +1,179 @@
+"""Who is asking: nobody in particular on loopback, else a name from a proxy, a session, a password, or the token."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from werkzeug.wrappers import Request
+
+from .config import DashboardConfig, address_of
+from .patience import Patience
+from .sessions import is_session, name_in, session_of
+from .users import Users
+
+COOKIE = "stagelens_session"
+_MAX_REMEMBERED = 256
+_MAX_NAME = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Somebody who may read.
+
+    Args:
+        name: Who it is, "" where readers have no names.
+        bound_to: What their proofs are bound to.
+        by_token: Whether the token came in the request's own header, which no browser adds by itself.
+    """
+
+    name: str = ""
+    bound_to: str = ""
+    by_token: bool = False
+
+
+class TooManyError(Exception):
+    """Too many wrong guesses came from this address.
+
+    Args:
+        wait_seconds: How long it has to wait.
+    """
+
+    def __init__(self, wait_seconds: float) -> None:
+        super().__init__(wait_seconds)
+        self.wait_seconds = wait_seconds
+
+
+class Door:
+    """Lets in who may read. Thread-safe.
+
+    Args:
+        config: Who may.
+        clock: Unix seconds.
+
+    Raises:
+        ConfigError: The file of users cannot be read.
+    """
+
+    def __init__(self, config: DashboardConfig, clock: Callable[[], float] = time.time) -> None:
+        self._config = config
+        self._clock = clock
+        self._patience = Patience()
+        self.users = Users(config.users) if config.users else None
+        # A password costs most of a core for a moment: programs that send it each time pay once.
+        self._remembered: OrderedDict[str, None] = OrderedDict()
+        self._remember_key = secrets.token_bytes(32)
+        self._lock = Lock()
+
+    def asker(self, request: Request) -> Asker | None:
+        """Return who asks, None where they have to sign in.
+
+        Raises:
+            TooManyError: The request shows a secret, from an address that has to wait.
+        """
+        if not self._config.signs_in:
+            return Asker()
+        return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
+
+    def enter(self, request: Request, name: str, secret: str) -> str | None:
+        """Return a session for who shows the token, or the password of *name*; None where it is wrong.
+
+        Raises:
+            TooManyError: The address has to wait.
+        """
+        signer = self._proved(request, name, secret)
+        return session_of(name, signer, self._clock()) if signer else None
+
+    def is_trusted_proxy(self, request: Request) -> bool:
+        """Say whether the request came through a proxy that is believed."""
+        address = address_of(request.remote_addr or "")
+        # A socket that listens on both kinds of addresses writes the old ones as new ones: ::ffff:10.0.0.5.
+        address = getattr(address, "ipv4_mapped", None) or address
+        return address is not None and any(address in network for network in self._config.trusted_proxies)
+
+    def is_https(self, request: Request) -> bool:
+        """Say whether the reader's browser speaks https, be it to a proxy."""
+        if self._config.behind_proxy or self.is_trusted_proxy(request):
+            return request.headers.get("X-Forwarded-Proto", request.scheme) == "https"
+        return request.is_secure
+
+    def _of_proxy(self, request: Request) -> Asker | None:
+        header = self._config.proxy_header
+        if not header or not self.is_trusted_proxy(request):
+            return None
+        name = request.headers.get(header, "").strip()[:_MAX_NAME]
+        return Asker(name, f"proxy {name}") if name else None
+
+    def _of_cookie(self, request: Request) -> Asker | None:
+        cookie = request.cookies.get(COOKIE, "")
+        name = name_in(cookie)
+        signer = None if name is None else self._signer(name)
+        if name is None or signer is None or not is_session(cookie, signer, self._clock()):
+            return None
+        return Asker(name, cookie)
+
+    def _of_header(self, request: Request) -> Asker | None:
+        shown = request.authorization
+        if shown is None:
+            return None
+        if shown.type == "bearer" and self._config.token:
+            known = self._proved(request, "", shown.token or "")
+            return Asker(by_token=True) if known else None
+        if shown.type == "basic":
+            name = shown.username or ""
+            known = self._proved(request, name, shown.password or "")
+            return Asker(name, f"name {name}") if known else None
+        return None
+
+    def _signer(self, name: str) -> str | None:
+        """Return what sessions of *name* are signed with: the line of the user, or the token for who has no name."""
+        if not name:
+            return self._config.token
+        return self.users.line(name) if self.users else None
+
+    def _proved(self, request: Request, name: str, secret: str) -> str | None:
+        """Return the signer of *name* if *secret* is right."""
+        signer = self._signer(name)
+        mark = self._mark(name, secret, signer or "")
+        with self._lock:
+            if mark in self._remembered:
+                return signer
+        address = self._address(request)
+        wait = self._patience.wait_seconds(address)
+        if wait:
+            raise TooManyError(wait)
+        if not self._is_right(name, secret):
+            self._patience.failed(address)
+            return None
+        self._patience.succeeded(address)
+        self._remember(mark)
+        return signer
+
+    def _is_right(self, name: str, secret: str) -> bool:
+        if name:
+            return self.users is not None and self.users.accept(name, secret)
+        token = self._config.token
+        return token is not None and hmac.compare_digest(secret.encode(), token.encode())
+
+    def _mark(self, name: str, secret: str, signer: str) -> str:
+        # With the signer in it, so that a changed password is not remembered.
+        text = f"{name}\n{signer}\n{secret}"
+        return hmac.new(self._remember_key, text.encode(), hashlib.sha256).hexdigest()
+
+    def _remember(self, mark: str) -> None:
+        with self._lock:
+            self._remembered[mark] = None
+            if len(self._remembered) > _MAX_REMEMBERED:
+                self._remembered.popitem(last=False)
+
+    def _address(self, request: Request) -> str:
+        if self.is_trusted_proxy(request):
+            # The last one is who spoke to the proxy; those before it are hearsay.
+            return request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip() or str(request.remote_addr)
+        return str(request.remote_addr)

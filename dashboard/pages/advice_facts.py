@@ -1,0 +1,192 @@
+"""What was measured of services, asked for advice: which pieces apply, how far each could get, and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ...collector.store import Selection
+from ...core.histogram import Histogram
+from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
+from ...core.stages import label
+from ..advising import MIN_GAIN, Facts, Finding, findings
+from ..format import duration, enough
+from .advice_marks import Mark, marks
+from .fleet import seen_in
+from .measures import measure
+from .page import Context
+from .spending import mean_stages
+
+# Of all services the list has what takes at least this part of what it is ranked by, one piece each.
+WORTH = 0.2
+# More are asked what-if about than anybody reads.
+MOST = 20
+# So many times the others', and it is of one version or route alone.
+_ALONE = 2.0
+_MAX_ROUTES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a percentile could get.
+
+    Args:
+        name: Which: `p99`.
+        before: As it is. [seconds]
+        usual: If nobody spent more in the stage than its median. [seconds]
+        without: If the stage took no time at all: nobody gets further. [seconds]
+    """
+
+    name: str
+    before: float
+    usual: float
+    without: float
+
+    @property
+    def gain(self) -> float:
+        """The most it can fall, as a ratio."""
+        return 1 - self.without / self.before if self.before else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A finding, how far it could get, and what was done with it.
+
+    Args:
+        finding: The finding.
+        reach: None where too few requests tell of the percentile.
+        mark: None where nobody did anything.
+    """
+
+    finding: Finding
+    reach: Reach | None
+    mark: Mark | None
+
+    def gain(self, rank: str) -> float:
+        """Return the most that can be gained of what *rank* names, as a ratio."""
+        return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.gain
+
+
+def of_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
+    """Return what helps the service of *context*, the most first; what cannot help is left out.
+
+    With *most*, only so many are looked into, those that take most of what *rank* names.
+    """
+    dealt = marks(context)
+    found = [_advice(context, each, rank, dealt) for each in findings(facts_of(context), rank)[:most]]
+    return sorted([each for each in found if each.gain(rank) >= MIN_GAIN], key=lambda each: -each.gain(rank))
+
+
+def of_all(context: Context, rank: str) -> tuple[list[Advice], int]:
+    """Return the largest piece of advice of each service, the most first, and of how many those are the largest."""
+    tops = _tops(context, rank)
+    dealt = marks(context)
+    found = [_advice(_at(context, each.facts.service), each, rank, dealt) for each in tops[:MOST]]
+    worth = [each for each in found if each.gain(rank) >= MIN_GAIN]
+    return sorted(worth, key=lambda each: -each.gain(rank)), len(tops)
+
+
+def quantile_of(rank: str) -> float:
+    """Return the percentile that must be known for *rank*; a cost is a mean, for which the median will do."""
+    return 0.99 if rank == "p99" else 0.5
+
+
+def advice_count(context: Context) -> int:
+    """Return how many services something would help much and nobody has dealt with it yet, by p99; without what-ifs."""
+    dealt, now = marks(context), context.view.now
+    return sum(not _hidden(dealt.get((each.facts.service, each.key)), now) for each in _tops(context, "p99"))
+
+
+def facts_of(context: Context) -> Facts:
+    """Return what was measured of the service of *context*, all of it."""
+    source, selection = context.source, context.selection
+    failed = source.ask(source.read.streams, selection, FAILED_CALL)
+    tokens = source.ask(source.read.streams, selection, TOKENS).get(TOKENS_OUT)
+    return Facts(
+        context.service or "",
+        measure(source, selection),
+        mean_stages(context),
+        sum(each.count for each in failed.values()),
+        _lengths(tokens) if tokens else None,
+    )
+
+
+def only_where(context: Context, finding: Finding) -> list[str]:
+    """Say of which version or route alone the stage is slow at p99, where it is of one."""
+    found = []
+    for dimension, values in (("version", _versions(context)), ("route", _routes(context))):
+        times = {
+            value: _tail(context, replace(context.selection, **{dimension: value}), finding.stage) for value in values
+        }
+        known = sorted((seconds, value) for value, seconds in times.items() if seconds is not None)
+        if len(known) > 1 and known[-1][0] >= _ALONE * known[-2][0]:
+            (less, other), (most, worst) = known[-2:]
+            name = f"p99 of {label(finding.stage)} itself"
+            found.append(f"Only {dimension} {worst}: {name} is {duration(most)}, against {duration(less)} on {other}.")
+    return found
+
+
+def _advice(context: Context, finding: Finding, rank: str, dealt: Mapping[tuple[str, str], Mark]) -> Advice:
+    mark = dealt.get((finding.facts.service, finding.key))
+    return Advice(finding, _reach(context, finding, quantile_of(rank)), mark)
+
+
+def _reach(context: Context, finding: Finding, quantile: float) -> Reach | None:
+    if not enough(finding.facts.measures.requests, quantile):
+        return None
+    frame = context.source.ask(context.source.read.whatif, context.selection, finding.stage, (quantile,))
+    if not len(frame):
+        return None
+    before, usual, without = (
+        float(frame[name].iloc[0]) for name in ("before_seconds", "after_seconds", "ceiling_seconds")
+    )
+    return Reach("p50" if quantile == 0.5 else "p99", before, usual, without)  # noqa: PLR2004 - the median
+
+
+def _tops(context: Context, rank: str) -> list[Finding]:
+    """Return the largest finding of each service in which it is large, the largest first."""
+    found: list[Finding] = []
+    for service, seen in seen_in(context).items():
+        told = enough(seen.measures.requests, quantile_of(rank))
+        own = findings(Facts(service, seen.measures), rank) if told else []
+        if own:
+            top = max(own, key=lambda each: each.added if rank == "p99" else each.weight(rank))
+            found.append(top)
+    size = (lambda each: each.added) if rank == "p99" else (lambda each: each.weight(rank))
+    return sorted([each for each in found if size(each) >= WORTH], key=lambda each: (-size(each), each.facts.service))
+
+
+def _at(context: Context, service: str) -> Context:
+    return Context(context.view, context.source, service)
+
+
+def _hidden(mark: Mark | None, now: datetime) -> bool:
+    return mark is not None and mark.hides(now)
+
+
+def _lengths(tokens: Histogram) -> tuple[float, float] | None:
+    if not enough(tokens.count, 0.99):
+        return None
+    median, tail = tokens.quantile(0.5), tokens.quantile(0.99)
+    return (median.value, tail.value) if median and tail else None
+
+
+def _versions(context: Context) -> list[str]:
+    rows = context.versions
+    if context.view.text("v") or rows.empty:
+        return []
+    return [str(each) for each in rows.loc[rows["requests"] > 0, "version"].tail(2)]
+
+
+def _routes(context: Context) -> list[str]:
+    """Return the routes with the most requests."""
+    found = context.source.ask(context.source.read.dimensions, context.selection).get("route", {})
+    return list(found)[:_MAX_ROUTES]
+
+
+def _tail(context: Context, selection: Selection, stage: str) -> float | None:
+    """Return p99 of the stage's own time: at p99 of the latency another stage may be what is slow."""
+    spent = context.source.ask(context.source.read.stage_latency, selection).get(stage)
+    found = spent.quantile(0.99) if spent is not None and enough(spent.count, 0.99) else None
+    return found.value if found else None

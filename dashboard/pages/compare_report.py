@@ -1,0 +1,63 @@
+"""A comparison as Markdown, to paste where it is talked about."""
+
+from __future__ import annotations
+
+import re
+
+from ...core.stages import label
+from ..format import duration, enough, percentile
+from .compare_blame import change_words, total_words
+from .compare_words import evidence, headline, report_time, times_said, verdict_badge
+from .page import Context
+from .pair import Comparison
+from .rows import records
+
+_MARKED = re.compile(r"([\\`*_\[\]<>|])")
+
+
+def report(context: Context, judged: Comparison) -> str:
+    """Return the finding, its evidence, the stages and the way back; whoever copies it adds the host to the link."""
+    pair = judged.pair
+    title = f"**{_plain(context.service or '')}: {headline(judged)}** ({verdict_badge(context, judged)[0]})"
+    sides = [
+        f"{side}: {_plain(name)}, {report_time(selection)}"
+        for side, name, selection in (("A", pair.a_name, pair.a), ("B", pair.b_name, pair.b))
+    ]
+    said = [title, " · ".join(_plain(each) for each in evidence(context, judged)), "  \n".join(sides)]
+    said += [times_said(context, pair), _stages(judged)]
+    return "\n\n".join([*(each for each in said if each), f"[Open the comparison]({address(context, judged)})"]) + "\n"
+
+
+def address(context: Context, judged: Comparison) -> str:
+    """Return the address that opens exactly this comparison, also once there is a newer version."""
+    pair, at = judged.pair, f"{judged.quantile * 100:g}"
+    return context.view.link("/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at)
+
+
+def _stages(judged: Comparison) -> str:
+    if not enough(min(judged.verdict.a_n, judged.verdict.b_n), judged.quantile) or judged.stages.empty:
+        return ""
+    widest = float(judged.stages["delta_seconds"].abs().max())
+    head = ["| Stage | A | B | change at " + percentile(judged.quantile) + " |", "|---|---:|---:|---:|"]
+    rows = [
+        _line(
+            label(str(each["stage"])), float(each["a_seconds"]), float(each["b_seconds"]), float(each["share"]), widest
+        )
+        for each in records(judged.stages)
+    ]
+    found = judged.verdict
+    foot = f"| **End to end** | {duration(found.a_value)} | {duration(found.b_value)} | {total_words(judged)[0]} |"
+    return "\n".join([*head, *rows, foot])
+
+
+def _line(stage: str, a: float, b: float, share: float, widest: float) -> str:
+    return f"| {_plain(stage)} | {duration(a)} | {duration(b)} | {change_words(a, b, share, widest)} |"
+
+
+def _plain(text: str) -> str:
+    r"""Return *text*, which others may have written, so that Markdown shows it as it is.
+
+    >>> _plain("a|b")
+    'a\\|b'
+    """
+    return _MARKED.sub(r"\\\1", " ".join(text.split()))

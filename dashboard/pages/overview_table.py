@@ -1,0 +1,303 @@
+"""The table of all services: every number of the fleet beside each other, sorted by any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...core.stages import position
+from ..components import (
+    Node,
+    Nodes,
+    attributes,
+    card,
+    delta,
+    dominating,
+    dot,
+    empty,
+    gauge,
+    legend,
+    link,
+    link_tabs,
+    pill,
+    spark,
+    stage_bar,
+    status,
+    table,
+)
+from ..costs import MILLION, a_request
+from ..figures.budget import left_parts
+from ..format import UNKNOWN, count, duration, money, needed, percent, times, whole
+from ..view import service_path, slo_path
+from .fleet import KINDS, Row
+from .overview_course import rates_by_service
+from .page import Context
+
+# More services than this are grouped and can be filtered.
+MANY = 30
+_A_PAGE = 50
+_LEGEND = 6
+_DEFAULT = "burn"
+_TROUBLED = ("burning", "at_risk")
+
+Value = float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Args:
+        title: Its head.
+        value: What it is sorted by; None where it is unknown, which comes last.
+        cell: What it shows of a service.
+        css: The class of head and cells.
+        rising: Whether its first order begins with the smallest.
+    """
+
+    title: str
+    value: Callable[[Row], Value]
+    cell: Callable[[Row], Nodes]
+    css: str = "r hide"
+    rising: bool = False
+
+
+def services_card(context: Context, rows: Sequence[Row]) -> Component:
+    """Return the table of *rows*, as the address sorts it, 50 at a time."""
+    columns = _columns(context, rows)
+    key, backwards = _order(context, columns)
+    ordered = _sorted(rows, key, columns.get(key), backwards=backwards)
+    grouped = len(rows) > MANY and key == _DEFAULT and not backwards
+    if grouped:
+        ordered.sort(key=lambda row: _GROUPS.index(_group(row)))
+    pages = max(-(-len(ordered) // _A_PAGE), 1)
+    page = _page(context, pages)
+    shown = ordered[(page - 1) * _A_PAGE : page * _A_PAGE]
+    head: list[tuple[Node, str] | Component] = [
+        _head(context, name, column, "" if name != key else "-" if backwards else "+")
+        for name, column in columns.items()
+    ]
+    lines = _grouped(shown, ordered, columns) if grouped else [_line(row, columns) for row in shown]
+    body = table(head, lines, "Services", css="fleet") if rows else _none(context)
+    sub = _said(columns.get(key), key, backwards=backwards)
+    tools = html.Span(legend(_heavy(rows)), className="hide")
+    foot = _pages(context, page, pages, len(ordered)) if pages > 1 else None
+    return card("Services", body, sub=sub, tools=tools, foot=foot, flush=True)
+
+
+def _columns(context: Context, rows: Sequence[Row]) -> dict[str, Column]:
+    """Return the columns that have something to say, by their key in the address."""
+    courses = rates_by_service(context)
+    promised, costs = any(row.slo for row in rows), _costs(context, rows)
+    columns = {
+        "name": Column("Service", lambda row: row.service.casefold(), _name, "", rising=True),
+        "status": Column("Status", _severity, _status, "hide"),
+        "rate": Column(
+            "Requests", lambda row: row.now.requests / row.seconds, lambda row: _rate(row, courses.get(row.service, []))
+        ),
+        "p50": Column("p50", lambda row: row.now.p50, lambda row: duration(row.now.p50)),
+        "p99": Column("p99", lambda row: row.now.p99, _p99, "r"),
+        "change": Column(context.view.compared_words or "change", lambda row: row.p99_change, _change),
+        "where": Column("Where p99 goes", _most, _where, "barcell"),
+        "budget": Column("Budget left", _left, _budget, rising=True) if promised else None,
+        _DEFAULT: Column("Burn 1 h", lambda row: -row.urgency[1], _burn) if promised else None,
+        "errors": Column("Errors", lambda row: row.now.error_ratio, _errors),
+        "cost": Column(
+            f"{_currency(context)} / 1 M".strip(),
+            lambda row: costs.get(row.service),
+            lambda row: money(costs.get(row.service), _currency(context)),
+        )
+        if costs
+        else None,
+    }
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+def _order(context: Context, columns: dict[str, Column]) -> tuple[str, bool]:
+    """Return by which column, and whether from its far end; what is not known falls back to the most urgent first."""
+    asked = context.view.text("sort") or _DEFAULT
+    key, backwards = asked.removeprefix("-"), asked.startswith("-")
+    return (key, backwards) if key in columns else (_DEFAULT, False)
+
+
+def _sorted(rows: Sequence[Row], key: str, column: Column | None, *, backwards: bool) -> list[Row]:
+    """Return *rows* in order; those that are alike as they come, which is the most urgent first."""
+    if column is None or key == _DEFAULT:
+        return list(reversed(rows) if backwards else rows)
+    known = [(value, row) for row in rows if (value := column.value(row)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=backwards == column.rising)
+    return [row for _, row in known] + [row for row in rows if column.value(row) is None]
+
+
+def _page(context: Context, pages: int) -> int:
+    asked = context.view.text("n") or "1"
+    return min(max(int(asked), 1), pages) if asked.isascii() and asked.isdigit() else 1
+
+
+def _head(context: Context, key: str, column: Column, sorted_by: str) -> Component:
+    """Return a head that sorts by its column, and turns the order round where it does already."""
+    asked = f"-{key}" if sorted_by == "+" else key
+    href = context.view.here(sort=None if asked == _DEFAULT else asked, n=None)
+    rising = column.rising == (sorted_by != "-")
+    arrow = html.I(className=f"sort {'up' if rising else 'down'}") if sorted_by else None
+    more = attributes({"aria-sort": "ascending" if rising else "descending"}) if sorted_by else {}
+    return html.Th(link([column.title, arrow], href=href, className="by"), className=column.css, scope="col", **more)
+
+
+def _grouped(shown: Sequence[Row], ordered: Sequence[Row], columns: dict[str, Column]) -> list[Component]:
+    """Return lines under what they have in common: those in trouble first, whatever they are, then by kind."""
+    lines: list[Component] = []
+    for name, group in groupby(shown, key=_group):
+        number = sum(_group(row) == name for row in ordered)
+        lines.append(html.Tr(html.Th(f"{name} · {number}", colSpan=len(columns), scope="colgroup"), className="group"))
+        lines += [_line(row, columns) for row in group]
+    return lines
+
+
+def _group(row: Row) -> str:
+    return _TROUBLE if row.state in _TROUBLED else KINDS[row.seen.kind]
+
+
+_TROUBLE = "Needs attention"
+_GROUPS = (_TROUBLE, *KINDS.values())
+
+
+def _line(row: Row, columns: dict[str, Column]) -> Component:
+    cells = [html.Td(column.cell(row), className=column.css) for column in columns.values()]
+    return html.Tr(cells, **attributes({"data-href": _path(row)}))
+
+
+def _path(row: Row, **changes: str) -> str:
+    return row.context.view.link(service_path(row.service), **changes)
+
+
+def _name(row: Row) -> Component:
+    said = " · ".join(part for part in (KINDS[row.seen.kind], row.seen.model) if part and part != KINDS["other"])
+    name = link(row.service, href=_path(row), className="n", title=row.service)
+    text = html.Div([name, html.Div(said or UNKNOWN, className="s", title=said or None)])
+    return html.Div([dot(row.state or "no_data"), text], className="svc")
+
+
+def _severity(row: Row) -> Value:
+    return -row.urgency[0]
+
+
+def _status(row: Row) -> Component:
+    if row.slo:
+        return status(row.slo.state)
+    return pill("Slower", "warn") if row.release else pill("No SLO")
+
+
+def _rate(row: Row, course: list[float]) -> list[Node]:
+    return [spark(course, css="spk"), " ", html.Span(f"{count(row.now.requests / row.seconds)}/s", className="rate")]
+
+
+def _p99(row: Row) -> Node:
+    return html.Span(duration(row.now.p99), className="n")
+
+
+def _change(row: Row) -> Node:
+    if row.p99_change is None:
+        return delta(None)
+    href = row.release.href if row.release else row.context.view.link("/compare", svc=row.service)
+    return link(delta(row.p99_change), href=href, title="Compare")
+
+
+def _most(row: Row) -> Value:
+    """Return the share of the stage that takes most of p99."""
+    stages = row.now.tail_stages
+    return max(stages.values()) / sum(stages.values()) if stages else None
+
+
+def _where(row: Row) -> Node:
+    now = row.now
+    if not now.tail_stages:
+        counted = f"{whole(now.requests)} request{'s' * (now.requests != 1)}"
+        return html.Span(f"{counted}: p99 needs {whole(needed(0.99))}", className="muted")
+    bar = [stage_bar(now.tail_stages), dominating(now.tail_stages)]
+    return link(bar, href=_path(row, p="99"), className="where")
+
+
+def _left(row: Row) -> Value:
+    return row.slo.budget_left if row.slo else None
+
+
+def _budget(row: Row) -> Node:
+    found = row.slo
+    if found is None or found.budget_left is None:
+        return _UNKNOWN
+    text, word = left_parts(found.budget_left)
+    shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
+    return link([gauge(found.budget_left, _colour(row)), shown], href=_slo_path(row), className="gauge")
+
+
+def _burn(row: Row) -> Node:
+    found = row.slo
+    if found is None or found.budget_left is None:
+        return _UNKNOWN
+    return link(times(found.burn_1h), href=_slo_path(row), className=f"b {_colour(row)}" if _colour(row) else "")
+
+
+_UNKNOWN = html.Span(UNKNOWN, className="muted")
+
+
+def _slo_path(row: Row) -> str:
+    return row.context.view.link(slo_path(row.slo.slo.name) if row.slo else "/slo")
+
+
+def _colour(row: Row) -> str:
+    return {"burning": "bad", "at_risk": "warn"}.get(row.state, "")
+
+
+def _errors(row: Row) -> Node:
+    return percent(row.now.error_ratio, 2)
+
+
+def _costs(context: Context, rows: Sequence[Row]) -> dict[str, float]:
+    """Return what a million requests of each service with a price cost."""
+    costs = context.source.costs
+    found: dict[str, float] = {}
+    for row in rows if costs else ():
+        price = costs.per_hour(row.service, context.view.text("env")) if costs else None
+        each = None if price is None else a_request(price, row.seconds, row.now.requests)
+        if each is not None:
+            found[row.service] = each * MILLION
+    return found
+
+
+def _currency(context: Context) -> str:
+    return context.source.costs.currency if context.source.costs else ""
+
+
+def _heavy(rows: Sequence[Row]) -> list[str]:
+    """Return the stages that take most of p99 over all services, in their fixed order."""
+    weight: dict[str, float] = {}
+    for row in rows:
+        for stage, seconds in row.now.tail_stages.items():
+            weight[stage] = weight.get(stage, 0.0) + seconds / (row.now.p99 or 1.0)
+    return sorted(sorted(weight, key=lambda stage: -weight[stage])[:_LEGEND], key=position)
+
+
+def _said(column: Column | None, key: str, *, backwards: bool) -> str:
+    if column is None:
+        return "what got slower first"
+    if key == _DEFAULT and not backwards:
+        return "sorted by SLO burn"
+    first = "lowest" if backwards != column.rising else "highest"
+    return f"sorted by {column.title}, {first} first"
+
+
+def _none(context: Context) -> Component:
+    back = link("Show all services", href=context.view.here(q=None, kind=None, n=None), className="btn")
+    return empty("No service has such a name", actions=[back])
+
+
+def _pages(context: Context, page: int, pages: int, number: int) -> list[Node]:
+    first, last = (page - 1) * _A_PAGE + 1, min(page * _A_PAGE, number)
+    view = context.view
+    options = {str(each): (str(each), view.here(n=str(each) if each > 1 else None)) for each in range(1, pages + 1)}
+    return [f"{first} to {last} of {number}", html.Span(className="grow"), link_tabs("Page", options, str(page))]

@@ -1,0 +1,172 @@
+"""Which services got slower with their newest version, and which stage is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dash import html
+from dash.development.base_component import Component
+
+from ..components import Node, attributes, card, link, pill, swatch, table
+from ..format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
+from .compare_words import blamed, headline, medians, short_name, verdict_badge
+from .empty import no_data
+from .mix import sentence
+from .page import Context, Page, nothing, panel
+from .releases import Release, judge_releases
+
+_STAGE = "Blame"
+_HEAD: tuple[tuple[str, str], ...] = (
+    ("Service", ""),
+    ("Since", "hide"),
+    ("Latency", "r"),
+    ("Change", "r"),
+    (_STAGE, "hide"),
+    ("Median", "hide"),
+    ("Traffic", "hide"),
+    ("Incident", "hide"),
+)
+# A list of what did not change is read by nobody to its end.
+_MAX_REST = 100
+# From here on an end of an interval says nothing.
+_UNKNOWN_END = 1000
+
+
+def render(context: Context) -> Page:
+    """Return the newest releases of the fleet: those that got slower, those that got faster, the rest folded away."""
+    trail: list[tuple[str, str | None]] = [("Regressions", None)]
+    if not len(context.source.all_services(context.view.text("env"))):
+        return Page("Regressions · Stagelens", trail, no_data(context), "/regressions")
+    judged = judge_releases(context)
+    slower = [each for each in judged if each.is_regression]
+    faster = [each for each in judged if each.comparison.verdict.kind == "improvement" and not each.rolled_back]
+    rest = [each for each in judged if each not in slower and each not in faster]
+    body: list[Node] = [_head(context, len(judged), len(slower))]
+    if slower:
+        body.append(panel("Open", lambda: _section("Open", "slower with the newest version, worst first", slower)))
+    if faster:
+        body.append(
+            panel("Improved", lambda: _section("Improved", "faster with the newest version", faster, "Thanks to"))
+        )
+    if rest:
+        body.append(panel("No difference or not judged", lambda: _rest(rest)))
+    if not judged:
+        body.append(_nothing(context))
+    return Page("Regressions · Stagelens", trail, body, "/regressions")
+
+
+def finding(judged: int, slower: int) -> str:
+    """Return the page's sentence.
+
+    >>> finding(7, 2)
+    '2 of 7 released services got slower'
+    """
+    if not judged:
+        return "No service was released in the last 7 days"
+    services = f"released service{'s' * (judged != 1)}"
+    return f"{slower} of {judged} {services} got slower" if slower else f"None of {judged} {services} got slower"
+
+
+def _head(context: Context, judged: int, slower: int) -> Component:
+    about = (
+        "The newest version of each service against the one before, at the highest percentile that both bear, up to p99; "
+        "releases of the last 7 days"
+    )
+    parts = [html.H1(finding(judged, slower)), html.P(f"{about}.", className="sub")]
+    other = link([html.I(className="ic ic-compare"), "Compare others"], context.view.link("/compare"), className="btn")
+    return html.Div([html.Div(parts, className="say"), other], className="phead")
+
+
+def _section(title: str, sub: str, releases: Sequence[Release], stage: str = _STAGE) -> Component:
+    head = [(stage if text == _STAGE else text, kind) for text, kind in _HEAD]
+    return card(title, table(head, [_row(each) for each in releases], title), sub=sub, flush=True)
+
+
+def _row(release: Release) -> Component:
+    judged = release.comparison
+    found, at = judged.verdict, percentile(judged.quantile)
+    causes = [html.Span([swatch(stage), text], className="dom") for stage, text in blamed(judged)[:1]]
+    cells = [
+        html.Td([_name(release), *[html.Div(each, className="s mob") for each in causes]]),
+        html.Td(_since(release), className="muted hide"),
+        html.Td([f"{duration(found.a_value)} → {duration(found.b_value)}", html.Div(at, className="s")], className="r"),
+        html.Td(_change(release), className="r"),
+        html.Td(causes, className="hide"),
+        html.Td(medians(release.context, judged).removeprefix("p50 ").capitalize() or UNKNOWN, className="muted hide"),
+        html.Td(_traffic(release), className="hide"),
+        html.Td(_incident(release), className="hide"),
+    ]
+    return html.Tr(cells, **attributes({"data-href": release.href}))
+
+
+def _name(release: Release) -> Component:
+    """Return the service, and which version stands against which."""
+    pair = release.comparison.pair
+    name = link(release.service, href=release.href, className="n cut", title=release.service)
+    versions = html.Div(f"{short_name(pair.a_name)} → {short_name(pair.b_name)}", className="s")
+    return html.Div([name, versions], className="named", title=f"{pair.a_name} → {pair.b_name}")
+
+
+def _since(release: Release) -> str:
+    view, age = release.context.view, release.context.source.now() - release.since
+    return f"{day(release.since.astimezone(view.zone))} · {span(age)} ago"
+
+
+def _change(release: Release) -> list[Node]:
+    found = release.comparison.verdict
+    ratio = found.ratio
+    if ratio is None or found.ratio_low is None or found.ratio_high is None:
+        return [html.Span(UNKNOWN, className="muted")]
+    high = signed_change(found.ratio_high - 1) if found.ratio_high < _UNKNOWN_END else "unknown"
+    text = f"{signed_change(found.ratio_low - 1)} to {high}"
+    said = html.Span(signed_change(ratio - 1), className=f"b {'bad' if ratio > 1 else 'good'}")
+    return [said, html.Div(text, className="s hide", title=f"The 95{THIN}% interval of the change")]
+
+
+def _traffic(release: Release) -> Component:
+    """Return whether something else than the code changed."""
+    pair = release.comparison.pair
+    badge, kind = verdict_badge(release.context, release.comparison)
+    said = sentence(release.context, pair)
+    if ", but " in badge:
+        return html.Span(pill(badge.partition(", but the ")[2], kind), title=said)
+    return html.Span("same" if said == "traffic mix unchanged" else said or UNKNOWN, className="muted cut", title=said)
+
+
+def _incident(release: Release) -> Node:
+    incident = release.incident
+    if incident is None:
+        return html.Span("none open", className="muted")
+    kind = "bad" if incident.severity == "page" else "warn"
+    said = f"open for {span(release.context.source.now() - incident.since)}"
+    return html.Span(pill(said, kind), title=incident.headline)
+
+
+def _rest(releases: Sequence[Release]) -> Component:
+    rows = [_quiet(each) for each in releases[:_MAX_REST]]
+    head = (("Service", ""), ("Verdict", ""), ("Why", "hide"))
+    many = f"No difference, or not judged: {len(releases)} service{'s' * (len(releases) != 1)}"
+    more = len(releases) - len(rows)
+    foot = html.P(f"{more} more are not listed. Each service has a tab Compare.", className="foot") if more else None
+    return html.Details([html.Summary(many), table(head, rows, many), foot], className="card c12 fold")
+
+
+def _quiet(release: Release) -> Component:
+    word, kind = verdict_badge(release.context, release.comparison)
+    if release.rolled_back:
+        word, kind = "Rolled back", "out"
+    cells = [
+        html.Td(_name(release)),
+        html.Td(pill(word, kind)),
+        html.Td(headline(release.comparison), className="muted hide"),
+    ]
+    return html.Tr(cells, **attributes({"data-href": release.href}))
+
+
+def _nothing(context: Context) -> Component:
+    return nothing(
+        "Nothing to judge",
+        "A service is judged here for 7 days after a new version of it (service.version) is first seen.",
+        "Two windows of the same version can be compared at any time.",
+        actions=[link("Compare two windows", href=context.view.link("/compare"), className="btn pri")],
+    )

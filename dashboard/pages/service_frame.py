@@ -1,0 +1,185 @@
+"""What all pages of one service share: its name and state, the tabs, and what they show while it has no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...core.names import FIRST_TOKEN
+from ..components import Node, attributes, link, pill, status
+from ..format import span
+from ..view import service_path, slo_path
+from .fleet import KINDS, seen_in
+from .measures import measure
+from .page import Context, Page, nothing
+
+_BUCKET = timedelta(seconds=10)
+_MAX_MODELS = 4
+# That a service has some model its model says.
+_TELLING_KINDS = ("llm",)
+# The keys that show only a part of a service's requests.
+_PARTS = {"v": "version", "m": "model"}
+_TITLES = {"": "Breakdown", "tokens": "Tokens", "capacity": "Capacity & cost", "traces": "Traces", "advice": "Advice"}
+
+
+def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]) -> Page:
+    """Return one tab of a service's page.
+
+    Args:
+        context: What the page is rendered from; its service need not exist.
+        tab: Which tab: "" the breakdown, `tokens`, `capacity`, `traces`, `advice`.
+        build: Makes what stands below the tabs, asked only when the window has requests.
+    """
+    service, view = context.service or "", context.view
+    title = f"{service} · {_TITLES[tab]} · Stagelens" if tab else f"{service} · Stagelens"
+    trail: list[tuple[str, str | None]] = [("Services", view.link("/"))]
+    trail += [(service, view.link(service_path(service))), (_TITLES[tab], None)] if tab else [(service, None)]
+    place = service_path(service)
+    if context.versions.empty:
+        return Page(title, trail, [_unknown(context)], place)
+    body: list[Node] = [_head(context), service_tabs(context, tab)]
+    body += build() if measure(context.source, context.selection).requests else _without_data(context)
+    return Page(title, trail, body, place)
+
+
+def _unknown(context: Context) -> Component:
+    """Say that nothing is known of the service, or nothing in the environment that the address names."""
+    service, view = context.service or "", context.view
+    elsewhere = context.source.versions(service, None, view.start, view.end)
+    if len(elsewhere):
+        return nothing(
+            f"{service} was not seen in {view.text('env')}",
+            "It runs in another environment.",
+            actions=[link("All environments", href=view.here(env=None), className="btn pri")],
+        )
+    return nothing(
+        f"No service called {service}",
+        "Nothing of that name was received, or it is older than what is kept.",
+        actions=[link("All services", href=view.link("/"), className="btn pri")],
+    )
+
+
+def service_tabs(context: Context, tab: str) -> Component:
+    """Return the links between the pages of a service, *tab* lit; `compare` and `slo` are pages of their own."""
+    service, view = context.service or "", context.view
+    slo = context.source.slo_of(service)
+    streams = context.source.ask(context.source.read.streams, context.selection, FIRST_TOKEN)
+    part = {key: view.text(key) for key in _PARTS}
+    items = {
+        "": ("Breakdown", view.link(service_path(service), **part)),
+        "compare": ("Compare", view.link("/compare", svc=service)),
+        "slo": ("SLO", view.link(slo_path(slo.slo.name))) if slo else None,
+        "traces": ("Traces", view.link(service_path(service, "traces"), **part)),
+        "tokens": ("Tokens", view.link(service_path(service, "tokens"), **part))
+        if streams or tab == "tokens"
+        else None,
+        "capacity": ("Capacity & cost", view.link(service_path(service, "capacity"), **part)),
+        "advice": ("Advice", view.link(service_path(service, "advice"))),
+    }
+    links = [_tab(*item, on=name == tab) for name, item in items.items() if item]
+    return html.Nav(links, className="tabs", **attributes({"aria-label": "Of this service"}))
+
+
+def _tab(text: str, href: str, *, on: bool) -> Component:
+    return (
+        link(text, href=href, className="on", **attributes({"aria-current": "page"})) if on else link(text, href=href)
+    )
+
+
+def _head(context: Context) -> Component:
+    service = context.service or ""
+    found = context.source.slo_of(service)
+    newest = str(context.versions["version"].iloc[-1])
+    chips: list[Node] = [html.Span(service)]
+    if found is not None:
+        chips.append(link(status(found.state), href=context.view.link(slo_path(found.slo.name))))
+    every = context.source.ask(context.source.read.dimensions, replace(context.selection, model=None))
+    seen = seen_in(context).get(service)
+    if seen is not None and seen.kind in _TELLING_KINDS:
+        chips.append(pill(KINDS[seen.kind], "out"))
+    chips += _models(context, list(every["model"]))
+    chips += [
+        pill(text, "out") for text in (context.view.text("v") or newest, _hardware(list(every["device"]))) if text
+    ]
+    return html.Div(
+        [
+            html.Div([html.H1(chips), _history(context)]),
+            html.Span(className="grow"),
+            *_actions(context),
+        ],
+        className="phead",
+    )
+
+
+def _history(context: Context) -> Component | None:
+    """Say that the history is younger than the window, or that it ended before."""
+    silence = context.silence
+    silent = html.Span(f"no request for {span(silence)}", className="warn") if silence else None
+    said: list[Node] = [
+        each for each in (context.young or None, " · " if silent and context.young else None, silent) if each
+    ]
+    return html.P(said, className="sub") if said else None
+
+
+def _models(context: Context, names: list[str]) -> list[Node]:
+    """Return the models of the service, each a link to its own requests where there are several."""
+    chosen = context.view.text("m")
+    if len(names) < 2 and not chosen:  # noqa: PLR2004 - one model needs no choice
+        return [pill(each, "out") for each in names]
+    shown = names[:_MAX_MODELS]
+    links: list[Node] = [
+        link(
+            pill(each, "out on" if each == chosen else "out"),
+            href=context.view.here(m=None if each == chosen else each),
+            title="Show all models" if each == chosen else "Show the requests of this model",
+        )
+        for each in (shown if chosen is None or chosen in shown else [chosen, *shown[:-1]])
+    ]
+    return [*links, pill(f"+{len(names) - len(shown)}", "out")] if len(names) > len(shown) else links
+
+
+def _hardware(devices: list[str]) -> str:
+    return devices[0] if len(devices) == 1 else f"{len(devices)} devices" if devices else ""
+
+
+def _actions(context: Context) -> list[Node]:
+    actions: list[Node] = []
+    if context.view.text("m"):
+        actions.append(link("All models", href=context.view.here(m=None), className="btn"))
+    if context.view.text("v"):
+        actions.append(link("All versions", href=context.view.here(v=None), className="btn"))
+    if len(context.versions) > 1:
+        href = context.view.link("/compare", svc=context.service)
+        actions.append(link([html.I(className="ic ic-compare"), "Compare versions"], href=href, className="btn"))
+    return actions
+
+
+def _without_data(context: Context) -> list[Node]:
+    """Say when the service was last seen and lead there."""
+    view = context.view
+    last = context.versions["last_seen"].max().to_pydatetime() + _BUCKET
+    length = min(view.end - view.start, timedelta(days=1))
+    age = context.source.now() - last
+    text = (
+        f"The last request came {span(age)} ago, at {last.astimezone(view.zone):%-d %b %H:%M:%S}."
+        if age > timedelta()
+        else "All there is came later than this window."
+    )
+    part = " and ".join(f"{name} {view.text(key)}" for key, name in _PARTS.items() if view.text(key))
+    text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
+    first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
+    return [
+        nothing(
+            "No request in this window",
+            text,
+            f"What is kept starts on {first:%-d %b %H:%M}.",
+            actions=[
+                link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
+                link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
+            ],
+        )
+    ]

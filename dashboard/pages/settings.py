@@ -1,0 +1,217 @@
+"""How Stagelens is set up, and how full its store is; nothing can be changed here, and no secret is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta, tzinfo
+from typing import Any
+from urllib.parse import urlsplit
+
+from dash import html
+from dash.development.base_component import Component
+
+from ... import __version__
+from ...alerts.reading.live_file import LiveFile
+from ...collector.store.answers.storage import Storage, TierStorage
+from ..components import Node, banner, card, pill, table
+from ..config import DashboardConfig
+from ..costs import Prices
+from ..format import UNKNOWN, count, day, money, size, span, whole
+from .page import Context, Page, panel
+
+_CAPS = {
+    "services": "services",
+    "version": "versions of a service",
+    "environment": "environments of a service",
+    "model": "models of a service",
+    "model_version": "model versions of a service",
+    "route": "routes of a service",
+    "device": "devices of a service",
+    "custom_stages": "stages of its own in a service",
+    "series": "combinations of them in a service",
+}
+
+
+def render(context: Context) -> Page:
+    """Return the settings as they are."""
+    head = html.Div(
+        html.Div(
+            [
+                html.H1("Settings"),
+                html.P(
+                    "Nothing is changed here. Files of objectives and prices are read again when they change.",
+                    className="sub",
+                ),
+            ]
+        ),
+        className="phead",
+    )
+    cards = [
+        panel("Dashboard", lambda: _dashboard(context), "c6"),
+        panel("Agents", lambda: _agents(context), "c6"),
+        panel("Objectives", lambda: _objectives(context), "c6"),
+        panel("Prices", lambda: _prices(context), "c6"),
+        panel("Storage", lambda: _storage(context), "c6"),
+        panel("Limits", lambda: _limits(context), "c6"),
+    ]
+    body: list[Node] = [head, html.Div(cards, className="grid")]
+    return Page("Settings · Stagelens", [("Settings", None)], body, "/settings")
+
+
+def _dashboard(context: Context) -> Component:
+    config = context.source.config or DashboardConfig()
+    port = str(config.port) if config.port else "a free port"
+    facts = {
+        "Version": __version__,
+        "Listens on": f"{config.host}, {port}",
+        "Who may read": _readers(config),
+        "Names it answers to": ", ".join(config.hosts) or "those of this machine",
+        "Tracing backend": _host(context.source.tracer) if context.source.tracer else "none is linked",
+    }
+    return card("Dashboard", _facts(facts), size="c6")
+
+
+def _readers(config: DashboardConfig) -> str:
+    """Say who may read, without what they show for it."""
+    ways = [
+        ("a token", config.token),
+        ("names and passwords", config.users),
+        (f"whom a proxy names in {config.proxy_header}", config.proxy_header),
+        ("whom the proxy in front lets through", config.behind_proxy),
+    ]
+    return ", or ".join(words for words, on in ways if on) or "everybody on this machine"
+
+
+def _host(address: str) -> str:
+    """Return the host of *address*: the rest may hold a secret."""
+    return urlsplit(address).hostname or "set"
+
+
+def _agents(context: Context) -> Component:
+    state, view = context.source.state(), context.view
+    last = state.last_received
+    facts = {
+        "Sending now": f"{state.instances} process{'es' * (state.instances != 1)}",
+        "Last data": f"{span(context.source.now() - last)} ago" if last else "none yet",
+        "Requests they could not count": count(state.dropped),
+        "History starts": day(state.oldest.astimezone(view.zone)) if state.oldest else UNKNOWN,
+    }
+    return card("Agents", _facts(facts), size="c6")
+
+
+def _objectives(context: Context) -> Component:
+    file, source = context.source.slo_file, context.source
+    if not source.has_alerts:
+        return card("Objectives", html.P("Alerts do not run beside this dashboard.", className="muted"), size="c6")
+    if file is None:
+        text = "No SLO file: set STAGELENS_SLO_FILE, or write slo.yaml where Stagelens starts."
+        return card("Objectives", html.P(text, className="muted"), size="c6")
+    # Nobody may have asked for an objective yet.
+    file.refresh(source.now())
+    found = file.current
+    facts = {
+        **_file(context, file),
+        "Objectives": count(len(found.slos)) if found else UNKNOWN,
+        "Channels": ", ".join(found.channel_names) or "none" if found else UNKNOWN,
+    }
+    return card("Objectives", [_errors(file), _facts(facts)], size="c6")
+
+
+def _prices(context: Context) -> Component:
+    costs = context.source.costs
+    if costs is None:
+        text = "No price is set, so no cost is shown: name a file of prices in STAGELENS_PRICES."
+        return card("Prices", html.P(text, className="muted"), size="c6")
+    prices = costs.prices
+    body: list[Node] = [_errors(costs.file), _facts({**_file(context, costs.file), "Prices": _counted(prices)})]
+    if prices is not None:
+        body.append(_price_table(prices))
+    return card("Prices", body, size="c6")
+
+
+def _counted(prices: Prices | None) -> str:
+    return str(prices) if prices else "none is in force"
+
+
+def _price_table(prices: Prices) -> Component:
+    rows = [
+        html.Tr(
+            [
+                html.Td(each.service),
+                html.Td(each.environment or "any", className="muted"),
+                html.Td(whole(each.replicas) if each.replicas else UNKNOWN, className="r"),
+                html.Td(money(each.per_hour, prices.currency), className="r b"),
+            ]
+        )
+        for each in prices.entries
+    ]
+    head = (("Service", ""), ("Environment", ""), ("Replicas", "r"), ("An hour", "r"))
+    return table(head, rows, "Prices")
+
+
+def _storage(context: Context) -> Component:
+    found = context.source.ask(context.source.read.storage)
+    retention, view = context.source.read.retention, context.view
+    facts = {
+        "Takes": _budget(found),
+        "Comes to": f"{size(found.settled_bytes)} at this rate",
+        "Full": _full(found, view.zone),
+        "Traces are kept": f"{span(retention.traces)}, {whole(retention.traces_per_service)} of a service",
+    }
+    rows = [_tier(each) for each in found.tiers]
+    head = (("Buckets", ""), ("kept", "r"), ("takes", "r"), ("a day", "r"), ("comes to", "r"))
+    return card("Storage", [_facts(facts), table(head, rows, "Storage by tier")], size="c6")
+
+
+def _budget(found: Storage) -> str:
+    used = size(found.used_bytes)
+    return f"{used}, without a limit" if found.budget_bytes is None else f"{used} of {size(found.budget_bytes)}"
+
+
+def _full(found: Storage, zone: tzinfo) -> str:
+    return "never, at this rate" if found.full_at is None else f"about {day(found.full_at.astimezone(zone))}"
+
+
+def _tier(found: TierStorage) -> Component:
+    cells = [
+        html.Td(f"{span(timedelta(seconds=found.seconds))}, {count(found.rows)} rows"),
+        html.Td(span(found.kept), className="r"),
+        html.Td(size(found.bytes), className="r b"),
+        html.Td(size(found.bytes_per_day), className="r"),
+        html.Td(size(found.settled_bytes), className="r"),
+    ]
+    return html.Tr(cells)
+
+
+def _limits(context: Context) -> Component:
+    read = context.source.read
+    folds = context.source.ask(read.folds)
+    told: Sequence[Component] = [
+        html.P([pill("Folded", "warn"), f" {each}: the rest counts as other."]) for each in folds
+    ]
+    caps = {words: whole(value) for name, value in asdict(read.caps).items() if (words := _CAPS.get(name))}
+    body: list[Node] = [*told, _facts(caps)]
+    return card("Limits", body, sub="how many are told apart; what is beyond folds into one", size="c6")
+
+
+def _file(context: Context, file: LiveFile[Any]) -> dict[str, str]:
+    """Return which file, and since when what it says is in force."""
+    since = file.changed_at
+    read = day(since.astimezone(context.view.zone)) if since else "never without mistakes"
+    return {"File": str(file.path), "In force since": read}
+
+
+def _errors(file: LiveFile[Any]) -> Node:
+    if not file.errors:
+        return None
+    kept = "what was read before stays in force" if file.current is not None else "nothing of it is in force"
+    lines = [html.Li(each, className="mono") for each in file.errors]
+    return html.Div([banner(f"The file has mistakes; {kept}."), html.Ul(lines, className="wrong")])
+
+
+def _facts(facts: dict[str, str]) -> Component:
+    rows: list[Component] = []
+    for name, value in facts.items():
+        rows += [html.Dt(name), html.Dd(value, title=value)]
+    return html.Dl(rows, className="kv")

@@ -1,0 +1,109 @@
+"""The promises: all of them in a table by urgency, and the chosen one in a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...alerts.objectives.slo import Slo
+from ...alerts.reader import SloStatus
+from ..components import Node, attributes, card, dot, gauge, link, table, tile, tiles
+from ..figures.budget import left_parts
+from ..format import attained, axis_duration, count, span, target, times
+from ..view import slo_path
+from .page import Context
+
+_UNKNOWN = "–"  # noqa: RUF001 - an en dash stands for unknown
+_KINDS = {"burning": "bad", "at_risk": "warn"}
+
+
+def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> Component:
+    """Return the objectives, the most urgent first, *chosen* lit."""
+    rows = [_row(context, each, on=each.slo.name == chosen.slo.name) for each in found]
+    head = (("Objective", ""), ("Budget left", "r"), ("Burn 1 h", "r"))
+    return card("Objectives", table(head, rows, "Objectives"), size="c4", flush=True)
+
+
+def promise(slo: Slo) -> str:
+    """Return what *slo* promises, as short as a line of a table."""
+    return f"{target(slo.objective)} {_speed(slo, 'under')} · {span(slo.window)}"
+
+
+def runs_out(found: SloStatus) -> timedelta | None:
+    """Return when the budget is gone at this pace; None where it lasts: what is spent now is given back a window later."""
+    return found.exhausted_in if found.burn_1h > 1 or found.exhausted_in == timedelta() else None
+
+
+def slo_tiles(found: SloStatus) -> Component:
+    """Return the promise, what was kept of it, the budget, and how long that lasts."""
+    slo = found.slo
+    return tiles(
+        [
+            tile("Objective", target(slo.objective), _speed(slo, "<"), f"{span(slo.window)} rolling"),
+            tile("Attained", attained(found.attained), "", _verdict(found)),
+            tile("Error budget", *_left_parts(found), _requests_left(found)),
+            tile("At this pace", *_pace(found)),
+        ]
+    )
+
+
+def _row(context: Context, found: SloStatus, *, on: bool) -> Component:
+    slo, kind = found.slo, _KINDS.get(found.state, "")
+    href = context.view.link(slo_path(slo.name), w=context.view.text("w"))
+    name = html.Div(
+        [
+            dot(found.state),
+            html.Div([link(slo.name, href=href, className="n"), html.Div(promise(slo), className="s")]),
+        ],
+        className="svc",
+    )
+    burn = html.Span(times(found.burn_1h), className=kind) if found.state != "no_data" else _UNKNOWN
+    cells = [html.Td(name), html.Td(_left(found, kind), className="r"), html.Td(burn, className="r")]
+    return html.Tr(cells, className="on" if on else "", **attributes({"data-href": href}))
+
+
+def _left(found: SloStatus, kind: str) -> Node:
+    """Return how much of the budget is left as a bar and a number; nothing is left of an overspent one."""
+    if found.budget_left is None:
+        return _UNKNOWN
+    text, word = left_parts(found.budget_left)
+    shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
+    return html.Div([gauge(found.budget_left, kind), shown], className="gauge")
+
+
+def _speed(slo: Slo, than: str) -> str:
+    return f"{than} {axis_duration(slo.threshold_seconds)}" if slo.threshold_seconds is not None else "succeed"
+
+
+def _verdict(found: SloStatus) -> Node:
+    if found.attained is None:
+        return "no request in its window"
+    inside = found.attained >= found.slo.objective
+    return html.Span("on target" if inside else "below target", className="good" if inside else "bad")
+
+
+def _left_parts(found: SloStatus) -> tuple[str, str]:
+    return (_UNKNOWN, "") if found.budget_left is None else left_parts(found.budget_left)
+
+
+def _requests_left(found: SloStatus) -> Node:
+    if found.budget_left is None:
+        return None
+    if found.bad_left > 0:
+        return f"{count(found.bad_left)} bad requests left"
+    return f"{count(found.bad)} bad requests, {count(-found.bad_left)} too many"
+
+
+def _pace(found: SloStatus) -> tuple[str, str, Node]:
+    if found.state == "no_data":
+        return _UNKNOWN, "", "no request in the last hour"
+    gone_in = runs_out(found)
+    if gone_in is None:
+        return "lasts", "", html.Span("the window out", className="good")
+    if gone_in <= timedelta():
+        kind = "bad" if found.burn_1h > 1 else "muted"
+        return "spent", "", html.Span(f"burning {times(found.burn_1h)}", className=kind)
+    return span(gone_in), "", html.Span("until exhausted", className="bad")

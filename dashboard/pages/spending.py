@@ -1,0 +1,148 @@
+"""What the requests of a service cost: one, a good one, and the share of each stage."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...core.stages import BY_KEY, label
+from ..components import Node, card, empty, swatch, table, tile
+from ..costs import MILLION, a_request, by_stage
+from ..format import TIMES, UNKNOWN, axis_duration, duration, money, percent
+from ..tokens import hue
+from .page import Context
+
+_COLUMNS = ("at", "n", "value_seconds")
+_EXAMPLE = """currency: "$"
+prices:
+  - service: {service}
+    per_hour: 12.4"""
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What requests of the window cost.
+
+    Args:
+        currency: The sign before an amount.
+        per_hour: What the service costs. [currency an hour]
+        each: What a request costs; None without requests. [currency]
+        good: What a request costs that succeeded in time, the others paid for with it. [currency]
+        bad_share: How many did not. [ratio]
+    """
+
+    currency: str
+    per_hour: float
+    each: float | None
+    good: float | None
+    bad_share: float
+
+
+def spending(context: Context) -> Spending | None:
+    """Return what the requests of the window cost; None where nobody wrote a price."""
+    costs, source = context.source.costs, context.source
+    per_hour = costs.per_hour(context.service or "", context.view.text("env")) if costs else None
+    # A price is of all that a service serves: the requests of one version or model alone do not pay for it.
+    if costs is None or per_hour is None or _is_part(context):
+        return None
+    counted = source.ask(source.read.slo_counts, context.selection, context.threshold_seconds)
+    whole = a_request(per_hour, context.seconds, counted.total)
+    good = a_request(per_hour, context.seconds, counted.total - counted.bad)
+    return Spending(costs.currency, per_hour, whole, good, counted.bad / max(counted.total, 1))
+
+
+def _is_part(context: Context) -> bool:
+    return bool(context.view.text("v") or context.view.text("m"))
+
+
+def mean_stages(context: Context) -> dict[str, float]:
+    """Return the mean time [seconds] of each stage over the requests of the window."""
+    view, source = context.view, context.source
+    frame = source.ask(source.read.breakdown_over_time, context.selection, None, view.end - view.start)
+    if not len(frame):
+        return {}
+    weight = frame["n"].to_numpy(dtype=float)
+    means = {
+        str(name): float((frame[name].fillna(0.0).to_numpy(dtype=float) * weight).sum() / weight.sum())
+        for name in frame.columns
+        if name not in _COLUMNS
+    }
+    return {stage: seconds for stage, seconds in means.items() if seconds > 0}
+
+
+def cost_tile(context: Context) -> Component:
+    """Return what a million requests cost, and a million good ones."""
+    name, found = "Cost per 1 M", spending(context)
+    if found is None:
+        return tile(name, UNKNOWN, "", "a price is of all requests" if _is_part(context) else "no price is set")
+    if found.each is None:
+        return tile(name, UNKNOWN, "", "no request")
+    good = "no good one" if found.good is None else f"{money(found.good * MILLION, found.currency)} good ones"
+    return tile(name, money(found.each * MILLION, found.currency), "", good)
+
+
+def cost_card(context: Context, size: str) -> Component:
+    """Return which stages the money goes to, and what each could save."""
+    found, means = spending(context), mean_stages(context)
+    shares = by_stage(1.0, means)
+    if not shares:
+        return card("Cost by stage", empty("No stage was busy in this window"), size=size)
+    whole = found.each * MILLION if found and found.each is not None else None
+    rows = [_row(stage, shares, means, whole, found.currency if found else "") for stage in sorted(shares, key=lambda each: -shares[each])]  # fmt: skip
+    head: list[tuple[Node, str]] = [("Stage", "w1"), ("mean", "r w2"), ("of busy time", "r w2")]
+    head += [("per 1 M", "r w2"), (f"saved at 2{TIMES}", "r w2")] if whole is not None else []
+    body: list[Node] = [table((*head, ("", "hide")), rows, "Cost by stage", css="insp wide")]
+    if whole is None and not _is_part(context):
+        body.append(_how_to_price(context))
+    waiting = sum(seconds for stage, seconds in means.items() if stage in BY_KEY and BY_KEY[stage].waiting)
+    foot = f"By its share of the mean busy time. Waiting, {duration(waiting)} on average, keeps no machine busy and costs nothing by itself. A saving is a ceiling: it comes only where the freed time is used."
+    return card("Cost by stage", body, sub=_sub(context, found), foot=html.Span(foot), size=size)
+
+
+def _sub(context: Context, found: Spending | None) -> str:
+    if found is None or found.each is None:
+        return "share of the time that keeps a machine busy"
+    speed = f" under {axis_duration(context.threshold_seconds)}" if context.threshold_seconds is not None else ""
+    bad = f"; {percent(found.bad_share, 2)} of requests are not good (succeeded{speed}) and are paid for all the same"
+    return f"{money(found.per_hour, found.currency)} an hour{bad}"
+
+
+def _row(
+    stage: str, shares: Mapping[str, float], means: Mapping[str, float], whole: float | None, currency: str
+) -> Component:
+    share = shares[stage]
+    bar = html.I(style={"width": f"{max(share / max(shares.values()) * 100, 0.6):.1f}%"})
+    spent: list[Node] = [
+        html.Td(money(share * whole, currency), className="r now"),
+        html.Td(money(share * whole / 2, currency), className="r"),
+    ] if whole is not None else []  # fmt: skip
+    return html.Tr(
+        [
+            html.Th(html.Span([swatch(stage), label(stage)], className="nm"), scope="row"),
+            html.Td(duration(means[stage]), className="r"),
+            html.Td(percent(share), className="r"),
+            *spent,
+            html.Td(html.Span(bar, className=f"dv st-{hue(stage)}"), className="hide"),
+        ]
+    )
+
+
+def _spelled(service: str) -> str:
+    """Return *service* as YAML reads it back, in quotes where it needs them."""
+    return service if re.fullmatch(r"[A-Za-z][\w.-]*", service) else json.dumps(service)
+
+
+def _how_to_price(context: Context) -> Component:
+    """Say how to set a price: none is guessed."""
+    return html.Div(
+        [
+            html.P("No price is set, so nothing says what this costs. Write one, and name the file with --prices or STAGELENS_PRICES:", className="muted"),
+            html.Pre(_EXAMPLE.format(service=_spelled(context.service or "")), className="code mono", tabIndex=0),
+        ],
+        className="priced",
+    )  # fmt: skip

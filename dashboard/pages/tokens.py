@@ -1,0 +1,196 @@
+"""Requests that answer token by token: how long until the first, how fast then, and what that depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+from dash import html
+from dash.development.base_component import Component
+
+from ...core.histogram import Histogram
+from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS, TOKENS_IN, TOKENS_OUT
+from ...core.stages import label
+from ..components import (
+    Node,
+    delta,
+    duration_tile,
+    link,
+    link_tabs,
+    ratio_of,
+    spark,
+    tile,
+    tiles,
+)
+from ..format import TIMES, UNKNOWN, count, duration, needed, percent, percentile, several, whole
+from ..view import service_path
+from .measures import measure
+from .page import Context, Page, nothing, panel
+from .service_charts import percentile_card
+from .service_frame import service_page
+from .service_times import over_time_card
+from .token_measures import TokenMeasures, definition_words, of_window, token_measures, value_at
+from .tokens_charts import first_token_card, first_token_frame, speed_card
+from .tokens_lengths import length_card, pace_card, prompt_card
+
+_GLOSSARY = {
+    "TTFT": "time to first token: from the arrival of a request to its first token.",
+    "TPOT": "time per output token: from the first token to the last, divided by the tokens after the first.",
+    "ITL": "inter-token latency, one single gap; TPOT is its mean over a request.",
+    "Stall": "the longest of those gaps in a request.",
+}
+
+
+def render(context: Context) -> Page:
+    """Return the tokens of one service."""
+    return service_page(context, "tokens", lambda: _body(context))
+
+
+def _body(context: Context) -> list[Node]:
+    measures = of_window(context)
+    if not (measures.definitions or measures.put_out.count or measures.taken_in.count):
+        return [_no_streams(context)]
+    cards: list[tuple[str, Callable[[], Component], str]] = [
+        ("Time to first token, by percentile", lambda: first_token_card(context, measures), "c6"),
+        ("Token speed against load", lambda: speed_card(context, measures), "c6"),
+        ("Where the time goes, by percentile", lambda: percentile_card(context, "c7"), "c7"),
+        ("Breakdown over time", lambda: over_time_card(context, "c5"), "c5"),
+        ("TTFT by prompt length", lambda: prompt_card(context, measures), "c4"),
+        ("TPOT by answer length", lambda: pace_card(context, measures), "c4"),
+        ("Answer length", lambda: length_card(measures), "c4"),
+    ]
+    return [
+        _finding(context, measures),
+        _tiles(context, measures),
+        html.Div([panel(*each) for each in cards], className="grid"),
+        _glossary(),
+    ]
+
+
+def _no_streams(context: Context) -> Component:
+    return nothing(
+        "No request of this window answered token by token",
+        "A service that streams shows here how long its readers wait for the first token, how fast the next ones come, "
+        "and how both depend on load and on the length of prompt and answer.",
+        "Nothing has to be set for it: agents see answers that a server sends in parts, generate of transformers, and "
+        "Triton's streams.",
+        actions=[link("Breakdown", href=context.view.link(service_path(context.service or "")), className="btn pri")],
+    )
+
+
+def _finding(context: Context, measures: TokenMeasures) -> Component:
+    said = [
+        html.Div(headline(context, measures), className="big"),
+        html.Div(_evidence(context, measures), className="muted"),
+    ]
+    names = {
+        name: (name.replace("_", " "), context.view.here(by=name)) for name in sorted(measures.definitions, key=str)
+    }
+    choice = link_tabs("Definition of the first token", names, measures.definition) if len(names) > 1 else None
+    return html.Div([html.Div(said, className="say"), choice], className="verdict")
+
+
+def headline(context: Context, measures: TokenMeasures) -> str:
+    """Say how long readers wait for the first token, and which stage makes some of them wait longer."""
+    usual, slow = value_at(measures.first, 0.5), value_at(measures.first, 0.99)
+    if usual is None:
+        return f"{several(measures.first.count, 'first token')}: too few to say how long readers wait"
+    if slow is None:
+        return f"Half of the readers wait up to {duration(usual)} for the first token"
+    text = f"p99 of the first token is {duration(slow)}, {count(slow / usual)}{TIMES} its median"
+    added = _added(first_token_frame(context, measures))
+    if not added:
+        return text
+    stage = max(added, key=lambda each: added[each])
+    return f"{text}: {label(stage)} is {percent(added[stage] / sum(added.values()))} of what the tail adds"
+
+
+def _added(frame: pd.DataFrame) -> dict[str, float]:
+    """Return by how much each stage before the first token is longer at p99 than at the median; growing ones only."""
+    rows = {quantile: frame[frame["percentile"] == quantile] for quantile in (0.5, 0.99)}
+    if not all(len(each) for each in rows.values()):
+        return {}
+    stages = [str(each) for each in frame.columns[5:]]
+    grown = {each: float(rows[0.99][each].iloc[0] - rows[0.5][each].iloc[0]) for each in stages}
+    return {stage: seconds for stage, seconds in grown.items() if seconds > 0}
+
+
+def _evidence(context: Context, measures: TokenMeasures) -> str:
+    requests = measure(context.source, context.selection).requests
+    if not measures.definitions:
+        return f"No first token was timed in {several(requests, 'request')}."
+    text = f"Timed {definition_words(measures.definition)}: {whole(measures.timed)} of {several(requests, 'request')}."
+    if measures.otherwise:
+        text += f" Left out, for times by two definitions do not compare: {whole(measures.otherwise)}."
+    others = requests - measures.timed - measures.otherwise
+    return f"{text} Without a first token: {whole(others)}." if others > 0 else text
+
+
+def _tiles(context: Context, now: TokenMeasures) -> Component:
+    before = token_measures(context.source, context.previous, now.definition)
+    first, pace = (_course(context, metric, now.definition, (0.5, 0.99)) for metric in (FIRST_TOKEN, OUTPUT_TOKEN))
+    gap = _course(context, STREAM_GAP, now.definition, (0.99,))
+    timed = definition_words(now.definition)
+    every = f"TTFT {timed}"
+    token = f"TPOT, by the definition {now.definition}"
+    return tiles(
+        [
+            _time(context, "TTFT", every, (now.first, before.first, first), 0.5),
+            _time(context, "TTFT", every, (now.first, before.first, first), 0.99),
+            _time(context, "TPOT", token, (now.pace, before.pace, pace), 0.5),
+            _time(context, "TPOT", token, (now.pace, before.pace, pace), 0.99),
+            _rate(context, "Output", TOKENS_OUT, now.put_out, before.put_out),
+            _rate(context, "Input", TOKENS_IN, now.taken_in, before.taken_in),
+            _time(context, "Stall", f"Stall, by the definition {now.definition}", (now.gap, before.gap, gap), 0.99),
+        ]
+    )
+
+
+def _time(
+    context: Context,
+    name: str,
+    definition: str,
+    known: tuple[Histogram, Histogram, pd.DataFrame],
+    quantile: float,
+) -> Component:
+    """Return a percentile of times as a tile: of now, against before, with its course."""
+    now, before, course = known
+    value = value_at(now, quantile)
+    column = percentile(quantile)
+    ratio = ratio_of(value, value_at(before, quantile))
+    below: Node = f"{count(now.count)} requests"
+    drawn = spark([float(each) for each in course[column]])
+    if value is None:
+        below, drawn = f"{whole(now.count)} of {whole(needed(quantile))} needed", None
+    elif ratio is not None:
+        below = delta(ratio, after=context.view.compared_words)
+    made = duration_tile(f"{name} {column}", value, below, drawn)
+    made.title = definition  # pyright: ignore[reportAttributeAccessIssue] - every HTML component has one
+    return made
+
+
+def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histogram) -> Component:
+    """Return tokens a second as a tile."""
+    if not now.count:
+        return tile(name, UNKNOWN, "", "no token counts")
+    course = _course(context, TOKENS, kind, ())
+    axis = context.axis_of(course)
+    rates = course["total"].to_numpy(dtype=float) / axis.covered_seconds(course["at"])
+    shown = [float(each) for each in (rates[:-1] if context.unfinished(course["at"], axis) else rates)]
+    rate = now.sum / context.seconds
+    ratio = ratio_of(rate, before.sum / context.previous_seconds if context.previous_seconds else None)
+    after = context.view.compared_words
+    below = (
+        delta(ratio, worse_up=False, after=after) if ratio is not None else f"{count(now.sum / now.count)} a request"
+    )
+    return tile(name, count(rate), "tok/s", below, spark(shown))
+
+
+def _course(context: Context, metric: str, key: str, quantiles: tuple[float, ...]) -> pd.DataFrame:
+    source = context.source
+    return source.ask(source.read.streams_over_time, context.selection, metric, key, quantiles, context.axis.step)
+
+
+def _glossary() -> Component:
+    terms = [[html.Dt(name), html.Dd(text)] for name, text in _GLOSSARY.items()]
+    return html.Dl([part for pair in terms for part in pair], className="glossary")

@@ -1,0 +1,126 @@
+"""Numbers as other programs read them: JSON that any parser takes, and CSV that no spreadsheet runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from functools import singledispatch
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+# `wait (ms)` and `wait [ms]` say their unit at the end, the store's own columns by how they are called.
+_UNIT = re.compile(r"(?P<name>.+?)\s*[(\[](?P<unit>[^()\[\]]+)[)\]]\s*")
+_NAMED_UNITS = {"_seconds": "s", "_bytes": "B", "_ratio": "ratio"}
+# A spreadsheet takes what begins so for a formula; tab and return because it trims them first.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@singledispatch
+def plain(value: Any) -> Any:
+    """Return *value* as JSON knows it: times in ISO 8601 UTC, lengths of time in seconds, what is no number as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    return str(value)
+
+
+@plain.register(bool | int | str | NoneType)
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@plain.register
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@plain.register(np.generic | np.ndarray)
+def _array(value: Any) -> Any:
+    return plain(value.tolist())
+
+
+@plain.register
+def _length(value: timedelta) -> float:
+    return value.total_seconds()
+
+
+@plain.register
+def _moment(value: datetime) -> str:
+    # Whole microseconds: a pandas timestamp would write nine digits, which few parsers take.
+    whole = value.to_pydatetime(warn=False) if isinstance(value, pd.Timestamp) else value
+    aware = whole.astimezone(UTC) if whole.tzinfo else whole.replace(tzinfo=UTC)
+    return aware.isoformat().replace("+00:00", "Z")
+
+
+@plain.register(type(pd.NaT) | type(pd.NA))
+def _unknown(value: Any) -> None:  # noqa: ARG001 - there is one
+    return None
+
+
+@plain.register
+def _named(value: Mapping) -> dict[str, Any]:  # pyright: ignore[reportMissingTypeArgument] - singledispatch takes a class
+    return {str(key): plain(each) for key, each in value.items()}
+
+
+@plain.register(list | tuple | set | frozenset)
+def _several(value: Iterable[Any]) -> list[Any]:
+    return [plain(each) for each in value]
+
+
+def columns(frame: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the columns of *frame*: the name of each, and its unit where it says one."""
+    return [_column(str(each)) for each in frame.columns]
+
+
+def rows(frame: pd.DataFrame) -> list[list[Any]]:
+    """Return the rows of *frame*, each in the order of its columns."""
+    return [[plain(each) for each in row] for row in frame.itertuples(index=False, name=None)]
+
+
+def as_json(value: Any) -> str:
+    """Return *value* as JSON without a needless letter."""
+    return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def file_name(parts: Iterable[str], kind: str) -> str:
+    """Return the name of a file about *parts* that any system takes.
+
+    >>> file_name(["s", "ocr/5&api"], "csv")
+    'stagelens-s-ocr-5-api.csv'
+    """
+    return "-".join(["stagelens", *re.findall(r"[A-Za-z0-9]+", " ".join(parts))]) + f".{kind}"
+
+
+def as_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    r"""Return a table as RFC 4180 has it; text that a spreadsheet would run gets a quote in front.
+
+    >>> as_csv(["service", "p99"], [["=1+1", -0.5]])
+    "service,p99\r\n'=1+1,-0.5\r\n"
+    """
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow([_harmless(each) for each in head])
+    writer.writerows([_harmless(plain(each)) for each in line] for line in lines)
+    return out.getvalue()
+
+
+def _harmless(value: Any) -> Any:
+    if isinstance(value, (dict, list)):
+        value = json.dumps(value, ensure_ascii=False)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _column(name: str) -> dict[str, str]:
+    match = _UNIT.fullmatch(name)
+    if match:
+        return {"name": match["name"], "unit": match["unit"]}
+    unit = next((unit for end, unit in _NAMED_UNITS.items() if name.endswith(end)), None)
+    return {"name": name, "unit": unit} if unit else {"name": name}

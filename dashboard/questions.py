@@ -1,0 +1,105 @@
+"""The questions of `GET /api/v1/query/<question>`: each is one question of the store, with the same words as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ..core.histogram import Histogram
+from .asking import NOT_FOUND, AskError, needed, percentiles
+from .format import enough
+from .pages.page import Context
+from .pages.pair import chosen_pair, compared, newest_pair
+from .plain import columns, rows
+
+Arguments = dict[str, str]
+_WINDOW = ("from", "to", "env")
+_USUAL = "50,90,95,99"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question.
+
+    Args:
+        keys: The parameters it takes.
+        answer: Answers it.
+        about_one: Whether it is about one service, so that `service` must be given.
+    """
+
+    keys: tuple[str, ...]
+    answer: Callable[[Context, Arguments], dict[str, Any]]
+    about_one: bool = True
+
+
+def framed(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return *frame* as the API writes tables: columns, rows."""
+    return {"columns": columns(frame), "rows": rows(frame)}
+
+
+def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _USUAL)
+    frame = context.source.ask(context.source.read.breakdown, context.selection, wanted)
+    return {"requests": int(frame.attrs.get("requests", 0)), **framed(frame)}
+
+
+def _latency(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _USUAL)
+    counted = context.source.ask(context.source.read.latency, context.selection)
+    told = [_quantile(counted, each) for each in wanted]
+    return {"requests": counted.count, **framed(pd.DataFrame(told, columns=_LATENCY))}
+
+
+_LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
+
+
+def _quantile(counted: Histogram, quantile: float) -> tuple[float, float | None, float | None, float | None, bool]:
+    found = counted.quantile(quantile)
+    if found is None:
+        return quantile, None, None, None, False
+    return quantile, found.value, found.low, found.high, enough(counted.count, quantile)
+
+
+def _compare(context: Context, given: Arguments) -> dict[str, Any]:
+    if given.get("a") or given.get("b"):
+        pair = chosen_pair(context, needed(given, "a"), needed(given, "b"))
+    else:
+        pair = newest_pair(context)
+    if pair is None:
+        msg = "there are no two versions or windows to compare"
+        cure = "a and b are each a version that was seen, or a window such as 2026-11-21T12:00/6h"
+        raise AskError(msg, key="a", cure=cure, status=NOT_FOUND)
+    wanted = percentiles(given["p"])[0] if given.get("p") else None
+    found = compared(context, pair, wanted)
+    return {
+        "a": {"name": pair.a_name, "from": pair.a.start, "to": pair.a.end},
+        "b": {"name": pair.b_name, "from": pair.b.start, "to": pair.b.end},
+        "percentile": found.quantile,
+        "verdict": found.verdict,
+        "summary": dict(found.stages.attrs),
+        **framed(found.stages),
+    }
+
+
+def _slo(context: Context, given: Arguments) -> dict[str, Any]:
+    found = [
+        each
+        for each in context.source.slos()
+        if given.get("service") in (None, each.slo.service) and given.get("name") in (None, each.slo.name)
+    ]
+    if given.get("name") and not found:
+        msg = f"there is no objective {given['name']}"
+        names = ", ".join(each.slo.name for each in context.source.slos()) or "none are set"
+        raise AskError(msg, key="name", cure=names, status=NOT_FOUND)
+    return {"objectives": found}
+
+
+QUESTIONS: dict[str, Question] = {
+    "breakdown": Question(("service", "version", "p", *_WINDOW), _breakdown),
+    "latency": Question(("service", "version", "p", *_WINDOW), _latency),
+    "compare": Question(("service", "a", "b", "p", *_WINDOW), _compare),
+    "slo": Question(("service", "name"), _slo, about_one=False),
+}

@@ -1,0 +1,113 @@
+"""One view as one HTML file that opens anywhere, offline too: the page, its look, its charts and what draws them.
+
+Nothing in it asks for anything: styles, font, scripts and figures are inside, and a policy in its head holds it to that.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from datetime import UTC, datetime
+from functools import cache
+from html import escape
+from pathlib import Path
+from urllib.parse import urlencode
+
+from flask import Flask, Response, request
+
+from .. import __version__
+from . import guard
+from .html_out import as_html
+from .pages.page import Context, Page
+from .plain import file_name
+from .rendering import page, view_of
+from .router import context_of
+from .source import Source
+from .view import ORDER
+
+PATH = "/report"
+
+_ASSETS = Path(__file__).parent / "assets"
+_SCRIPTS = ("plotly-cartesian.min.js", "figure.js", "inspector.js", "slots.js", "waterfall.js", "report.js")
+_STYLES = ("tokens.css", "style.css")
+_FONT = re.compile(r"url\((inter[\w-]+\.woff2)\)")
+
+
+def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
+    """Return the report of a page.
+
+    Args:
+        context: What the page was rendered from.
+        made: The page.
+        made_at: When.
+        live: Where the dashboard is, such as `https://stagelens.example.com`, for its links; "" leaves links out.
+    """
+    body = as_html(made.body, "report", lambda address: live + address if live else None)
+    scripts = "".join(f"<script>{text}</script>" for text in _scripts())
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy())}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(made.title)}</title><style>{_styles()}</style></head>"
+        f'<body class="report"><main class="page">{_head(context, made.title, made_at, live)}{body}</main>'
+        f"{scripts}</body></html>"
+    )
+
+
+def serve(server: Flask, source: Source) -> None:
+    """Answer `PATH` on *server*: `?path=/s/x` and the query of the view; `download=1` makes the browser keep it."""
+
+    def answer() -> Response:
+        given = {key: value for key, value in request.args.items() if key in ORDER}
+        view = view_of(source, request.args.get("path"), urlencode(given))
+        context = context_of(view, source)
+        made = page(context)
+        text = report(context, made, source.now(), guard.own_address())
+        response = Response(text, mimetype="text/html")
+        response.headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
+        response.headers["Cache-Control"] = "private, no-store"
+        if request.args.get("download"):
+            response.headers["Content-Disposition"] = f'attachment; filename="{file_name(view.parts, "html")}"'
+        return response
+
+    server.add_url_rule(PATH, "report", answer, methods=["GET"])
+
+
+@cache
+def policy() -> str:
+    """Return the policy a report is held to: it runs the scripts it brings along and reaches nobody."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in _scripts()]
+    scripts = " ".join(f"'sha256-{each}'" for each in hashes)
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; font-src data:; "
+        "form-action 'none'; base-uri 'none'"
+    )
+
+
+def _head(context: Context, title: str, made_at: datetime, live: str) -> str:
+    view = context.view
+    window = " to ".join(f"{each.astimezone(view.zone):%-d %b %Y %H:%M}" for each in (view.start, view.end))
+    zone = view.start.astimezone(view.zone).tzname() or "UTC"
+    name = escape(title.removesuffix(" · Stagelens"))
+    shown = f'<a class="link" href="{escape(live + view.here())}">{name}</a>' if live else name
+    made = f"{made_at.astimezone(UTC):%-d %b %Y %H:%M} UTC"
+    return (
+        f'<header class="made"><span>View of <b>{shown}</b>, {window} {escape(zone)} · made {made} · '
+        f'Stagelens {__version__}</span><button class="btn" type="button" data-theme-switch>Light or dark</button></header>'
+    )
+
+
+@cache
+def _scripts() -> tuple[str, ...]:
+    return tuple((_ASSETS / name).read_text(encoding="utf-8").replace("</script", "<\\/script") for name in _SCRIPTS)
+
+
+@cache
+def _styles() -> str:
+    return "".join(_FONT.sub(_inlined, (_ASSETS / name).read_text(encoding="utf-8")) for name in _STYLES)
+
+
+def _inlined(font: re.Match[str]) -> str:
+    data = base64.b64encode((_ASSETS / font[1]).read_bytes()).decode()
+    return f"url(data:font/woff2;base64,{data})"

@@ -1,0 +1,127 @@
+"""Signing in and out: the page with the form, the cookie, and what is said to who may not read."""
+
+from __future__ import annotations
+
+from html import escape
+from urllib.parse import urlencode, urlsplit
+
+from flask import Flask, Response, redirect, request
+from werkzeug.wrappers import Response as AnyResponse
+
+from .config import DashboardConfig
+from .identity import COOKIE, Door, TooManyError
+from .replies import PREFIX, refusal
+from .sessions import LENGTH_SECONDS
+
+SIGN_IN, SIGN_OUT = "/signin", "/signout"
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:14px system-ui,sans-serif;margin:0;display:grid;place-items:center;min-height:90vh}"
+    "main{width:min(22rem,90vw)}h1{font-size:19px}form{display:grid;gap:10px}label{display:grid;gap:4px}"
+    "input,button{font:inherit;padding:8px 10px;border-radius:7px;border:1px solid GrayText}button{font-weight:600;cursor:pointer}"
+)
+_WRONG = 401
+
+
+def add_routes(server: Flask, config: DashboardConfig, door: Door) -> None:
+    """Answer `SIGN_IN` and `SIGN_OUT` on *server*."""
+
+    def sign_in() -> AnyResponse:
+        to = _local(request.values.get("next", ""))
+        if request.method == "GET":
+            return form(config, to)
+        try:
+            session = door.enter(request, request.form.get("name", "").strip(), request.form.get("secret", ""))
+        except TooManyError as error:
+            return too_many(error)
+        if session is None:
+            return form(config, to, "That is not right. Try again.", _WRONG)
+        return _with_session(redirect(to, 303), session, door)
+
+    def sign_out() -> AnyResponse:
+        response = redirect(SIGN_IN, 303)
+        response.delete_cookie(COOKIE)
+        return response
+
+    server.add_url_rule(SIGN_IN, "sign in", sign_in, methods=["GET", "POST"])
+    server.add_url_rule(SIGN_OUT, "sign out", sign_out, methods=["POST"])
+
+
+def from_address(door: Door) -> AnyResponse | None:
+    """Sign in with the token in the address, if there is one that fits, and leave it out of the history."""
+    offered = request.args.get("token")
+    session = None if offered is None else door.enter(request, "", offered)
+    if session is None:
+        return None
+    left = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
+    path = _local(request.path)
+    return _with_session(redirect(path + ("?" + urlencode(left) if left else "")), session, door)
+
+
+def ask(config: DashboardConfig, door: Door) -> Response:
+    """Answer who may not read: people with the form, programs with how to show who they are."""
+    if not config.takes_secrets:
+        return refuse(_WRONG, f"Nobody is signed in: the proxy in front sent no {config.proxy_header}.")
+    if request.path.startswith(PREFIX):
+        response = refusal("nobody is signed in", "Authorization", _cure(config), _WRONG)
+        # Browsers would ask for a password in a window of their own.
+        if door.users and "Sec-Fetch-Mode" not in request.headers:
+            response.headers["WWW-Authenticate"] = 'Basic realm="Stagelens", charset="UTF-8"'
+        return response
+    wrong = "That token is not the one of this dashboard." if "token" in request.args else ""
+    return form(config, _local(request.full_path.rstrip("?")) if not wrong else "/", wrong, _WRONG)
+
+
+def form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -> Response:
+    """Return the page that asks for the name and password, or for the token."""
+    name = '<label>Name<input name="name" autocomplete="username" autofocus></label>' if config.users else ""
+    word = "Password" if config.users else "Token"
+    secret = f'<label>{word}<input name="secret" type="password" autocomplete="current-password" required></label>'
+    said = f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
+    hint = "<p>Or the token of this dashboard, without a name.</p>" if config.users and config.token else ""
+    inputs = f'<input type="hidden" name="next" value="{escape(to)}">{name}{secret}<button>Sign in</button>'
+    return _page(f'{said}<form method="post" action="{SIGN_IN}">{inputs}</form>{hint}', status)
+
+
+def refuse(status: int, reason: str) -> Response:
+    """Return the page, or the JSON for a program, that says why a request is not served."""
+    if request.path.startswith(PREFIX):
+        return refusal(reason, "", "", status)
+    return _page(f"<p>{escape(reason)}</p>", status)
+
+
+def too_many(error: TooManyError) -> Response:
+    """Return the answer to who guessed too often."""
+    seconds = str(int(error.wait_seconds) + 1)
+    response = refuse(429, f"Too many wrong attempts from this address. Try again in {seconds} s.")
+    response.headers["Retry-After"] = seconds
+    return response
+
+
+def _page(inside: str, status: int) -> Response:
+    head = f'<meta name="viewport" content="width=device-width"><title>Stagelens</title><style>{_STYLE}</style>'
+    text = (
+        f'<!doctype html><html lang="en"><head>{head}</head><body><main><h1>Stagelens</h1>{inside}</main></body></html>'
+    )
+    response = Response(text, status, mimetype="text/html")
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _with_session(response: AnyResponse, session: str, door: Door) -> AnyResponse:
+    # Lax: a link from a message must find its reader signed in; what writes asks for more than the cookie.
+    response.set_cookie(
+        COOKIE, session, max_age=LENGTH_SECONDS, httponly=True, samesite="Lax", secure=door.is_https(request)
+    )
+    return response
+
+
+def _cure(config: DashboardConfig) -> str:
+    token = ["Authorization: Bearer TOKEN"] if config.token else []
+    return " or ".join([*token, "Authorization: Basic …"] if config.users else token)
+
+
+def _local(address: str) -> str:
+    """Return *address* if it leads to this dashboard and nowhere else."""
+    parts = urlsplit(address)
+    safe = address.startswith("/") and not address.startswith(("//", "/\\")) and not parts.netloc
+    return address if safe and address.isprintable() else "/"

@@ -1,0 +1,186 @@
+"""A mail server: SMTP as RFC 5321 has it, with sign-in and TLS where asked, that refuses, stalls and hangs up at random."""
+
+from __future__ import annotations
+
+import base64
+import random
+import socketserver
+import ssl
+import threading
+from collections.abc import Mapping
+from email import message_from_bytes
+from email.message import Message
+
+from receiver import Moods
+
+_HELLO = ["250-mail.example greets you", "250-8BITMIME", "250-SMTPUTF8"]
+
+
+class MailServer:
+    """Takes mail for anybody.
+
+    Args:
+        moods: How it fails.
+        context: Offers STARTTLS with it.
+        password: What `stagelens` must sign in with; empty to let everybody in.
+        answers: What it says instead of what it would, by command, such as `RCPT`, or `.` after the text; nothing hangs up.
+    """
+
+    def __init__(
+        self,
+        moods: Moods,
+        *,
+        context: ssl.SSLContext | None = None,
+        password: str = "",
+        answers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.violations: list[str] = []
+        self.taken: list[Message] = []
+        self.moods = moods
+        self.context = context
+        self.password = password
+        self.answers = answers or {}
+        self.requests = self.refused = 0
+        self.random = random.Random(moods.seed)
+        server = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                """Talk."""
+                _Talk(server, self).run()
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.server_address[1]
+
+    @property
+    def url(self) -> str:
+        """The same as an address, as the other receivers have one."""
+        return f"smtp://127.0.0.1:{self.port}"
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of what it took, each once: what mail programs show."""
+        return list(dict.fromkeys(str(mail["Message-ID"]) for mail in self.taken))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def take(self, body: bytes) -> None:
+        """Deliver a mail; complain about what RFC 5322 does not allow."""
+        mail = message_from_bytes(body)
+        for wrong, broken in (
+            ("a line over 998", any(len(each) > 998 for each in body.split(b"\r\n"))),
+            ("a bare line feed", b"\n" in body.replace(b"\r\n", b"")),
+            ("no id", not mail["Message-ID"]),
+            ("no date", not mail["Date"]),
+        ):
+            if broken:
+                self.violations.append(wrong)
+        self.taken.append(mail)
+
+
+class _HangsUpError(Exception):
+    """The server hangs up."""
+
+
+class _Talk:
+    """One connection."""
+
+    def __init__(self, server: MailServer, handler: socketserver.StreamRequestHandler) -> None:
+        self._server = server
+        self._connection = handler.connection
+        self._file = handler.connection.makefile("rb")
+        self._signed_in = not server.password
+
+    def run(self) -> None:
+        """Talk until one of both has enough."""
+        self._server.requests += 1
+        try:
+            self._say("220 mail.example")
+            while True:
+                line = self._file.readline()
+                if not line or not self._obey(line.decode("ascii", "replace").strip()):
+                    return
+        except (OSError, ValueError, _HangsUpError):
+            return
+        finally:
+            # The one with TLS is another than the one the server closes.
+            self._file.close()
+            self._connection.close()
+
+    def _obey(self, line: str) -> bool:
+        verb = line.partition(" ")[0].upper()
+        if verb in self._server.answers:
+            self._say(self._server.answers[verb])
+        elif verb == "EHLO":
+            self._hello()
+        elif verb == "STARTTLS" and self._server.context is not None:
+            self._encrypt(self._server.context)
+        elif verb == "AUTH":
+            self._sign_in(line)
+        elif verb in {"MAIL", "RCPT"}:
+            self._maybe("250 ok" if self._signed_in else "530 sign in first")
+        elif verb == "DATA":
+            self._data()
+        elif verb == "QUIT":
+            self._say("221 bye")
+            return False
+        else:
+            self._say("250 ok" if verb in {"RSET", "NOOP"} else "502 not known")
+        return True
+
+    def _hello(self) -> None:
+        offers = list(_HELLO)
+        if self._server.context is not None and not isinstance(self._connection, ssl.SSLSocket):
+            offers.append("250-STARTTLS")
+        for offer in [*offers, "250 AUTH PLAIN"]:
+            self._say(offer)
+
+    def _encrypt(self, context: ssl.SSLContext) -> None:
+        self._say("220 go ahead")
+        self._connection = context.wrap_socket(self._connection, server_side=True)
+        self._file = self._connection.makefile("rb")
+
+    def _sign_in(self, line: str) -> None:
+        given = base64.b64decode(line.split(" ")[2])
+        self._signed_in = given == f"\0stagelens\0{self._server.password}".encode()
+        self._say("235 welcome" if self._signed_in else f"535 {self._server.password} is not it")
+
+    def _data(self) -> None:
+        self._say("354 go on")
+        lines: list[bytes] = []
+        while (line := self._file.readline()) != b".\r\n":
+            if not line:
+                raise _HangsUpError
+            lines.append(line[1:] if line.startswith(b"..") else line)
+        if "." in self._server.answers:
+            return self._say(self._server.answers["."])
+        fate = self._server.random.random()
+        if fate >= self._server.moods.failing or self._server.moods.after:
+            self._server.take(b"".join(lines))
+        return self._maybe("250 queued", fate)
+
+    def _maybe(self, text: str, fate: float | None = None) -> None:
+        """Say *text*, unless this is one of the times it fails: an eighth of them at each of three steps."""
+        failing = self._server.moods.failing
+        chance = self._server.random.random() * 4 if fate is None else fate
+        if chance >= failing:
+            self._say(text)
+            return
+        self._server.refused += 1
+        if chance < failing / 2:
+            raise _HangsUpError
+        self._say("451 not now")
+
+    def _say(self, text: str) -> None:
+        if not text:
+            raise _HangsUpError
+        self._connection.sendall(text.encode() + b"\r\n")

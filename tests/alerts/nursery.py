@@ -1,0 +1,136 @@
+"""Processes that deliver until they are killed, forked from one that has everything loaded, so that a death costs little.
+
+As a program it reads commands: `start {"database": …, "receivers": {kind: url}, "lease_seconds": …}` answers with the id of
+a process, `kill ID` when it is dead. When its input ends, all of them die.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+import httpx
+
+from stagelens.alerts.delivery import http
+from stagelens.alerts.delivery.alertmanager import Alertmanager
+from stagelens.alerts.delivery.channel import Channel, Refresh
+from stagelens.alerts.delivery.mail import Mail
+from stagelens.alerts.delivery.pagerduty import PagerDuty
+from stagelens.alerts.delivery.slack import Slack
+from stagelens.alerts.delivery.slack_bot import SlackBot
+from stagelens.alerts.delivery.webhook import Webhook
+from stagelens.alerts.delivery.worker import Worker
+from stagelens.alerts.lease import new_holder
+from stagelens.collector.store import Store
+
+# A receiver that says nothing is given up soon. [seconds]
+TIMEOUT_SECONDS = 0.6
+# A real one is reminded every minute. [seconds]
+REMINDED = Refresh(every_seconds=1.0, after_end_seconds=5.0)
+
+
+class Hurried(random.Random):
+    """Jitter in a hurry: the waits of the real backoff, a twentieth as long, and never long."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """Return a random wait."""
+        return min(super().uniform(a, b) / 20, 0.5)
+
+
+class Nursery:
+    """Starts and kills senders.
+
+    Args:
+        quiet: Whether what they log is thrown away.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if quiet else None,
+            text=True,
+            bufsize=1,
+        )
+
+    def start(self, database: str, receivers: Mapping[str, str], lease_seconds: float = 1.0) -> int:
+        """Start a process that delivers to *receivers*, addresses by kind of channel, and return its id."""
+        order = {"database": database, "receivers": dict(receivers), "lease_seconds": lease_seconds}
+        return int(self._ask(f"start {json.dumps(order)}"))
+
+    def kill(self, process: int) -> None:
+        """Kill a process without a word, and return when it is dead."""
+        self._ask(f"kill {process}")
+
+    def close(self) -> None:
+        """Kill all of them."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _ask(self, command: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(command + "\n")
+        return self._process.stdout.readline()
+
+
+def channel_of(kind: str, url: str) -> Channel:
+    """Return a channel of *kind* to the receiver at *url*."""
+    host, port = "127.0.0.1", int(url.rpartition(":")[2])
+    channels: dict[str, Channel] = {
+        "slack": Slack("slack", f"{url}/services/T0/B0/x", gap_seconds=0.0),
+        "slack_bot": SlackBot("slack_bot", "xoxb-1-2-secret", "C0123456789", base_url=f"{url}/api", gap_seconds=0.0),
+        "pagerduty": PagerDuty("pagerduty", "K" * 32, url, gap_seconds=0.0),
+        "alertmanager": Alertmanager("alertmanager", url, refresh=REMINDED),
+        "email": Mail("email", host, "alerts@example.com", ("oncall@example.com",), security="none", port=port),
+        "webhook": Webhook("webhook", f"{url}/alerts", "s3cret"),
+    }
+    return channels[kind]
+
+
+def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float) -> None:
+    """Deliver from *database* until the process dies."""
+    http.TIMEOUT = httpx.Timeout(TIMEOUT_SECONDS)
+    store, holder = Store.open(database), new_holder()
+    for kind, url in receivers.items():
+        Worker(store, channel_of(kind, url), holder, lease_seconds=lease_seconds, rng=Hurried()).start()
+    while True:
+        time.sleep(60)
+
+
+def main() -> None:
+    """Obey until there is nothing more to obey."""
+    alive: set[int] = set()
+    for command in sys.stdin:
+        verb, _, said = command.partition(" ")
+        if verb == "start":
+            answer = os.fork()
+            if answer == 0:
+                deliver(**json.loads(said))
+            alive.add(answer)
+        else:
+            answer = int(said)
+            _kill(answer)
+            alive.discard(answer)
+        print(answer, flush=True)
+    for process in alive:
+        _kill(process)
+
+
+def _kill(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""From minutes to a verdict: what fires, what does not, whom it blames."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stagelens.alerts.tail import watch
+from stagelens.alerts.tail.habits import learn_habits, suspects
+from stagelens.alerts.tail.judge import Judge, Judgement
+from stagelens.alerts.tail.learning import learn_from
+from stagelens.alerts.tail.minutes import Minutes
+from stagelens.alerts.tail.policy import default_policy
+from stagelens.alerts.tail.reference import Reference
+from stagelens.alerts.tail.tally import WHOLE, join, tally
+
+POLICY = default_policy()
+RULES = watch.Rules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
+DAY = 1440
+NOW = 3 * DAY
+
+
+def run(reference: Reference, *parts: Minutes) -> list[tuple[str, int, Judgement]]:
+    """Judge all minutes of *parts* after the first 240, and return what happened when."""
+    counted = tally(reference.rows, parts[0])
+    for part in parts[1:]:
+        counted = join(counted, tally(reference.rows, part))
+    judge, progress = Judge(POLICY, reference), watch.Progress()
+    turns: list[tuple[str, int, Judgement]] = []
+    for at in range(counted.start + 241, counted.end + 1):
+        last = at - counted.start
+        recent = replace(
+            counted,
+            start=at - 240,
+            requests=counted.requests[last - 240 : last],
+            n=counted.n[:, last - 240 : last],
+            beyond=counted.beyond[:, last - 240 : last],
+        )
+        judged = judge.judge(recent)
+        progress, turn = watch.step(RULES, progress, at, judged)
+        turns += [(turn, at, judged)] if turn else []
+    return turns
+
+
+def test_a_quiet_day_with_its_rhythm_does_not_fire(make_service: Callable[..., Any]) -> None:
+    """Slower at the busy hours, as every day: nothing to say."""
+    service = make_service(rate=300, day_swing=0.4, load_swing=0.5)
+    days = [service.minutes(day * DAY, DAY) for day in range(4)]
+    reference = learn_from(POLICY, lambda: days[:3])
+
+    assert reference is not None
+    assert run(reference, days[3]) == []
+
+
+@pytest.mark.parametrize("length", [3, 10])
+def test_a_blip_does_not_fire(service: Any, reference: Reference, length: int) -> None:
+    """Everything takes three times as long, for ten minutes at most."""
+    slow = dict.fromkeys(("forward", "preprocess", "queue"), 3.0)
+    parts = (
+        service.minutes(NOW, 250),
+        service.minutes(NOW + 250, length, slow),
+        service.minutes(NOW + 250 + length, 90),
+    )
+
+    assert run(reference, *parts) == []
+
+
+def test_half_as_slow_again_in_one_stage_fires_soon_and_names_it(service: Any, reference: Reference) -> None:
+    """A forward pass that takes 50 % longer is said within half an hour, with its stage in front."""
+    slower = {"forward": 1.5}
+    turns = run(reference, service.minutes(NOW, 250), service.minutes(NOW + 250, 40, slower))
+    habits = learn_habits(POLICY, [service.spent(day * DAY, DAY) for day in range(3)])
+    found = suspects(POLICY, habits, service.spent(NOW + 250, 30, slower), turns[0][2].moved)
+
+    assert [turn for turn, _, _ in turns] == ["fired"]
+    assert turns[0][1] <= NOW + 250 + 30
+    assert found[0].stage == "forward"
+    assert 0.5 * 0.020 < found[0].seconds < 0.020
+    assert found[0].share > 0.8
+
+
+def test_it_is_over_when_it_was_calm_for_long_enough(service: Any, reference: Reference) -> None:
+    """It fires once, and resolves once after the windows are clean again."""
+    parts = (
+        service.minutes(NOW, 250),
+        service.minutes(NOW + 250, 60, {"forward": 1.5}),
+        service.minutes(NOW + 310, 330),
+    )
+    turns = run(reference, *parts)
+
+    assert [turn for turn, _, _ in turns] == ["fired", "resolved"]
+    assert turns[1][1] >= NOW + 310 + POLICY.fire.calm_for
+
+
+def test_the_unit_of_latency_does_not_matter(service: Any, three_days: list[Minutes], reference: Reference) -> None:
+    """The same requests, all eight times as slow in reference and window, are judged the same."""
+    window = service.minutes(NOW, 245, {"forward": 1.1})
+
+    def shifted(day: Minutes) -> Minutes:
+        return replace(day, index=day.index + 3 * 32)
+
+    scaled = learn_from(POLICY, lambda: [shifted(day) for day in three_days])
+    assert scaled is not None
+    one = Judge(POLICY, reference).judge(tally(reference.rows, window))
+    other = Judge(POLICY, scaled).judge(tally(scaled.rows, shifted(window)))
+
+    assert other.scores == pytest.approx(one.scores, rel=1e-4)
+    assert other.moved == pytest.approx(one.moved, rel=1e-4)
+
+
+def test_another_process_can_go_on(service: Any, reference: Reference) -> None:
+    """What is normal survives as JSON, and judges the same."""
+    again = Reference.from_json(reference.to_json())
+    window = tally(reference.rows, service.minutes(NOW, 245))
+
+    assert again == reference
+    assert Judge(POLICY, again).judge(window) == Judge(POLICY, reference).judge(window)
+
+
+def test_few_minutes_are_judged_by_the_short_windows(service: Any, reference: Reference) -> None:
+    """A service that has just begun is judged as far as its minutes go."""
+    judged = Judge(POLICY, reference).judge(tally(reference.rows, service.minutes(NOW, 65)))
+
+    assert [cell is not None for cell in judged.cells] == [window.length <= 65 for window in POLICY.windows]
+
+
+def test_too_few_requests_are_not_judged(make_service: Callable[..., Any], reference: Reference) -> None:
+    """Where less than four requests are to be expected beyond the quantile, nothing is said of it."""
+    rare = make_service(rate=0.05)
+    judged = Judge(POLICY, reference).judge(tally(reference.rows, rare.minutes(NOW, 245, {"forward": 5.0})))
+
+    assert all(cell is None or reference.rows[cell.row].at not in (0.95, 0.99, 0.999) for cell in judged.cells)
+
+
+def test_too_little_to_learn_from(three_days: list[Minutes]) -> None:
+    """Less than a day is no reference."""
+    short = three_days[0]
+    half = Minutes(0, short.index, short.total[:700], short.stages, short.own[:, :700])
+
+    assert learn_from(POLICY, lambda: [half]) is None
+    assert learn_from(POLICY, list) is None
+
+
+def test_a_service_without_stages_is_judged_as_a_whole(three_days: list[Minutes]) -> None:
+    """No stages, no key; the rest works."""
+    bare = [replace(day, stages=(), own=np.zeros((0, *day.total.shape), int)) for day in three_days]
+    reference = learn_from(POLICY, lambda: bare)
+
+    assert reference is not None
+    assert {row.stage for row in reference.rows} == {WHOLE}
+    assert Judge(POLICY, reference).judge(tally(reference.rows, bare[0]).last(240)).moved == {}
+
+
+def test_a_growth_below_the_floor_is_not_worth_a_word_however_sure(make_service: Callable[..., Any]) -> None:
+    """With very many requests two percent are certain, and still nothing to wake anybody for."""
+    service = make_service(rate=60_000)
+    days = [service.minutes(day * DAY, DAY) for day in range(2)]
+    reference = learn_from(POLICY, lambda: days)
+    assert reference is not None
+    judged = Judge(POLICY, reference).judge(tally(reference.rows, service.minutes(2 * DAY, 245, {"forward": 1.02})))
+    strongest = max((cell for cell in judged.cells if cell), key=lambda cell: cell.score)
+
+    assert strongest.z > 5
+    assert judged.score < 1
+
+
+def test_what_happens_every_day_is_rare_no_more(service: Any) -> None:
+    """Half an hour at 30 % more, once a day at no fixed time, is usual: another one says nothing."""
+    slower = {"forward": 1.3}
+    days: list[Minutes] = []
+    for day, at in enumerate((300, 800, 1200, 100)):
+        start = day * DAY
+        parts = [service.minutes(start, at), service.minutes(start + at, 30, slower)]
+        days += [*parts, service.minutes(start + at + 30, DAY - at - 30)]
+    reference = learn_from(POLICY, lambda: days)
+    assert reference is not None
+    parts = (
+        service.minutes(4 * DAY, 250),
+        service.minutes(4 * DAY + 250, 30, slower),
+        service.minutes(4 * DAY + 280, 60),
+    )
+
+    assert run(reference, *parts) == []
+
+
+def test_the_stage_key_is_the_stage_that_moved(service: Any, reference: Reference) -> None:
+    """A slower forward pass moves its own times, and nobody else's."""
+    slower = {"forward": 1.3}
+    moved = Judge(POLICY, reference).judge(tally(reference.rows, service.minutes(NOW, 245, slower))).moved
+
+    assert moved["forward"] >= 1
+    assert moved["preprocess"] < 0.7
+    assert "queue" not in moved

@@ -1,0 +1,99 @@
+"""The arithmetic: blocks, their excess, windows."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts.tail.learning import add_up
+from stagelens.alerts.tail.minutes import Minutes
+from stagelens.alerts.tail.policy import Window, default_policy
+from stagelens.alerts.tail.reference import robust_spread
+from stagelens.alerts.tail.statistic import Expectation, Sums, excess, fit, trimmed
+from stagelens.alerts.tail.tally import Row, Tally, join, rows_of, tally
+
+POLICY = default_policy()
+DAY = 1440
+
+
+def counted(days: list[Minutes]) -> tuple[tuple[Row, ...], Tally]:
+    """Return the questions of *days*, and their counts."""
+    rows = rows_of(POLICY, *add_up(days))
+    whole = tally(rows, days[0])
+    for day in days[1:]:
+        whole = join(whole, tally(rows, day))
+    return rows, whole
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=60), st.data())
+def test_blocks_add_up(counts: list[int], data: st.DataObject) -> None:
+    """A block of minutes is the sum of its minutes, wherever it is cut."""
+    values = np.array(counts, float)
+    sums = Sums(Tally(0, values, values[None], values[None] / 2))
+    end = data.draw(st.integers(1, len(counts)))
+    length = data.draw(st.integers(1, end))
+    requests, n, beyond = sums.of(np.array([end]), np.array([length]), np.array([0]))
+
+    assert requests[0] == n[0, 0] == sum(counts[end - length : end])
+    assert beyond[0, 0] == pytest.approx(sum(counts[end - length : end]) / 2)
+
+
+@given(st.permutations([5.0, 1.0, 4.0, 2.0, 3.0]))
+def test_a_window_is_the_mean_of_its_smallest_blocks(values: list[float]) -> None:
+    """The order of the blocks does not matter, and the largest are left out however large they are."""
+    window = Window(block=5, blocks=5, drop=2, required=())
+    raised = [value * 1e6 if value >= 4 else value for value in values]
+
+    assert trimmed(window, np.array(values)) == pytest.approx(2.0)
+    assert trimmed(window, np.array(raised)) == pytest.approx(2.0)
+
+
+def test_the_rhythm_of_load_and_day_is_expected(make_service: Callable[..., Any]) -> None:
+    """A service that is slower at the busy hours every day has no excess in them."""
+    service = make_service(day_swing=0.4, load_swing=0.5)
+    rows, whole = counted([service.minutes(day * DAY, DAY) for day in range(4)])
+    ends = np.arange(30, len(whole) + 1, 30)
+    lengths = np.full(len(ends), 30)
+    known, flat = (fit(rows, whole, (30,), rhythm=rhythm) for rhythm in (True, False))
+    left = {
+        name: excess(Sums(whole), Expectation(model, rows, [0]), ends, lengths)[1][0].std()
+        for name, model in (("known", known), ("flat", flat))
+    }
+
+    assert left["known"] < 0.4 * left["flat"]
+
+
+def test_counting_scatters_as_much_as_it_is_said_to(service: Any) -> None:
+    """Without any noise but that of counting, blocks are about standard normal."""
+    rows, whole = counted([service.minutes(day * DAY, DAY) for day in range(3)])
+    model = fit(rows, whole, (10,), rhythm=True)
+    ends = np.arange(10, len(whole) + 1, 10)
+    units, _, expected = excess(Sums(whole), Expectation(model, rows, [0]), ends, np.full(len(ends), 10))
+
+    assert float(robust_spread(units)[0]) == pytest.approx(1.0, abs=0.12)
+    assert expected.mean() == pytest.approx(6000 * rows[0].expected, rel=0.02)
+
+
+def test_a_silence_is_no_excess(service: Any) -> None:
+    """Blocks without requests say nothing."""
+    rows, whole = counted([service.minutes(0, DAY)])
+    model = fit(rows, whole, (10,), rhythm=False)
+    silent = join(whole, Tally(DAY + 30, np.zeros(1), np.zeros((len(rows), 1)), np.zeros((len(rows), 1))))
+    units, _, expected = excess(Sums(silent), Expectation(model, rows, [0]), np.array([DAY + 20]), np.array([10]))
+
+    assert expected[0, 0] == 0
+    assert abs(units[0, 0]) < 1
+
+
+def test_outliers_do_not_widen_the_spread() -> None:
+    """A tenth of the values may be anything."""
+    values = np.random.default_rng(2).standard_normal((1, 5000))
+    spoilt = values.copy()
+    spoilt[0, :200] = math.pow(10, 6)
+
+    assert float(robust_spread(values)[0]) == pytest.approx(1.0, abs=0.05)
+    assert float(robust_spread(spoilt)[0]) == pytest.approx(1.0, abs=0.15)

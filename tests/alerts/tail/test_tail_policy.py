@@ -1,0 +1,31 @@
+"""The policy of the search for regressions."""
+
+import math
+
+import pytest
+
+from stagelens.alerts.tail.policy import Ease, Window, default_policy
+
+POLICY = default_policy()
+
+
+def test_every_window_says_what_each_statistic_requires() -> None:
+    """A window has one requirement for each of the statistics it judges."""
+    assert [len(window.required) for window in POLICY.windows] == [len(POLICY.at)] * len(POLICY.windows)
+    assert all(len(window.required) == len(POLICY.stage_key.at) for window in POLICY.stage_key.windows)
+
+
+@pytest.mark.parametrize("window", POLICY.windows, ids=[f"{window.length}m" for window in POLICY.windows])
+def test_a_blip_of_ten_minutes_is_outlasted(window: Window) -> None:
+    """A blip of ten minutes touches no block that counts, or patience is longer than it."""
+    touched = math.ceil(10 / window.block) + (1 if window.block > 2 else 0)
+    clean = window.blocks - touched
+
+    assert clean >= window.blocks - window.drop or window.patience > 10
+
+
+def test_the_stages_ease_the_score_but_never_below_the_least() -> None:
+    """The more a stage moved on its own, the less the whole needs, within bounds."""
+    ease = Ease(start=1.15, by=0.35, least=0.3)
+
+    assert [ease.needed(key) for key in (0.0, 0.3, 1.0, 9.0)] == pytest.approx([1.0, 1.0, 0.8, 0.3])

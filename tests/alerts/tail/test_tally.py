@@ -1,0 +1,132 @@
+"""Counting minutes for questions, and what the questions are."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from stagelens.alerts.tail.learning import add_up
+from stagelens.alerts.tail.minutes import Minutes
+from stagelens.alerts.tail.policy import default_policy
+from stagelens.alerts.tail.tally import MEAN, WHOLE, growth_to_count, join, rows_of, tally
+from stagelens.core.histogram import Histogram, bucket_bounds
+
+POLICY = default_policy()
+
+
+def minutes_of(seconds: NDArray[np.float64], stage_seconds: NDArray[np.float64]) -> Minutes:
+    """One minute for each row of *seconds*, with the same requests' times in one stage."""
+    index = np.arange(-400, 200)
+    total = np.array([np.bincount(_place(row), minlength=600) for row in seconds])
+    own = np.array([[np.bincount(_place(row), minlength=600) for row in stage_seconds]])
+    return Minutes(1000, index, total, ("forward",), own)
+
+
+def _place(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.ceil(np.log2(values) * 32).astype(int) - 1 + 400
+
+
+@pytest.fixture(scope="module")
+def drawn() -> tuple[NDArray[np.float64], Minutes]:
+    rng = np.random.default_rng(1)
+    seconds = rng.lognormal(-3, 0.5, (50, 400))
+    return seconds, minutes_of(seconds, seconds / 2)
+
+
+def test_a_row_counts_what_is_beyond_the_edge_of_a_bucket_near_its_quantile(
+    drawn: tuple[NDArray[np.float64], Minutes],
+) -> None:
+    """The threshold is an edge of a bucket, so that counting is exact, and the share beyond it is known."""
+    seconds, minutes = drawn
+    total, own = add_up([minutes])
+    rows = rows_of(POLICY, total, own)
+    counted = tally(rows, minutes)
+
+    for number, row in enumerate(rows):
+        if row.stage == WHOLE and row.at != MEAN:
+            edge = bucket_bounds(row.edge)[1]
+            assert counted.beyond[number].tolist() == (seconds > edge).sum(axis=1).tolist()
+            assert row.expected == pytest.approx((seconds > edge).mean())
+            assert row.expected == pytest.approx(1 - row.at, rel=0.15)
+
+
+def test_the_mean_is_a_count_of_seconds(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+    """Units beyond over units expected is the mean over the reference's mean."""
+    seconds, minutes = drawn
+    rows = rows_of(POLICY, *add_up([minutes]))
+    number = next(n for n, row in enumerate(rows) if row.at == MEAN)
+    counted = tally(rows, minutes)
+    against = counted.beyond[number] / (counted.n[number] * rows[number].expected)
+
+    assert against == pytest.approx(seconds.mean(axis=1) / seconds.mean(), rel=0.005)
+
+
+@given(cut=st.integers(1, 49))
+def test_parts_join_to_the_whole(drawn: tuple[NDArray[np.float64], Minutes], cut: int) -> None:
+    """Counting day by day, or minute by minute, gives what counting all at once does."""
+    _, minutes = drawn
+    rows = rows_of(POLICY, *add_up([minutes]))
+    whole = tally(rows, minutes)
+    parts = [
+        tally(rows, Minutes(1000 + a, minutes.index, minutes.total[a:b], minutes.stages, minutes.own[:, a:b]))
+        for a, b in ((0, cut), (cut, 50))
+    ]
+    joined = join(*parts)
+
+    assert joined.start == whole.start
+    assert np.allclose(joined.beyond, whole.beyond, rtol=1e-12)
+    assert np.array_equal(joined.n, whole.n)
+    assert np.array_equal(joined.requests, whole.requests)
+
+
+def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+    """Minutes that nobody sent are zero; a minute that is counted again replaces what was there."""
+    _, minutes = drawn
+    rows = rows_of(POLICY, *add_up([minutes]))
+    one = tally(rows, Minutes(1000, minutes.index, minutes.total[:2], minutes.stages, minutes.own[:, :2]))
+    later = tally(rows, Minutes(1004, minutes.index, minutes.total[4:5], minutes.stages, minutes.own[:, 4:5]))
+    again = tally(rows, Minutes(1001, minutes.index, minutes.total[1:2], minutes.stages, minutes.own[:, 1:2]))
+
+    assert join(one, later).requests.tolist() == [400, 400, 0, 0, 400]
+    assert np.array_equal(join(one, again).beyond, one.beyond)
+
+
+def test_a_stage_that_a_minute_does_not_have_counts_nothing(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+    """A stage that is gone has no requests, and the rest is counted all the same."""
+    _, minutes = drawn
+    rows = rows_of(POLICY, *add_up([minutes]))
+    without = tally(rows, Minutes(1000, minutes.index, minutes.total, (), minutes.own[:0]))
+    forward = next(n for n, row in enumerate(rows) if row.stage == "forward")
+
+    assert without.n[forward].sum() == 0
+    assert without.requests.sum() == minutes.total.sum()
+
+
+def test_stages_that_follow_others_are_no_questions(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+    """The queue proves nothing of its own."""
+    _, minutes = drawn
+    total, own = add_up([minutes])
+
+    assert {row.stage for row in rows_of(POLICY, total, {"queue": own["forward"], "h2d": own["forward"]})} == {
+        WHOLE,
+        "h2d",
+    }
+
+
+def test_growth_is_known_in_counts(drawn: tuple[NDArray[np.float64], Minutes]) -> None:
+    """When all take twice as long, so many more are beyond as the reference has beyond half the threshold."""
+    seconds, minutes = drawn
+    total, own = add_up([minutes])
+    row = rows_of(POLICY, total, own)[0]
+    edge = bucket_bounds(row.edge)[1]
+
+    assert growth_to_count(row, total, 1.0) == pytest.approx(
+        np.log((2 * seconds > edge).mean() / row.expected), abs=0.02
+    )
+    assert growth_to_count(row, total, 0.0) == pytest.approx(0.0)
+
+
+def test_nothing_recorded_asks_nothing() -> None:
+    """An empty reference has no questions."""
+    assert rows_of(POLICY, Histogram(), {}) == ()

@@ -1,0 +1,89 @@
+"""Whether the traffic itself has changed."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts.tail.policy import default_policy
+from stagelens.alerts.tail.traffic import Shift, load_shift, on_common_mix, shifts
+from stagelens.core.histogram import Histogram
+
+POLICY = default_policy().confounders
+
+
+def histogram_of(*values: tuple[float, int]) -> Histogram:
+    made = Histogram()
+    for value, count in values:
+        made.record(value, count)
+    return made
+
+
+def test_a_share_that_moved_is_named() -> None:
+    """More requests of the slow route: slower, but the traffic changed."""
+    before = {"route": {"/fast": 900, "/slow": 100}, "model": {"a": 1000}}
+    after = {"route": {"/fast": 700, "/slow": 300}, "model": {"a": 1000}}
+
+    assert shifts(POLICY, before, after) == (Shift("route", "/fast", 0.9, 0.7),)
+
+
+def test_a_new_value_is_a_shift() -> None:
+    """A model that was not there before."""
+    found = shifts(POLICY, {"model": {"a": 1000}}, {"model": {"a": 500, "b": 500}})
+
+    assert [(shift.dimension, shift.after) for shift in found] == [("model", 0.5)]
+
+
+@pytest.mark.parametrize("after", [{"a": 880, "b": 120}, {"a": 8, "b": 4}, {}])
+def test_little_chance_and_nothing_are_no_shift(after: dict[str, int]) -> None:
+    """Less than five points, few requests, or a side that tells nothing."""
+    assert shifts(POLICY, {"model": {"a": 900, "b": 100}}, {"model": after}) == ()
+
+
+def test_only_what_both_sides_tell_is_compared() -> None:
+    """A batch size that was not told before says nothing."""
+    assert shifts(POLICY, {"model": {"a": 9}}, {"batch": {"1": 500}}) == ()
+
+
+def test_load_outside_what_is_known() -> None:
+    """More requests than the reference ever had, or fewer."""
+    load = (math.log(50), math.log(100), math.log(200))
+
+    assert load_shift(load, 3000, 30) is None
+    found = [load_shift(load, requests, 30) for requests in (9000, 300)]
+    assert [(shift.before, shift.after) for shift in found if shift] == [
+        (pytest.approx(200), pytest.approx(300)),
+        (pytest.approx(50), pytest.approx(10)),
+    ]
+
+
+def test_a_changed_mix_alone_is_not_slower_on_the_common_mix() -> None:
+    """Each route is as fast as it was; there are more of the slow one."""
+    fast, slow = [(0.010, 95), (0.020, 5)], [(0.100, 95), (0.200, 5)]
+    before = {"/fast": histogram_of(*[(v, n * 9) for v, n in fast]), "/slow": histogram_of(*slow)}
+    after = {"/fast": histogram_of(*fast), "/slow": histogram_of(*slow)}
+    a, b = on_common_mix(before, after, 0.95) or (0, 0)
+
+    assert b == pytest.approx(a)
+    assert a == pytest.approx(0.100, rel=0.02)
+
+
+@given(st.integers(1, 50), st.floats(1.2, 4))
+def test_a_slower_route_is_slower_on_the_common_mix_however_many_requests_it_has_now(times: int, growth: float) -> None:
+    """The number of requests of a group now does not matter, only how slow they are."""
+    before = {"a": histogram_of((0.01, 90)), "b": histogram_of((0.1, 10))}
+    after = {"a": histogram_of((0.01, 90)), "b": histogram_of((0.1 * growth, 10 * times))}
+    a, b = on_common_mix(before, after, 0.95) or (0, 0)
+
+    assert b / a == pytest.approx(growth, rel=0.025)
+
+
+def test_nothing_in_common() -> None:
+    """Routes that were all replaced cannot be compared."""
+    assert on_common_mix({"a": histogram_of((1, 5))}, {"b": histogram_of((1, 5))}, 0.5) is None
+
+
+def test_requests_below_a_nanosecond_count() -> None:
+    """Zeros have their share of the quantile."""
+    assert on_common_mix({"a": histogram_of((0.0, 60), (1.0, 40))}, {"a": histogram_of((0.0, 3))}, 0.5) == (0.0, 0.0)

@@ -1,0 +1,68 @@
+"""What is said of a regression."""
+
+import numpy as np
+import pytest
+
+from stagelens.alerts.tail.habits import Suspect
+from stagelens.alerts.tail.judge import Cell
+from stagelens.alerts.tail.tally import MEAN, WHOLE, Row
+from stagelens.alerts.tail.traffic import Shift
+from stagelens.alerts.tail.verdict import conclude, estimate
+from stagelens.core.histogram import Histogram
+
+CELL = Cell(0, 8.5, 1.4, 0.6)
+ROW = Row(WHOLE, 0.95, -100, 1.0, 0.05)
+FORWARD, QUEUE, OTHER = (
+    Suspect("forward", 0.01, 0.8, 9.0),
+    Suspect("queue", 0.003, 0.2, 3.0),
+    Suspect("h2d", -0.001, -0.1, 0),
+)
+
+
+def drawn(factor: float) -> Histogram:
+    made = Histogram()
+    for value in np.random.default_rng(4).lognormal(-3, 0.4, 5000) * factor:
+        made.record(float(value))
+    return made
+
+
+def test_a_verdict_has_before_and_after_with_their_intervals_and_the_stage_with_its_runner_up() -> None:
+    """All that a message needs to be believed."""
+    verdict = conclude(ROW, CELL, drawn(1.0), drawn(1.5), (FORWARD, OTHER, QUEUE))
+
+    assert verdict.before
+    assert verdict.after
+    assert verdict.change
+    assert verdict.change.low < 1.5 < verdict.change.high
+    assert verdict.change.value == pytest.approx(1.5, rel=0.03)
+    assert (verdict.before_n, verdict.after_n, verdict.z, verdict.at) == (5000, 5000, 8.5, 0.95)
+    assert (verdict.stage, verdict.runner_up) == (FORWARD, QUEUE)
+    assert not verdict.traffic_changed
+
+
+def test_a_changed_mix_says_so_with_what_is_left_on_the_common_mix() -> None:
+    """Slower, but the traffic changed."""
+    shift = Shift("route", "/slow", 0.1, 0.3)
+    verdict = conclude(ROW, CELL, drawn(1), drawn(1.5), (), shifts=(shift,), on_common_mix=(0.1, 0.102))
+
+    assert verdict.traffic_changed
+    assert verdict.on_common_mix == pytest.approx(1.02)
+    assert verdict.stage is None
+
+
+def test_the_mean_has_an_interval_too() -> None:
+    """The mean of the requests, with the normal interval of a mean."""
+    values = np.random.default_rng(4).lognormal(-3, 0.4, 5000)
+    found = estimate(drawn(1.0), MEAN)
+
+    assert found
+    assert found.value == pytest.approx(values.mean(), rel=0.01)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / np.sqrt(5000), rel=0.05)
+
+
+def test_nothing_recorded_has_no_estimate() -> None:
+    """No requests before: nothing to compare with."""
+    verdict = conclude(ROW, CELL, Histogram(), drawn(1.0), ())
+
+    assert (verdict.before, verdict.change) == (None, None)
+    assert estimate(Histogram(), MEAN) is None

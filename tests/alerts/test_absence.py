@@ -1,0 +1,91 @@
+"""Services whose requests do not come any more: never good, and told where they usually come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from stagelens.alerts.absence import causes
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.incidents.policy import default_policy
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
+from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.collector.store import Store
+
+HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
+FAST = {"forward": 0.020, "queue": 0.002}
+LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
+DEFINITIONS = Definitions((LATENCY,), (), "http://127.0.0.1:8600")
+
+# The fixture of conftest.py; its class cannot be imported from there.
+Traffic = Callable[..., None]
+
+
+@pytest.fixture
+def evaluator(store: Store) -> Evaluator:
+    return Evaluator(store, "me", lease_seconds=30)
+
+
+def read(store: Store) -> list[Incident]:
+    return AlertsReader(store, LiveFile(None, {})).incidents()
+
+
+def test_requests_that_stop_are_told_and_told_to_be_back(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """A day ago there were requests at this time, now there are none: since when, how many are missed; and its end."""
+    traffic(now - DAY - HOUR, 2 * HOUR, {2: FAST})
+    traffic(now - HOUR, 40 * MINUTE, {2: FAST})
+    # Somebody else's requests show that the collector works.
+    traffic(now - HOUR, 2 * HOUR, {2: FAST}, service="other")
+    begun = [turn.event for turn in evaluator.tick(DEFINITIONS, now)]
+    found = read(store)[0]
+    traffic(now + 10 * MINUTE, 30 * MINUTE, {2: FAST})
+    over = [turn.event for minute in (20, 21, 23) for turn in evaluator.tick(DEFINITIONS, now + minute * MINUTE)]
+
+    assert (begun, over) == (["opened"], ["resolved"])
+    assert found.headline == "magika-demo: traffic stopped — no request in 15 minutes"
+    assert found.impact.startswith("No request in 15 minutes; 180 came in as long a time 1 day before.")
+    assert (found.kind, found.severity, found.since) == ("no_data", "ticket", now - 20 * MINUTE - timedelta(seconds=10))
+
+
+def test_a_service_that_sleeps_at_this_time_is_not_missed(
+    traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """A day ago there was nothing at this time either."""
+    traffic(now - DAY - 3 * HOUR, HOUR, {2: FAST})
+    traffic(now - HOUR, 40 * MINUTE, {2: FAST})
+    traffic(now - HOUR, HOUR, {2: FAST}, service="other")
+
+    assert evaluator.tick(DEFINITIONS, now) == []
+
+
+def test_a_young_service_is_not_missed(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """Nobody knows yet when its requests come."""
+    traffic(now - HOUR, 40 * MINUTE, {2: FAST})
+    traffic(now - HOUR, HOUR, {2: FAST}, service="other")
+
+    assert evaluator.tick(DEFINITIONS, now) == []
+
+
+def test_the_policy_may_tell_nobody(store: Store, traffic: Traffic, now: datetime) -> None:
+    """With severity none there is no incident; the state is still not good."""
+    traffic(now - DAY - HOUR, 2 * HOUR, {2: FAST})
+    traffic(now - 2 * HOUR, 30 * MINUTE, {2: FAST})
+    traffic(now - HOUR, HOUR, {2: FAST}, service="other")
+    policy = default_policy()
+    silent = replace(policy, no_data=replace(policy.no_data, severity="none"))
+    told = Evaluator(store, "me", lease_seconds=30, incident_policy=silent).tick(DEFINITIONS, now)
+
+    assert told == []
+
+
+def test_every_service_and_environment_is_looked_at_once() -> None:
+    """Three SLOs about two environments of a service are two causes."""
+    slos = [LATENCY, replace(LATENCY, name="b", route="/x"), replace(LATENCY, name="c", environment="prod")]
+
+    assert list(causes(slos)) == ["no_data::magika-demo", "no_data:prod:magika-demo"]

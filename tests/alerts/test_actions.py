@@ -1,0 +1,151 @@
+"""What people do in Slack and PagerDuty: only what is proved to come from there, and nothing that is not understood."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts.delivery import slack_blocks
+from stagelens.alerts.delivery.actions import (
+    Action,
+    from_pagerduty,
+    from_pagerduty_is_genuine,
+    from_slack,
+    from_slack_is_genuine,
+)
+from stagelens.alerts.delivery.message import Message
+
+SECRET, AT = "8f742231b10e8888abcd99yyyzzz85a5", 1_531_420_618
+
+
+def signed(body: bytes, stamp: str = str(AT), secret: str = SECRET) -> str:
+    said = f"v0:{stamp}:".encode() + body
+    return "v0=" + hmac.new(secret.encode(), said, hashlib.sha256).hexdigest()
+
+
+def pressed(element: dict[str, Any]) -> bytes:
+    """Return the body Slack sends when *element* is pressed."""
+    action = {"type": "button", "action_id": element["action_id"], "value": element.get("value")}
+    user = {"id": "U1", "username": "ana", "name": "ana", "team_id": "T1"}
+    return urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": [action]})}).encode()
+
+
+def webhook(kind: str = "incident.acknowledged", agent: str = "user_reference") -> bytes:
+    """Return the body of a V3 webhook."""
+    data = {"id": "PT4KHLK", "type": "incident", "status": "acknowledged", "incident_key": "sl-1"}
+    event = {"event_type": kind, "agent": {"summary": "Ana\nAdams", "type": agent}, "data": data}
+    return json.dumps({"event": event}).encode()
+
+
+def test_slacks_own_example_is_genuine() -> None:
+    """The signature of Slack's documentation fits its body and its secret."""
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&"
+        b"channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&"
+        b"response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&"
+        b"trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    signature = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
+
+    assert from_slack_is_genuine(SECRET, "1531420618", signature, body, AT)
+
+
+@pytest.mark.parametrize(
+    ("secret", "stamp", "now"),
+    [
+        ("", str(AT), AT),
+        (SECRET, str(AT), AT + 301),
+        (SECRET, str(AT), AT - 301),
+        (SECRET, "yesterday", AT),
+        (SECRET, "١٥٣١٤٢٠٦١٨", AT),
+        (SECRET, "9" * 5000, AT),
+        (SECRET, "", AT),
+    ],
+)
+def test_what_is_old_or_odd_is_not_slacks(secret: str, stamp: str, now: float) -> None:
+    """More than five minutes off is a replay; without a secret nothing is genuine."""
+    assert not from_slack_is_genuine(secret, stamp, signed(b"x", stamp, secret), b"x", now)
+
+
+@given(body=st.binary(), other=st.binary(), signature=st.text())
+def test_another_body_or_signature_is_not_genuine(body: bytes, other: bytes, signature: str) -> None:
+    """One signature, one body."""
+    assert from_slack_is_genuine(SECRET, str(AT), signed(body), body, AT)
+    assert not from_slack_is_genuine(SECRET, str(AT), signature, body, AT)
+    assert from_slack_is_genuine(SECRET, str(AT), signed(body), other, AT) is (body == other)
+
+
+def test_a_pressed_button_of_ours_is_understood(message: Message) -> None:
+    """Each button of a message is pressed: two ask for something, links ask for nothing."""
+    blocks = slack_blocks.blocks(message, buttons=True)
+    elements = next(block["elements"] for block in blocks if block["type"] == "actions")
+    asked = [from_slack(pressed(element)) for element in elements]
+
+    assert asked == [
+        Action("acknowledge", message.incident, "ana"),
+        None,
+        None,
+        Action("silence", message.incident, "ana", 3600.0),
+    ]
+
+
+@given(body=st.binary() | st.text().map(lambda text: urlencode({"payload": text}).encode()))
+def test_garbage_from_slack_asks_for_nothing(body: bytes) -> None:
+    """Whatever comes is read or left."""
+    assert from_slack(body) is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["user", "name", "value", "action_id", "type"]), inner, max_size=4)
+    ),
+)
+
+
+@given(user=json_values, actions=json_values)
+def test_json_of_another_shape_asks_for_nothing(user: Any, actions: Any) -> None:
+    """Right words in the wrong places break nothing."""
+    body = urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": actions})}).encode()
+
+    assert from_slack(body) is None
+    assert from_pagerduty(json.dumps({"event": {"data": user, "agent": actions}}).encode()) is None
+
+
+def test_pagerduty_signs_with_any_of_several_secrets() -> None:
+    """While a secret is exchanged there are two signatures; one has to fit."""
+    right = "v1=" + hmac.new(b"s", b"body", hashlib.sha256).hexdigest()
+
+    assert from_pagerduty_is_genuine("s", f"v1=00,{right}", b"body")
+    assert not from_pagerduty_is_genuine("s", right, b"other")
+    assert not from_pagerduty_is_genuine("", right, b"body")
+    assert not from_pagerduty_is_genuine("s", "", b"body")
+
+
+def test_a_person_who_acknowledges_in_pagerduty_does_so_here() -> None:
+    """The dedup key is our incident; the name is one line."""
+    assert from_pagerduty(webhook()) == Action("acknowledge", "sl-1", "Ana Adams")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        webhook("incident.resolved"),
+        webhook(agent="inbound_integration_reference"),
+        b"",
+        b"[]",
+        b'{"event": 1}',
+        b"\xff",
+    ],
+)
+def test_all_else_from_pagerduty_asks_for_nothing(body: bytes) -> None:
+    """Our own acknowledgement, which comes back by way of the integration, is none by a person."""
+    assert from_pagerduty(body) is None

@@ -1,0 +1,115 @@
+"""Alertmanager, the real one: it takes our alerts, `amtool` shows them, and they end when we say so."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stagelens.alerts.delivery.alertmanager import ENDS_AFTER_SECONDS, REFRESH, Alertmanager, payload
+from stagelens.alerts.delivery.message import Message
+
+CONFIG = """\
+route: {receiver: nobody, group_by: [alertname, service]}
+receivers: [{name: nobody}]
+"""
+
+
+def _program(*names: str) -> str:
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"{names[0]} is not installed")
+        pytest.skip(
+            f"no {names[0]} on this machine; `apt-get install prometheus-alertmanager`, or `make test`, which does"
+        )
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A running Alertmanager."""
+    program = _program("prometheus-alertmanager", "alertmanager")
+    home = tmp_path_factory.mktemp("alertmanager")
+    (home / "alertmanager.yml").write_text(CONFIG, encoding="utf-8")
+    address = f"127.0.0.1:{_free_port()}"
+    options = [
+        f"--config.file={home / 'alertmanager.yml'}",
+        f"--storage.path={home}",
+        f"--web.listen-address={address}",
+    ]
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen([program, *options, "--cluster.listen-address="], stdout=log, stderr=log)
+    _wait_until_ready(f"http://{address}", home / "log")
+    yield f"http://{address}"
+    process.kill()
+    process.wait()
+
+
+def _wait_until_ready(url: str, log: Path) -> None:
+    end = time.monotonic() + 30
+    while True:
+        try:
+            if httpx.get(f"{url}/-/ready").is_success:
+                return
+        except httpx.TransportError:
+            pass
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.05)
+
+
+def shown(url: str) -> list[dict[str, Any]]:
+    """Return what amtool shows."""
+    query = [_program("amtool"), f"--alertmanager.url={url}", "--output=json", "alert", "query", "service=magika-demo"]
+    return json.loads(subprocess.run(query, check=True, capture_output=True).stdout)
+
+
+def test_amtool_shows_our_alerts_until_they_are_resolved(url: str, message: Message) -> None:
+    """Sent, it is active with our labels and the link; sent again as resolved, it is gone."""
+    now = time.time()
+    finding = replace(message.finding, since=now - 600, where={"environment": "prod"})
+    message = replace(message, at=now, opened_at=now, finding=finding)
+    channel = Alertmanager("alertmanager", url)
+    channel.send(message)
+    channel.send(message)
+    firing = shown(url)
+    channel.send(replace(message, sequence=2, transition="resolved", at=now, ending="recovered"))
+    over = shown(url)
+
+    assert [alert["status"]["state"] for alert in firing] == ["active"]
+    assert firing[0]["labels"] == {
+        "alertname": "magika-latency",
+        "environment": "prod",
+        "job": "stagelens",
+        "kind": "latency",
+        "service": "magika-demo",
+        "severity": "page",
+    }
+    assert firing[0]["annotations"]["summary"].startswith("magika-demo: latency SLO burning 31")
+    assert firing[0]["generatorURL"] == message.finding.link
+    assert over == []
+
+
+def test_what_fires_ends_later_than_it_is_sent_again(message: Message) -> None:
+    """Three reminders may be lost before Alertmanager takes it for resolved; labels hold no number."""
+    alert = payload(message, message.at)
+
+    assert 4 * REFRESH.every_seconds <= ENDS_AFTER_SECONDS
+    assert alert["endsAt"] == "2026-11-20T03:08:00.000+00:00"
+    assert not any(character.isdigit() for value in alert["labels"].values() for character in value)

@@ -1,0 +1,255 @@
+"""The past by the rules of the present: what a backtest says is what the evaluator would have done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.alerts import check
+from stagelens.alerts.backtest import backtest, replay
+from stagelens.alerts.burning import burn
+from stagelens.alerts.burning.history import History, load
+from stagelens.alerts.burning.measure import measure, tiers_of
+from stagelens.alerts.delivery.message import Burn, Finding
+from stagelens.alerts.incidents import lifecycle
+from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.objectives.slo_file import read
+from stagelens.alerts.policy_file import default_policy
+from stagelens.collector.store import Store
+from stagelens.core.errors import StoreError
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+FAST = {"forward": 0.020, "preprocess": 0.010}
+SLOW = {"forward": 0.020, "preprocess": 0.390}
+MONTH = timedelta(days=30)
+LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
+POLICY = default_policy()
+
+Traffic = Callable[..., None]
+Told = list[tuple[datetime, datetime | None, str]]
+
+
+def told(records: Sequence[Record]) -> Told:
+    """Return when each incident was opened and resolved, and its severity."""
+    return [
+        (
+            datetime.fromtimestamp(each.opened_at, UTC),
+            None if each.resolved_at is None else datetime.fromtimestamp(each.resolved_at, UTC),
+            each.finding.severity,
+        )
+        for each in records
+    ]
+
+
+def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[Record]:
+    """Judge *slo* every minute as the evaluator does: measure, fire, decide."""
+    kept: dict[str, Record] = {}
+    record: Record | None = None
+    at = start
+    while at <= end:
+        going_on = record is not None and record.is_open
+        measured = measure(store.read, slo, POLICY, at, already=going_on)
+        found = _finding(measured.slo, measured.firing[0], at) if measured.firing else None
+        step = lifecycle.decide(
+            record,
+            found,
+            cause="slo",
+            now=at.timestamp(),
+            has_data=measured.has_data,
+            patience=POLICY.patience,
+        )
+        record = step.record if step else record
+        if record is not None:
+            kept[record.id] = record
+        at += MINUTE
+    return list(kept.values())
+
+
+def _finding(slo: Slo, tier: burn.Tier, at: datetime) -> Finding:
+    spent = Burn(20.0, tier.burn, tier.long.total_seconds(), tier.short.total_seconds(), 1, 1, 0, 0, 0)
+    return Finding(slo.name, slo.service, "", slo.kind, tier.severity, at.timestamp(), burn=spent)
+
+
+def test_the_past_is_what_the_evaluator_would_have_done(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Two outages, work that was planned, silence at the end: the same incidents, opened and resolved at the same minutes."""
+    begin = now.replace(second=0) - 4 * HOUR
+    courses = [(10, {2: FAST}), (6, {2: SLOW}), (52, {2: FAST}), (12, {2: SLOW}), (4, {2: FAST})]
+    at = begin
+    for minutes, mix in courses:
+        traffic(at, minutes * MINUTE, mix)
+        at += minutes * MINUTE
+    end = at + 10 * MINUTE
+    # The second outage begins in planned work, and goes on after it.
+    slo = replace(LATENCY, maintenance=Calendar((Once(begin + 65 * MINUTE, begin + 72 * MINUTE),)))
+    history = load(store.read, slo, begin - 4 * 24 * HOUR, end)
+    before = evaluated(store, slo, begin, end)
+
+    assert told(replay(history, slo, POLICY, history.edge_of(begin))) == told(before)
+    assert len(before) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    bad=st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.2, 1.0]), st.integers(1, 60)), min_size=1, max_size=12),
+    rate=st.sampled_from([0.2, 3.0, 600.0]),
+    objective=st.sampled_from([0.9, 0.99, 0.999]),
+)
+def test_no_minute_that_is_left_out_matters(bad: list[tuple[float, int]], rate: float, objective: float) -> None:
+    """Judging every minute, near a threshold or not, makes the same incidents."""
+    shares = np.concatenate([np.full(minutes, share) for share, minutes in bad])
+    history, slo = _history(rate, shares), replace(LATENCY, objective=objective)
+    tiers = tiers_of(slo, POLICY)
+    windows = {length: history.windows(length) for length in burn.windows(POLICY, tiers)}
+    kept: dict[str, Record] = {}
+    record: Record | None = None
+    for edge in range(history.edges):
+        counts = {
+            length: burn.Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()
+        }
+        going_on = record is not None and record.is_open
+        firing = burn.firing(tiers, counts, objective, POLICY, already=going_on)
+        at = history.at(edge)
+        step = lifecycle.decide(
+            record,
+            _finding(slo, firing[0], at) if firing else None,
+            cause="slo",
+            now=at.timestamp(),
+            has_data=counts[burn.FAST].total > 0,
+            patience=POLICY.patience,
+        )
+        record = step.record if step else record
+        if record is not None:
+            kept[record.id] = record
+
+    assert told(replay(history, slo, POLICY)) == told(list(kept.values()))
+
+
+def _history(rate: float, shares: np.ndarray) -> History:
+    """Return *rate* requests a minute, of which such *shares* are bad, minute by minute."""
+    total = np.concatenate(([0.0], np.cumsum(np.full(len(shares), rate))))
+    return History(1_795_000_020, total, total, np.concatenate(([0.0], np.cumsum(rate * shares))))
+
+
+def test_one_failure_tells_nobody() -> None:
+    """Ten requests an hour at 99.9 %: one failure is a burn rate of 100 over the hour, and nothing is opened in a month."""
+    total = np.zeros(30 * 24 * 60)
+    total[::6] = 1
+    bad = np.zeros_like(total)
+    bad[6 * 5000] = 1
+    total, bad = (np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad))
+    history = History(1_795_000_020, total, total, bad)
+    rates = history.windows(HOUR).burn(0.999)
+
+    assert rates.max() == pytest.approx(100)
+    assert replay(history, replace(LATENCY, objective=0.999), POLICY) == []
+
+
+def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
+    """The same ten requests an hour with one in 37 failing, for eight days: a page comes before the budget of the month is gone."""
+    rng = np.random.default_rng(7)
+    quiet, burning = 4 * 24 * 60, 8 * 24 * 60
+    total = np.zeros(quiet + burning)
+    total[::6] = 1
+    bad = np.where(np.arange(len(total)) >= quiet, total * (rng.random(len(total)) < 0.027), 0)
+    held = [np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad)]
+    history = History(1_795_000_020, held[0], held[0], held[1])
+    found = replay(history, replace(LATENCY, objective=0.999), POLICY)
+    pages = [each for each in found if each.finding.severity == "page"]
+    first = (pages[0].opened_at - history.start) / 60 - quiet
+
+    assert first * 27 < 30 * 24 * 60
+
+
+def test_what_began_as_planned_work_did_is_told_after_it(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Nobody is told within planned work; what still fires when it is over is told then."""
+    begin = now.replace(second=0) - 4 * HOUR
+    for start, length, mix in ((0, 60, FAST), (60, 6, SLOW), (66, 114, FAST)):
+        traffic(begin + start * MINUTE, length * MINUTE, {2: mix})
+    planned = replace(LATENCY, maintenance=Calendar((Once(begin + 61 * MINUTE, begin + 64 * MINUTE),)))
+    plain, after = (
+        [each.opened_at for each in backtest(store.read, slo, POLICY, begin + 3 * HOUR, MONTH).incidents]
+        for slo in (LATENCY, planned)
+    )
+
+    assert (plain, after) == ([begin + 61 * MINUTE], [begin + 64 * MINUTE])
+
+
+def test_only_hours_are_spread_over_their_minutes(store: Store, traffic: Traffic, now: datetime) -> None:
+    """What is older than minutes are kept is known by the hour, and it is said until when."""
+    start = now.replace(minute=0) - timedelta(days=16)
+    traffic(start, HOUR, {10: FAST})
+    traffic(now - HOUR, HOUR, {10: FAST})
+    store.maintain()
+    history = load(store.read, LATENCY, start - HOUR, now)
+    hour = np.diff(history.total)[60:120]
+
+    assert hour.tolist() == [60.0] * 60
+    assert history.coarse_until is not None
+    assert start < history.coarse_until < start + timedelta(days=1, hours=1)
+    assert history.total[-1] == 7200
+
+
+def test_a_preview_says_when_how_long_and_how_much(store: Store, traffic: Traffic, now: datetime) -> None:
+    """One outage of ten minutes in two days: when it would have been told, for how long, its burn rate and its share of the budget."""
+    begin = now.replace(second=0) - 6 * HOUR
+    traffic(begin, 2 * HOUR, {10: FAST})
+    traffic(begin + 2 * HOUR, 10 * MINUTE, {10: SLOW})
+    traffic(begin + 2 * HOUR + 10 * MINUTE, 2 * HOUR, {10: FAST})
+    found = backtest(store.read, LATENCY, POLICY, begin + 4 * HOUR + 10 * MINUTE, MONTH)
+    past = found.incidents[0]
+    bad, known = 600.0, 250 * 60.0
+
+    assert (found.seen_from, len(found.incidents), past.severity) == (begin, 1, "page")
+    assert begin + 2 * HOUR < past.opened_at < begin + 2 * HOUR + 10 * MINUTE
+    assert past.resolved_at is not None
+    assert past.resolved_at - past.opened_at < 45 * MINUTE
+    assert past.peak == pytest.approx(100)
+    # The budget of a month at the traffic that is known.
+    assert past.spent == pytest.approx(bad / (0.01 * known * (30 * 24 * 60 / 250)))
+    assert found.budget_left == pytest.approx(1 - past.spent)
+
+
+def test_check_looks_back_on_the_store(
+    tmp_path: Path, traffic: Traffic, store: Store, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each SLO says what it would have told; one of a service that nobody has seen says so, with the nearest name."""
+    traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
+    traffic(now - HOUR, 10 * MINUTE, {10: SLOW})
+    traffic(now - 50 * MINUTE, 50 * MINUTE, {10: FAST})
+    path = tmp_path / "slo.yaml"
+    lines = [
+        f"  - {{name: {service}, service: {service}, objective: 0.99, threshold: 250ms, window: 30d}}"
+        for service in ("magika-demo", "magika-dmo")
+    ]
+    path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
+    monkeypatch.setattr("stagelens.alerts.check._now", lambda: now)
+    said = "\n".join(check.summary(path, read(path, {}), store))
+
+    assert "Over the 3 hours that are known this would have paged once; 97.7 % of the budget is left." in said
+    assert "page   20 Nov 02:" in said
+    assert "The store has never seen a service 'magika-dmo'; did you mean magika-demo?" in said
+
+
+def test_check_says_why_there_is_no_look_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a store the file is checked all the same; one that was named must be there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slo.yaml").write_text(
+        "slos: [{name: a, service: a, objective: 0.99, threshold: 1s, window: 30d}]", encoding="utf-8"
+    )
+    status = check.main([])
+    with pytest.raises(StoreError, match="there is no store in"):
+        check.main(["--store", "sqlite:///none.db"])
+
+    assert status == 0
+    assert "Nothing is said of the past: there is no store in" in capsys.readouterr().out

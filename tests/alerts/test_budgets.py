@@ -1,0 +1,48 @@
+"""Stage budgets: which part of the threshold was broken, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from stagelens.alerts.burning.budgets import stage_budgets
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.collector.store import Store
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+FAST = {"forward": 0.100, "queue": 0.010}
+QUEUED = {"forward": 0.120, "queue": 0.300}
+SPLIT = Slo(
+    "magika-latency",
+    "magika-demo",
+    0.95,
+    timedelta(days=30),
+    timedelta(milliseconds=350),
+    budgets=(("forward", timedelta(milliseconds=200)), ("queue", timedelta(milliseconds=50)), ("decode", MINUTE / 600)),
+)
+
+Traffic = Callable[..., None]
+
+
+def test_the_broken_budget_is_named_with_by_how_much(store: Store, traffic: Traffic, now: datetime) -> None:
+    """The requests at p95 waited 300 ms where 50 were allowed; what kept its budget says so, and comes after."""
+    traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
+    uses = stage_budgets(store.read, SPLIT, now - HOUR, now)
+    queue = uses[0]
+
+    assert [use.stage for use in uses] == ["queue", "forward", "decode"]
+    assert queue.seconds == pytest.approx(0.3, rel=0.02)
+    assert queue.over_seconds == pytest.approx(0.25, rel=0.03)
+    assert queue.mean_seconds == pytest.approx(0.039, rel=0.02)
+    assert [use.is_broken for use in uses] == [True, False, False]
+
+
+def test_without_budgets_or_requests_nothing_is_said(store: Store, traffic: Traffic, now: datetime) -> None:
+    """An SLO that does not split its threshold, and an hour without requests."""
+    traffic(now - HOUR, MINUTE, {1: FAST})
+
+    assert stage_budgets(store.read, replace(SPLIT, budgets=()), now - HOUR, now) == ()
+    assert stage_budgets(store.read, SPLIT, now - 3 * HOUR, now - 2 * HOUR) == ()

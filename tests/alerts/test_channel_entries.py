@@ -1,0 +1,129 @@
+"""The channels of the SLO file: every kind, its secrets, and what is said about mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stagelens.alerts.delivery.alertmanager import Alertmanager
+from stagelens.alerts.delivery.channels import KINDS, ChannelEntry
+from stagelens.alerts.delivery.mail import Mail
+from stagelens.alerts.delivery.slack import Slack
+from stagelens.alerts.delivery.slack_bot import SlackBot
+from stagelens.alerts.objectives.slo_file import SloFileError, read
+
+SLO = "slos:\n  - {name: latency, service: shop, objective: 0.99, threshold: 250ms, window: 30d}\n"
+ENV = {
+    "TOKEN": "xoxb-secret-token",
+    "SIGNING": "signing-secret",
+    "PASSWORD": "pass-word-secret",
+    "URL": "https://x.example/secret-path",
+}
+
+
+def entries(tmp_path: Path, *channels: str) -> tuple[ChannelEntry, ...]:
+    path = tmp_path / "slo.yaml"
+    path.write_text(SLO + "channels:\n" + "".join(f"  - {{{channel}}}\n" for channel in channels), encoding="utf-8")
+    return read(path, ENV).channels
+
+
+def complaint(tmp_path: Path, channel: str) -> str:
+    with pytest.raises(SloFileError) as caught:
+        entries(tmp_path, channel)
+    return str(caught.value).partition(":3: ")[2] or str(caught.value).partition(":4: ")[2]
+
+
+def test_every_kind_is_read(tmp_path: Path) -> None:
+    """One line each, with the usual defaults."""
+    found = entries(
+        tmp_path,
+        "kind: slack, webhook_url_env: URL",
+        "kind: slack, name: bot, token_env: TOKEN, channel: C0123456789, signing_secret_env: SIGNING",
+        "kind: pagerduty, routing_key_env: TOKEN, webhook_secret_env: SIGNING",
+        "kind: alertmanager, url: 'http://alertmanager:9093'",
+        "kind: email, host: smtp.example.com, from: a@example.com, to: [b@example.com, c@example.com]",
+        "kind: webhook, url_env: URL",
+        "kind: heartbeat, url_env: URL",
+    )
+
+    assert {entry.kind for entry in found} == set(KINDS)
+    assert [type(entry.channel) for entry in found[:2]] == [Slack, SlackBot]
+    assert [entry.signing_secret for entry in found[:3]] == ["", "signing-secret", "signing-secret"]
+    assert found[1].channel == SlackBot("bot", "xoxb-secret-token", "C0123456789", buttons=True)
+    assert isinstance(found[3].channel, Alertmanager)
+    assert found[4].channel == Mail("email", "smtp.example.com", "a@example.com", ("b@example.com", "c@example.com"))
+    assert [entry.takes_messages for entry in found] == [True] * 6 + [False]
+
+
+def test_no_secret_is_shown(tmp_path: Path) -> None:
+    """Whatever prints an entry, as a log does, shows no secret of it."""
+    shown = repr(
+        entries(
+            tmp_path,
+            "kind: slack, token_env: TOKEN, channel: C0123456789, signing_secret_env: SIGNING",
+            "kind: slack, name: hook, webhook_url_env: URL",
+            "kind: pagerduty, routing_key_env: TOKEN, webhook_secret_env: SIGNING",
+            "kind: alertmanager, url_env: URL",
+            "kind: email, host: h, from: a@example.com, to: b@example.com, user: u, password_env: PASSWORD",
+            "kind: webhook, url_env: URL, secret_env: SIGNING",
+            "kind: heartbeat, url_env: URL",
+        )
+    )
+
+    assert [secret for secret in ("secret", "xoxb", "pass-word") if secret in shown] == []
+
+
+def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    """As Kubernetes and Docker mount them; the line break at the end is none of it."""
+    (tmp_path / "token").write_text("xoxb-from-file\n", encoding="utf-8")
+    found = entries(tmp_path, f"kind: slack, token_file: {tmp_path / 'token'}, channel: C0123456789")
+
+    assert found[0].channel == SlackBot("slack", "xoxb-from-file", "C0123456789")
+
+
+@pytest.mark.parametrize(
+    ("channel", "lacking"),
+    [
+        ("kind: slack, webhook_url_env: NOT_SET", "NOT_SET"),
+        ("kind: slack, webhook_url_file: /none/there", "the file /none/there"),
+        ("kind: webhook, url_env: URL, secret_env: NOT_SET", "NOT_SET"),
+        ("kind: email, host: h, from: a@b.example, to: a@b.example, user: u, password_env: NOT_SET", "NOT_SET"),
+        ("kind: heartbeat, url_env: NOT_SET", "NOT_SET"),
+    ],
+)
+def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacking: str) -> None:
+    """The file is right, the machine is not: messages wait until it is."""
+    entry = entries(tmp_path, channel)[0]
+
+    assert (entry.lacking, entry.channel, entry.heartbeat) == (lacking, None, None)
+
+
+@pytest.mark.parametrize(
+    ("channel", "said"),
+    [
+        ("kind: slack", "channels[0].webhook_url_env is missing; add `webhook_url_env: SLACK_WEBHOOK_URL`"),
+        ("kind: slack, token_env: TOKEN", "channels[0].channel is missing; add `channel: C0123456789`"),
+        ("kind: slack, channel: C0123456789", "channels[0].token_env is missing; add `token_env: SLACK_BOT_TOKEN`"),
+        (
+            "kind: slack, token_env: TOKEN, channel: '#alerts'",
+            "channels[0].channel is '#alerts'; write the channel's id",
+        ),
+        ("kind: email, host: h, from: a@b.example", "channels[0].to is missing; add `to: oncall@example.com`"),
+        ("kind: email, host: h, from: me, to: a@b.example", "channels[0].from has 'me'; write a mail address"),
+        ("kind: email, host: h, from: a@b.example, to: [x]", "channels[0].to has 'x'; write a mail address"),
+        ("kind: email, host: h, from: a@b.example, to: a@b.example, user: u", "channels[0].password_env is missing"),
+        (
+            "kind: email, host: h, from: a@b.example, to: a@b.example, security: ssl",
+            "channels[0].security is 'ssl'; write one of starttls, tls, none",
+        ),
+        ("kind: alertmanager, url: 'alertmanager:9093'", "channels[0].url is not a web address"),
+        ("kind: heartbeat", "channels[0].url_env is missing; add `url_env: HEARTBEAT_URL`"),
+        ("kind: webhook, url_env: URL, url_file: /x", "channels[0].url is given twice; keep url_env alone"),
+        ("kind: webhook, url: 'https://x.example', url_env: URL", "channels[0].url is given twice; keep url_env alone"),
+        ("kind: mail", "channels[0].kind is 'mail'; write one of slack, pagerduty, alertmanager, email"),
+    ],
+)
+def test_a_mistake_is_named_with_its_cure(tmp_path: Path, channel: str, said: str) -> None:
+    """Which key, what it says, what to write."""
+    assert complaint(tmp_path, channel).startswith(said)

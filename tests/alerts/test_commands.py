@@ -1,0 +1,153 @@
+"""`stagelens alerts …`: incidents from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from stagelens.__main__ import main
+from stagelens.alerts import commands
+from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.incidents import journal
+from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.telling import Turn
+from stagelens.collector.store import Store
+
+NAME = "sl-0123456789abcdef0123"
+
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
+    """A store with one open incident that Slack heard of."""
+    url = f"sqlite:///{tmp_path / 'stagelens.db'}"
+    store = Store.open(url)
+    at = now.timestamp()
+    record = Record(NAME, "slo:x", finding, at, at, at, sequence=1, peak=31.2, heard="open", story=NAME)
+    with store.transaction() as connection:
+        journal.write(connection, Turn(record, "opened", told=True), ("slack",), at)
+    store.close()
+    return url
+
+
+@pytest.fixture
+def ask(database: str, now: datetime, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Run one command and return what it printed."""
+
+    def run(*words: str, later: timedelta = timedelta(minutes=1)) -> str:
+        environment = {"STAGELENS_DATABASE": database, "USER": "ann"}
+        commands.main(words, environment, now + later)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_open_incidents_are_listed(ask: Ask) -> None:
+    """One line: id, how urgent, since when, who looks after it, what."""
+    head, line = ask("list").splitlines()
+
+    assert head.split() == ["id", "state", "severity", "opened", "(UTC)", "who", "what"]
+    assert line.split()[:7] == [NAME, "open", "page", "2026-11-20", "03:04:00", "nobody", "magika-demo:"]
+    assert json.loads(ask("list", "--json"))[0]["id"] == NAME
+
+
+def test_one_incident_is_shown_whole(ask: Ask) -> None:
+    """Facts, history and deliveries."""
+    text = ask("show", NAME)
+
+    assert text.splitlines()[0].startswith(f"{NAME}: magika-demo: latency SLO burning 31")
+    assert "  looked after by nobody" in text
+    assert "2026-11-20 03:04:00   opened          1 channel" in text
+    assert "slack     opened    waiting   0       2026-11-20 03:04:00" in text
+    assert json.loads(ask("show", NAME, "--json"))["deliveries"][0]["channel"] == "slack"
+
+
+def test_an_incident_is_acknowledged(ask: Ask) -> None:
+    """By whoever is logged in, or whom they name; the list says who."""
+    said = ask("ack", NAME)
+    ask("ack", NAME, "--by", "bob")
+
+    assert said == f"ann looks after {NAME}: magika-latency of magika-demo\n"
+    assert "   bob   " in ask("list")
+    assert "by ann" in ask("show", NAME)
+    assert "by bob" in ask("show", NAME)
+
+
+def test_a_silence_is_made_listed_and_ended(ask: Ask) -> None:
+    """From now on for two hours unless told otherwise; ended, it is history."""
+    made = ask(
+        "silence", "--service", "magika-demo", "--severity", "ticket", "--for", "90m", "--comment", "moving disks"
+    )
+    name = made.partition(":")[0]
+    line = ask("silences").splitlines()[1]
+    ended = ask("unsilence", name, later=timedelta(minutes=2))
+
+    assert made == (
+        f"{name}: service=magika-demo, severity=ticket is silenced by ann until 04:35 UTC on 20 November: moving disks\n"
+    )
+    assert line.split()[:3] == [name, "in", "force"]
+    assert ended == f"{name} is over: service=magika-demo, severity=ticket is told again\n"
+    assert ask("silences", later=timedelta(minutes=3)) == "Nothing is silenced.\n"
+    assert "over" in ask("silences", "--all", later=timedelta(minutes=3))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list --all` names those there are"),
+        (("ack", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` names those there are"),
+        (("silence",), "a silence needs something to go by: at least one of service, slo, environment"),
+        (("silence", "--service", "x", "--for", "soon"), "--for is 'soon'; write a number and a unit"),
+        (("silence", "--service", "x", "--for", "0s"), "which is not after its start; write a later end"),
+        (("silence", "--service", "x", "--for", "1000d"), "--for is '1000d'; the longest silence is 395d"),
+        (("silence", "--severity", "loud"), "severity is 'loud'; write page or ticket"),
+        (("silence", "--service", "x", "--from", "monday"), "--from is 'monday'; write a time such as"),
+        (("unsilence", "si-1"), "there is no silence 'si-1'; `stagelens alerts silences` names those there are"),
+    ],
+)
+def test_a_mistake_says_its_cure(
+    database: str,
+    words: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exit 1, one sentence, no traceback."""
+    monkeypatch.setenv("STAGELENS_DATABASE", database)
+    code = main(["alerts", *words])
+
+    assert code == 1
+    assert said in capsys.readouterr().err
+
+
+def test_no_store_is_made_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is none, the error says how to name the right one."""
+    code = main(["alerts", "list", "--database", f"sqlite:///{tmp_path / 'none.db'}"])
+
+    assert code == 1
+    assert "name the right one with --database or STAGELENS_DATABASE" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_channel_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel without its secret cannot send: exit 1, and which variable is missing; a wrong name has its cure."""
+    file = tmp_path / "slo.yaml"
+    file.write_text(
+        "slos: [{name: a, service: shop, objective: 0.99, window: 30d}]\nchannels: [{kind: slack, webhook_url_env: NO_SUCH_URL}]\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("STAGELENS_SLO_FILE", str(file))
+    tried = main(["alerts", "test", "slack"])
+    said = capsys.readouterr().out
+    mistaken = main(["alerts", "test", "slac"])
+
+    assert (tried, mistaken) == (1, 1)
+    assert said.startswith("failed: NO_SUCH_URL is not there")
+    assert "has no channel 'slac'; it has slack" in capsys.readouterr().err

@@ -1,0 +1,289 @@
+"""An evaluator among others: silenced, acknowledged, killed, away for hours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select
+
+from stagelens.alerts import lease
+from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.incidents import silences
+from stagelens.alerts.incidents.acknowledging import IncidentError, acknowledge
+from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
+from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.alerts.schema import metadata, outbox
+from stagelens.alerts.verdict import Judge, Verdict
+from stagelens.collector.store import Store
+
+HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)
+FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
+SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
+LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
+CHANNELS = (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),)
+DEFINITIONS = Definitions((LATENCY,), CHANNELS, "http://127.0.0.1:8600")
+
+# The fixture of conftest.py; its class cannot be imported from there.
+Traffic = Callable[..., None]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def evaluator(store: Store) -> Evaluator:
+    return Evaluator(store, "me", lease_seconds=30)
+
+
+def read(store: Store) -> list[Incident]:
+    return AlertsReader(store, LiveFile(None, {})).incidents()
+
+
+def told(incident: Incident) -> list[str]:
+    return [row.transition for row in incident.deliveries]
+
+
+def history(incident: Incident) -> list[tuple[str, int]]:
+    return [(row.event, row.told) for row in incident.transitions]
+
+
+def silence(store: Store, now: datetime, length: timedelta, **matchers: str) -> silences.Silence:
+    with store.transaction() as connection:
+        return silences.create(
+            connection, matchers, starts_at=now, ends_at=now + length, author="ann", comment="moving disks"
+        )
+
+
+def test_a_silence_keeps_quiet_until_it_ends(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """The incident is there with the reason, nobody is told, and when the silence ends it is."""
+    traffic(now - HOUR, 3 * HOUR, {50: SLOW})
+    silence(store, now - MINUTE, HOUR, service="magika-demo")
+    evaluator.tick(DEFINITIONS, now)
+    silent = read(store)[0]
+    evaluator.tick(DEFINITIONS, now + HOUR)
+    heard = read(store)[0]
+
+    assert silent.muted == "silenced by ann until 04:03 UTC on 20 November: moving disks"
+    assert (told(silent), history(silent)) == ([], [("opened", 0)])
+    assert (heard.muted, told(heard), history(heard)) == ("", ["opened"], [("opened", 0), ("opened", 1)])
+
+
+def test_a_silence_that_is_ended_early_ends_now(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """What it kept quiet is told by the next evaluation."""
+    traffic(now - HOUR, 2 * HOUR, {50: SLOW})
+    made = silence(store, now, HOUR, service="*")
+    evaluator.tick(DEFINITIONS, now)
+    with store.transaction() as connection:
+        silences.end(connection, made.id, now + TICK)
+    evaluator.tick(DEFINITIONS, now + TICK)
+
+    assert told(read(store)[0]) == ["opened"]
+    with store.transaction() as connection, pytest.raises(IncidentError, match="has ended already"):
+        silences.end(connection, made.id, now + MINUTE)
+
+
+def test_planned_work_keeps_quiet(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """What the file calls planned is judged and shown, and nobody is told of it."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, now)
+    work = Calendar((Once(now + TICK, now + HOUR, "moving disks"),))
+    evaluator.tick(replace(DEFINITIONS, slos=(replace(LATENCY, maintenance=work),)), now + 2 * TICK)
+    found = read(store)[0]
+
+    assert found.muted == "planned work: moving disks"
+    assert history(found) == [("opened", 1), ("muted", 0)]
+
+
+def test_an_acknowledgement_is_told_and_kept(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """Who and when is on record; a second time by the same person is no news; what is over cannot be looked after."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, now)
+    name = read(store)[0].id
+    for _ in range(2):
+        acknowledge(store, name, " ann ", now + MINUTE)
+    found = read(store)[0]
+    evaluator.tick(replace(DEFINITIONS, slos=()), now + 2 * MINUTE)
+
+    assert (found.acked_by, found.acked_at) == ("ann", now + MINUTE)
+    assert told(found) == ["opened", "acknowledged"]
+    assert [row.note for row in found.transitions] == ["", "ann"]
+    assert told(read(store)[0]) == ["opened", "acknowledged", "resolved"]
+    with pytest.raises(IncidentError, match="is over since"):
+        acknowledge(store, name, "bob", now + HOUR)
+    with pytest.raises(IncidentError, match="there is no incident 'sl-nothing'"):
+        acknowledge(store, "sl-nothing", "bob", now)
+
+
+def test_an_unheard_incident_is_acknowledged_unheard(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """Channels that know nothing of it are not told that somebody looks after it."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    silence(store, now, HOUR, service="magika-demo")
+    evaluator.tick(DEFINITIONS, now)
+    acknowledge(store, read(store)[0].id, "ann", now + TICK)
+
+    assert history(read(store)[0]) == [("opened", 0), ("acknowledged", 0)]
+
+
+def test_a_channel_hears_an_end_only_of_what_it_heard(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """A channel that came later is not told of the end of something it knows nothing of."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, now)
+    later = (*CHANNELS, ChannelEntry("pagerduty", "pagerduty", None, "X"))
+    evaluator.tick(replace(DEFINITIONS, slos=(), channels=later), now + TICK)
+
+    assert [(row.channel, row.transition) for row in read(store)[0].deliveries] == [
+        ("slack", "opened"),
+        ("slack", "resolved"),
+    ]
+
+
+def test_two_slos_of_a_service_are_one_message(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """One row in the outbox, with a sentence about the other."""
+    traffic(now - HOUR, HOUR, {50: SLOW})
+    both = (LATENCY, replace(LATENCY, name="other", threshold=timedelta(milliseconds=200)))
+    evaluator.tick(replace(DEFINITIONS, slos=both), now)
+    found = {incident.name: incident for incident in read(store)}
+
+    assert sorted(told(incident) for incident in found.values()) == [[], ["opened"]]
+    assert found["other"].muted == f"told with {found['magika-latency'].id}"
+    assert found["other"].story == found["magika-latency"].story
+    assert ", and 1 more" in found["magika-latency"].transitions[0].headline
+
+
+def test_what_came_and_went_while_nobody_looked_is_written_down(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """After hours of absence the trouble meanwhile is in the history, as over, and nobody was told."""
+    traffic(now - 2 * HOUR, 2 * HOUR, {50: FAST})
+    evaluator.tick(DEFINITIONS, now)
+    traffic(now, HOUR, {50: FAST})
+    traffic(now + HOUR, 30 * MINUTE, {20: FAST, 30: SLOW})
+    traffic(now + 90 * MINUTE, 5 * HOUR, {50: FAST})
+    back = Evaluator(store, "another", lease_seconds=30)
+    back.tick(DEFINITIONS, now + 6 * HOUR)
+    back.tick(DEFINITIONS, now + 6 * HOUR + TICK)
+    found = read(store)
+
+    assert len(found) == 1
+    assert (found[0].state, told(found[0]), history(found[0])) == ("resolved", [], [("opened", 0), ("resolved", 0)])
+    assert now + HOUR <= found[0].opened_at <= now + HOUR + 10 * MINUTE
+    assert found[0].resolved_at is not None
+    assert found[0].resolved_at <= now + 3 * HOUR
+    assert found[0].muted.startswith("found afterwards: nothing was evaluated from 03:04 UTC")
+
+
+def test_what_still_burns_after_an_absence_is_told_once(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """Judged is now: the trouble that goes on is opened, as one incident."""
+    traffic(now - 2 * HOUR, 2 * HOUR, {50: FAST})
+    evaluator.tick(DEFINITIONS, now)
+    traffic(now, 3 * HOUR, {50: FAST})
+    traffic(now + 3 * HOUR, 3 * HOUR, {50: SLOW})
+    back = Evaluator(store, "another", lease_seconds=30)
+    for later in range(3):
+        back.tick(DEFINITIONS, now + 6 * HOUR + later * TICK)
+
+    assert [(incident.state, told(incident)) for incident in read(store)] == [("open", ["opened"])]
+
+
+@contextmanager
+def killed_at(store: Store, write: int) -> Generator[list[int]]:
+    """Kill whoever writes to the alert tables for the time number *write*; yields how many writes there were."""
+    seen = [0]
+
+    def on_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.lstrip().upper().startswith(("INSERT", "UPDATE", "DELETE")):
+            seen[0] += 1
+            if seen[0] == write:
+                raise Killed
+
+    event.listen(store.engine, "before_cursor_execute", on_statement)
+    try:
+        yield seen
+    finally:
+        event.remove(store.engine, "before_cursor_execute", on_statement)
+
+
+def fires(finding: Finding, *names: str) -> Judge:
+    """Judge two causes: those of *names* fire."""
+
+    def judge(
+        _watched: Definitions, _now: datetime, _before: Mapping[str, Finding]
+    ) -> list[tuple[str, Callable[[], Verdict]]]:
+        found = {f"test:{name}": replace(finding, name=name) for name in names}
+        return [(cause, partial(Verdict, cause, found.get(cause))) for cause in ("test:a", "test:b")]
+
+    return judge
+
+
+def story(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[list[str], int]:
+    """Let trouble begin, grow and end; be killed once, and go on as another process. Return what channels hear."""
+    watched, holder, at = replace(DEFINITIONS, slos=()), "first", now
+    with killed_at(store, kill) as seen:
+        for names, pause in ((("a",), TICK), (("a", "b"), TICK), ((), 2 * MINUTE), ((), TICK)):
+            judges = [fires(finding, *names)]
+            try:
+                Evaluator(store, holder, lease_seconds=5, judges=judges).tick(watched, at)
+            except Killed:
+                holder, at = "second", at + TICK
+                Evaluator(store, holder, lease_seconds=5, judges=judges).tick(watched, at)
+            at += pause
+    with store.engine.connect() as connection:
+        rows = connection.execute(select(outbox).order_by(outbox.c.id)).all()
+    return [row.transition for row in rows], seen[0]
+
+
+def test_a_process_killed_anywhere_leaves_no_gap_and_no_duplicate(
+    store: Store, finding: Finding, now: datetime
+) -> None:
+    """Killed before any write of any evaluation: whoever goes on tells what would have been told."""
+    expected, writes = story(store, finding, now, kill=0)
+    heard: list[list[str]] = []
+    # One engine is killed everywhere, the other here and there: each death takes its time.
+    kills = range(1, writes + 1, 1 if store.engine.dialect.name == "sqlite" else 6)
+    for kill in kills:
+        with store.transaction() as connection:
+            for table in reversed(metadata.sorted_tables):
+                connection.execute(table.delete())
+        heard.append(story(store, finding, now, kill)[0])
+
+    assert expected == ["opened", "updated", "resolved"]
+    assert heard == [expected] * len(kills)
+
+
+def test_a_slow_evaluation_keeps_its_right_to_write(store: Store, finding: Finding, now: datetime) -> None:
+    """Judging that takes longer than the lease lasts renews it meanwhile."""
+    seconds = iter(range(0, 1000, 4))
+    slow = Evaluator(
+        store, "slow", lease_seconds=10, judges=[fires(finding, "a")], stopwatch=lambda: float(next(seconds))
+    )
+    turns = slow.tick(replace(DEFINITIONS, slos=()), now)
+    with store.transaction() as connection:
+        taken = lease.hold(connection, "evaluate", "other", (now + timedelta(seconds=11)).timestamp(), 10)
+
+    assert [turn.event for turn in turns] == ["opened"]
+    assert not taken

@@ -1,0 +1,121 @@
+"""What a message shows beside its numbers: how it went, slow requests, the stages over budget, and the page to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from stagelens.alerts.burning.evidence import course, slow_requests
+from stagelens.alerts.burning.findings import describe
+from stagelens.alerts.burning.links import link
+from stagelens.alerts.burning.measure import measure
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.policy_file import default_policy
+from stagelens.collector.store import Batch, Store
+from stagelens.collector.store.records import KeptTrace
+from stagelens.collector.store.series import Series
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+DASHBOARD = "http://127.0.0.1:8600"
+FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
+SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
+LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
+
+# The fixture of conftest.py; its class cannot be imported from there.
+Traffic = Callable[..., None]
+Keep = Callable[..., None]
+
+
+@pytest.fixture
+def keep(store: Store, now: datetime) -> Keep:
+    """Keep one request whole: how long, which stage took most of it."""
+
+    def written(number: int, seconds: float, stage: str, *, before: timedelta = MINUTE, status: str = "ok") -> None:
+        series = Series("magika-demo", "1", "", "", "", "", "", status)
+        duration, started = round(seconds * 1e9), round((now - before).timestamp() * 1e9)
+        stages = {stage: duration * 3 // 4, "overhead": duration - duration * 3 // 4}
+        trace = KeptTrace(f"{number:032x}", f"{number:016x}", series, started, duration, "slow", stage, stages)
+        store.write([Batch(f"kept:{number}", [], [trace])])
+
+    return written
+
+
+def test_one_slow_request_for_each_cause(store: Store, keep: Keep, now: datetime) -> None:
+    """The slowest of each stage that took most of it; what kept the promise, or came before, is none of them."""
+    keep(1, 0.9, "preprocess")
+    keep(2, 0.8, "preprocess")
+    keep(3, 0.5, "queue")
+    keep(4, 0.2, "forward")
+    keep(5, 2.0, "load", before=HOUR)
+    keep(6, 0.3, "forward")
+    found = slow_requests(store.read, LATENCY, now - 10 * MINUTE, now, DASHBOARD)
+
+    assert [(each.seconds, each.stage) for each in found] == [(0.9, "preprocess"), (0.5, "queue"), (0.3, "forward")]
+    assert found[0].stage_seconds == pytest.approx(0.675)
+    assert found[0].trace == f"{1:032x}-{1:016x}"
+    assert found[0].link == f"{DASHBOARD}/traces/{1:032x}-{1:016x}"
+
+
+def test_of_failures_failed_requests_are_shown(store: Store, keep: Keep, now: datetime) -> None:
+    """An availability SLO is not about slow requests."""
+    keep(1, 0.9, "preprocess")
+    keep(2, 0.1, "forward", status="error")
+    found = slow_requests(store.read, replace(LATENCY, threshold=None), now - 10 * MINUTE, now, "")
+
+    assert [(each.seconds, each.link) for each in found] == [(0.1, "")]
+
+
+def test_the_course_shows_the_calm_before(store: Store, traffic: Traffic, now: datetime) -> None:
+    """As long before the trouble as it lasts, a quarter of an hour at least; where nothing was seen there is nothing."""
+    traffic(now - 40 * MINUTE, 20 * MINUTE, {2: FAST})
+    traffic(now - 15 * MINUTE, 15 * MINUTE, {1: FAST, 3: SLOW})
+    drawn = course(store.read, LATENCY, now - 15 * MINUTE, now)
+    assert drawn is not None
+
+    assert (drawn.step_seconds, len(drawn.values)) == (60.0, 30)
+    assert drawn.values[:10] == (0.0,) * 10
+    assert drawn.values[10:15] == (None,) * 5
+    assert drawn.values[15:] == pytest.approx([75.0] * 15)
+
+
+def test_without_requests_there_is_no_course(store: Store, now: datetime) -> None:
+    """An empty picture says nothing."""
+    assert course(store.read, LATENCY, now - HOUR, now) is None
+
+
+def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
+    """250 ms are split among two stages; the one that took more than its part is in the finding."""
+    traffic(now - HOUR, HOUR, {1: FAST, 49: SLOW})
+    budgets = (("forward", timedelta(milliseconds=100)), ("preprocess", timedelta(milliseconds=50)))
+    slo = replace(LATENCY, budgets=budgets)
+    measured = measure(store.read, slo, default_policy(), now)
+    found = describe(store.read, measured, now, before=None, dashboard_url=DASHBOARD)
+    assert found is not None
+
+    assert [(each.stage, each.budget_seconds) for each in found.overruns] == [("preprocess", 0.05)]
+    assert found.overruns[0].seconds == pytest.approx(0.390, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("changes", "quantile", "address"),
+    [
+        ({}, 0.0, "/s/magika-demo?p=99&"),
+        ({"objective": 0.999}, 0.0, "/s/magika-demo?p=99.9&"),
+        ({}, 0.95, "/s/magika-demo?p=95&"),
+        ({"version": "v 2", "model": "m/1", "environment": "prod"}, 0.0, "/s/magika-demo?p=99&v=v+2&m=m%2F1&env=prod&"),
+        ({"watched": "ttft"}, 0.0, "/s/magika-demo/tokens?p=99&"),
+        ({"service": "a/b"}, 0.0, "/s/a%2Fb?p=99&"),
+    ],
+)
+def test_the_link_opens_what_the_message_speaks_of(
+    changes: dict[str, object], quantile: float, address: str, now: datetime
+) -> None:
+    """Service, percentile, filters of the SLO, and the window with some calm before it."""
+    slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
+    window = f"from={round((now - 25 * MINUTE).timestamp() * 1000)}&to={round(now.timestamp() * 1000)}"
+
+    assert link(DASHBOARD, slo, now - 10 * MINUTE, now, quantile) == f"{DASHBOARD}{address}{window}"
+    assert link("", slo, now - HOUR, now) == ""

@@ -1,0 +1,218 @@
+"""The dead man's switch and the announcement of releases: what leaves from where messages are sent, beside messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from receiver import Moods, Receiver
+from vendors import PagerDutyService
+
+from stagelens.alerts import lease
+from stagelens.alerts.delivery import outbox
+from stagelens.alerts.delivery.heartbeat import EVALUATED, Heartbeat, Pulse
+from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.delivery.pagerduty import PagerDuty
+from stagelens.alerts.delivery.releases import Herald, Release
+from stagelens.alerts.schema import incidents
+from stagelens.collector.store import Store
+from stagelens.core.errors import ChannelError
+
+AT = 1_795_143_840.0
+Traffic = Callable[..., None]
+
+
+class Watcher(Receiver):
+    """A service that expects pings."""
+
+    def __init__(self) -> None:
+        super().__init__(Moods(failing=0.0))
+        self.pings = 0
+        self.status = 200
+
+    def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+        """Count it."""
+        del headers, body
+        assert path == "/ping/secret-uuid-1"
+        self.pings += 1
+        return self.status, b"no /ping/secret-uuid-1 here" if self.status != 200 else b"OK"
+
+
+@pytest.fixture
+def watcher() -> Iterator[Watcher]:
+    opened = Watcher()
+    yield opened
+    opened.close()
+    assert opened.violations == []
+
+
+@dataclass
+class Clock:
+    """A clock the test sets."""
+
+    at: float = AT
+
+    def __call__(self) -> float:
+        """Say the time in Unix seconds."""
+        return self.at
+
+
+def pulse(store: Store, watcher: Watcher, clock: Clock) -> Pulse:
+    return Pulse(store, Heartbeat("heartbeat", f"{watcher.url}/ping/secret-uuid-1"), clock=clock)
+
+
+def evaluated(store: Store, at: float) -> None:
+    """Note an evaluation without an error."""
+    with store.transaction() as connection:
+        lease.hold(connection, EVALUATED, "me", at, 30.0)
+
+
+def test_it_pings_once_a_minute_while_evaluations_succeed(store: Store, watcher: Watcher) -> None:
+    """Not before the first one, and not after the last one is too old."""
+    clock = Clock()
+    beating = pulse(store, watcher, clock)
+    beating.step()
+    pings = [watcher.pings]
+    for seconds in (0, 30, 60, 89, 120):
+        if seconds <= 60:
+            evaluated(store, AT + seconds)
+        clock.at = AT + seconds
+        beating.step()
+        pings.append(watcher.pings)
+
+    assert pings == [0, 1, 1, 2, 2, 2]
+
+
+def test_it_stops_while_a_page_cannot_be_told(store: Store, watcher: Watcher, message: Message) -> None:
+    """A page that nobody takes for two minutes is an alert that does not work."""
+    clock = Clock()
+    beating = pulse(store, watcher, clock)
+    with store.transaction() as connection:
+        connection.execute(incidents.insert().values(**incident(message)))
+        outbox.record(connection, replace(message, at=AT), ["slack"])
+    pings: list[int] = []
+    for seconds in (120, 181, 241):
+        clock.at = AT + seconds
+        evaluated(store, clock.at)
+        beating.step()
+        pings.append(watcher.pings)
+    with store.transaction() as connection:
+        claimed = outbox.claim(connection, "slack", "me", clock.at, 60.0)
+        assert claimed is not None
+        outbox.sent(connection, claimed, clock.at)
+    beating.step()
+
+    assert pings == [1, 1, 1]
+    assert watcher.pings == 2
+
+
+def test_a_watcher_that_is_not_content_is_said_once(
+    store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trouble stands in the log, once, without the address, which is a secret."""
+    clock = Clock()
+    watcher.status = 404
+    beating = pulse(store, watcher, clock)
+    for seconds in (0, 60):
+        clock.at = AT + seconds
+        evaluated(store, clock.at)
+        beating.step()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "alerts: no heartbeat to heartbeat: the heartbeat's receiver answered 404: no … here"
+    ]
+
+
+@dataclass
+class Hears:
+    """A channel that wants to know of releases."""
+
+    name: str = "pagerduty"
+    heard: list[Release] = field(default_factory=list[Release])
+    trouble: list[ChannelError] = field(default_factory=list[ChannelError])
+
+    def announce(self, release: Release) -> None:
+        """Hear of it, or refuse to."""
+        if self.trouble:
+            raise self.trouble.pop()
+        self.heard.append(release)
+
+
+@pytest.fixture
+def released(traffic: Traffic, now: datetime) -> datetime:
+    """Version 2 of the shop began to serve half an hour ago, after version 1."""
+    for start, version in ((timedelta(hours=2), "1"), (timedelta(minutes=30), "2")):
+        traffic(now - start, timedelta(seconds=30), {5: {"forward": 0.02}}, service="shop", version=version)
+    return now - timedelta(minutes=30)
+
+
+def herald(store: Store, channel: Hears, at: float) -> Herald:
+    return Herald(store, channel, lambda: (frozenset({"shop"}), "https://dash.example/"), clock=lambda: at)
+
+
+def test_a_release_is_told_once(store: Store, released: datetime, now: datetime) -> None:
+    """However many processes look, and however often; the first version of a service is no release."""
+    channel = Hears()
+    for seconds in (0, 60, 3000):
+        for _ in range(2):
+            herald(store, channel, now.timestamp() + seconds).step()
+
+    assert channel.heard == [
+        Release("shop", "2", "1", released.timestamp(), "https://dash.example/compare?svc=shop&a=1&b=2")
+    ]
+
+
+def test_a_release_that_was_refused_is_told_later(store: Store, released: datetime, now: datetime) -> None:
+    """A transient refusal waits a minute; one for good is not tried again."""
+    channel = Hears(trouble=[ChannelError("no", permanent=False)])
+    for seconds in (0, 30, 61):
+        herald(store, channel, now.timestamp() + seconds).step()
+    stubborn = Hears(name="other", trouble=[ChannelError("never", permanent=True)])
+    for seconds in (0, 61, 600):
+        herald(store, stubborn, now.timestamp() + seconds).step()
+
+    assert [len(channel.heard), len(stubborn.heard)] == [1, 0]
+    assert released
+
+
+def test_old_versions_are_no_news(store: Store, released: datetime, now: datetime) -> None:
+    """Whoever sets up PagerDuty today does not hear of yesterday's deploys, nor of services nobody watches."""
+    channel = Hears()
+    herald(store, channel, (now + timedelta(hours=1)).timestamp()).step()
+    Herald(store, channel, lambda: (frozenset({"other"}), ""), clock=now.timestamp).step()
+
+    assert channel.heard == []
+    assert released
+
+
+def test_pagerduty_gets_a_change_event() -> None:
+    """Within the rules of /v2/change/enqueue, with a link that compares the two."""
+    service = PagerDutyService(Moods(failing=0.0))
+    PagerDuty("pagerduty", "K" * 32, service.url).announce(
+        Release("shop", "2", "1", AT, "https://dash.example/compare")
+    )
+    service.close()
+
+    assert service.violations == []
+    assert service.changes[0]["payload"]["summary"] == "shop: version 2 began to serve, after 1"
+
+
+def incident(message: Message) -> dict[str, Any]:
+    """Return the row of the incident *message* opens."""
+    return {
+        "id": message.incident,
+        "cause": "slo:x",
+        "service": "s",
+        "severity": "page",
+        "opened_at": AT,
+        "since": AT,
+        "seen_at": AT,
+        "told_at": AT,
+        "ending": "",
+        "sequence": 1,
+        "peak": 1.0,
+        "finding": message.finding.to_json(),
+    }

@@ -1,0 +1,57 @@
+"""How messages look: in Slack (a page that shows blocks as Slack does) and in mail programs, wide and on a phone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from blockkit import page as slack_page
+from playwright.sync_api import Browser
+
+from stagelens.alerts.delivery import mail_page, slack_blocks
+from stagelens.alerts.delivery.message import Course, Finding, Message, Shift
+
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+LONG = "a-service-with-a-very-long-name.that-somebody.chose-when-nobody-looked/" * 3
+
+
+def pages(message: Message, finding: Finding) -> dict[str, str]:
+    """Return what is looked at: the turns of an incident, a slower tail, and names that are too long."""
+    course = Course(tuple(None if minute in (7, 8) else 15 + 15 * math.sin(minute / 9) for minute in range(60)), 60.0)
+    opened = replace(message, finding=replace(finding, course=course))
+    held = replace(opened, sequence=2, transition="acknowledged", acked_by="Ana", also=("shop: p99 is slower",))
+    over = replace(opened, sequence=3, transition="resolved", ending="recovered", at=message.at + 840, first=False)
+    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %")
+    slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift, service=LONG))
+    turns = [(slack_blocks.blocks(each, buttons=True), False) for each in (opened, held, over)]
+    replies = [(slack_blocks.reply(each), True) for each in (held, over)]
+    mails = {f"mail-{each.transition}": mail_page.html(each) for each in (opened, held, over)}
+    return {
+        "slack": slack_page([*turns, *replies, (slack_blocks.blocks(slower), False)]),
+        **mails,
+        "mail-long": mail_page.html(slower),
+    }
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(640, "light"), (390, "dark")])
+def test_nothing_is_cut_off_and_everybody_can_read_it(
+    browser: Browser, message: Message, finding: Finding, width: int, scheme: str
+) -> None:
+    """No page is wider than its window, and axe finds nothing serious."""
+    wide: list[str] = []
+    serious: list[str] = []
+    tab = browser.new_page(
+        viewport={"width": width, "height": 900}, color_scheme="dark" if scheme == "dark" else "light"
+    )
+    for name, content in pages(message, finding).items():
+        tab.set_content(content)
+        if tab.evaluate(OVERFLOW) > 0:
+            wide.append(name)
+        found = Axe().run(tab).response["violations"]
+        serious += [f"{name}: {each['id']}" for each in found if each["impact"] in {"serious", "critical"}]
+    tab.close()
+
+    assert wide == []
+    assert serious == []

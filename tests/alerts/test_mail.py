@@ -1,0 +1,166 @@
+"""E-mail over real SMTP: what arrives, what is tried again, and that a conversation is one."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mail_server import MailServer
+from receiver import Moods
+
+from stagelens.alerts.delivery.channel import OutcomeUnknownError
+from stagelens.alerts.delivery.mail import Mail
+from stagelens.alerts.delivery.message import Message
+from stagelens.core.errors import ChannelError
+
+WILLING = Moods(failing=0.0)
+RIGHT, WRONG = "right-password", "wrong-password"
+Open = Callable[..., MailServer]
+
+
+@pytest.fixture
+def server() -> Iterator[Open]:
+    """Opens mail servers, and closes them."""
+    opened: list[MailServer] = []
+
+    def open_one(moods: Moods = WILLING, **settings: Any) -> MailServer:
+        opened.append(MailServer(moods, **settings))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+        assert one.violations == []
+
+
+def mail(server: MailServer, **settings: Any) -> Mail:
+    chosen: dict[str, Any] = {
+        "security": "none",
+        "sender": "Stagelens <alerts@example.com>",
+        "recipients": ("a@example.com",),
+    }
+    return Mail("email", "localhost", port=server.port, **{**chosen, **settings})
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for localhost with its key, signed by itself."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("no openssl on this machine; `apt-get install openssl`")
+    path = tmp_path / "localhost.pem"
+    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+    subprocess.run([program, *command.split(), *files], check=True, capture_output=True)
+    path.write_text((tmp_path / "cert.pem").read_text() + (tmp_path / "key.pem").read_text())
+    return path
+
+
+def context_of(certificate: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_an_incident_is_one_conversation(server: Open, message: Message) -> None:
+    """Later mails answer the first, by its id; each has a text and an HTML, and people of two addresses get it."""
+    one = server()
+    channel = mail(one, recipients=("a@example.com", "B <b@example.com>"))
+    reference = channel.send(message)
+    again = channel.send(replace(message, sequence=2, transition="resolved", ending="recovered", reference=reference))
+    first, second = one.taken
+
+    assert reference == again == first["Message-ID"] == "<sl-0123456789abcdef0123.1@example.com>"
+    assert second["In-Reply-To"] == second["References"] == first["Message-ID"]
+    assert [part.get_content_type() for part in first.walk()] == ["multipart/alternative", "text/plain", "text/html"]
+    assert first["To"] == "a@example.com, B <b@example.com>"
+
+
+def test_a_repeat_has_the_same_id(server: Open, message: Message) -> None:
+    """Mail programs that look show it once."""
+    one = server()
+    for repeat in (False, True):
+        mail(one).send(replace(message, repeat=repeat))
+
+    assert [len(one.taken), len(one.ids)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("answers", "permanent", "said"),
+    [
+        ({"MAIL": "451 busy"}, False, "451: busy"),
+        ({"RCPT": "550 no such user"}, True, "550: no such user"),
+        ({"RCPT": "450 greylisted"}, False, "450: greylisted"),
+        ({"DATA": "554 spam"}, True, "554: spam"),
+        ({"EHLO": "421 too many", "HELO": "421 too many"}, False, "421: too many"),
+    ],
+)
+def test_4xx_is_tried_again_and_5xx_is_not(
+    server: Open, message: Message, answers: dict[str, str], permanent: bool, said: str
+) -> None:
+    """RFC 5321: the first digit says it."""
+    with pytest.raises(ChannelError, match=said) as refused:
+        mail(server(answers=answers)).send(message)
+
+    assert refused.value.permanent is permanent
+    assert not isinstance(refused.value, OutcomeUnknownError)
+
+
+def test_a_server_that_hangs_up_may_have_taken_it(server: Open, message: Message) -> None:
+    """After the text was sent, silence is an unknown outcome; before a connection there was nothing to take."""
+    with pytest.raises(OutcomeUnknownError, match="gave no answer"):
+        mail(server(answers={".": ""})).send(message)
+    closed = server()
+    closed.close()
+    with pytest.raises(ChannelError, match="cannot be reached") as refused:
+        mail(closed).send(message)
+
+    assert not isinstance(refused.value, OutcomeUnknownError)
+
+
+def test_who_must_sign_in_does(server: Open, message: Message) -> None:
+    """With the right password it is taken; a wrong one is shown to nobody, even if the server repeats it."""
+    one = server(password=RIGHT)
+    mail(one, user="stagelens", password=RIGHT).send(message)
+    wrong = mail(server(answers={"AUTH": f"535 {WRONG} is wrong"}), user="stagelens", password=WRONG)
+    with pytest.raises(ChannelError) as refused:
+        wrong.send(message)
+
+    assert len(one.taken) == 1
+    assert (str(refused.value), refused.value.permanent) == ("the mail server answered 535: … is wrong", True)
+    assert WRONG not in repr(wrong)
+
+
+def test_starttls_is_insisted_on(server: Open, message: Message) -> None:
+    """A server without it gets no password and no mail."""
+    with pytest.raises(ChannelError, match="STARTTLS") as refused:
+        mail(server(), security="starttls").send(message)
+
+    assert refused.value.permanent
+
+
+def test_a_certificate_nobody_vouches_for_is_refused(
+    server: Open, message: Message, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is among those that are trusted; then the mail goes out encrypted."""
+    one = server(context=context_of(certificate))
+    with pytest.raises(ChannelError, match="certificate is not good"):
+        mail(one, security="starttls").send(message)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    mail(one, security="starttls").send(message)
+
+    assert len(one.taken) == 1
+
+
+def test_names_cannot_add_headers(server: Open, message: Message) -> None:
+    """A service called with a line break is one line of the subject."""
+    one = server()
+    mail(one).send(replace(message, finding=replace(message.finding, service="x\r\nBcc: eve@example.com")))
+
+    assert one.taken[0]["Bcc"] is None

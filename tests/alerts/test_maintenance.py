@@ -1,0 +1,95 @@
+"""Planned work: on the clock of its zone, through every jump of that clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts.objectives.maintenance import Calendar, Once, Weekly, united
+
+BERLIN = ZoneInfo("Europe/Berlin")
+HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
+# Jumps of an hour, of half an hour, at midnight, and none.
+ZONES = [ZoneInfo(name) for name in ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Beirut", "UTC")]
+START = datetime(2025, 1, 1, tzinfo=UTC)
+moments = st.integers(0, 2 * 366 * 24 * 60).map(lambda minutes: START + minutes * MINUTE)
+times = st.integers(0, 24 * 60 - 1).map(lambda minutes: timedelta(minutes=minutes))
+weekly = st.builds(Weekly, st.frozensets(st.integers(0, 6), min_size=1), times, times, st.sampled_from(ZONES)).filter(
+    lambda each: each.start != each.end
+)
+once = st.builds(lambda start, length: Once(start, start + length), moments, st.timedeltas(MINUTE, 10 * DAY))
+calendars = st.builds(Calendar, st.lists(weekly | once, max_size=4).map(tuple))
+
+
+@given(calendar=calendars, start=moments, length=st.timedeltas(MINUTE, 40 * DAY))
+def test_work_and_the_rest_are_the_whole(calendar: Calendar, start: datetime, length: timedelta) -> None:
+    """What is planned and what is left cover a stretch once, in order, without overlaps."""
+    end = start + length
+    planned, left = calendar.intervals(start, end), calendar.without(start, end)
+
+    assert united([*planned, *left]) == [(start, end)]
+    assert sum((high - low for low, high in [*planned, *left]), timedelta(0)) == length
+    assert all(one[1] < other[0] for one, other in pairwise(planned))
+
+
+@given(work=weekly, at=moments)
+def test_what_the_clock_says_is_planned_is_planned(work: Weekly, at: datetime) -> None:
+    """Whenever the clock of the zone shows a time within the window, on one of its days, it is planned work."""
+    shown = at.astimezone(work.zone).replace(tzinfo=None)
+    midnight = datetime.combine(shown.date(), datetime.min.time())
+    until = work.end if work.end > work.start else work.end + DAY
+    spans = [(day, day + until - work.start) for day in (midnight + work.start, midnight + work.start - DAY)]
+    is_shown = any(low <= shown < high and (low - work.start).weekday() in work.days for low, high in spans)
+
+    assert not is_shown or Calendar((work,)).at(at)
+
+
+@given(work=weekly, at=moments)
+def test_a_jump_of_the_clock_changes_a_window_by_that_jump_at_most(work: Weekly, at: datetime) -> None:
+    """A window of any week is as long as it is written, but for an hour where the clock jumps."""
+    written = work.end - work.start if work.end > work.start else work.end + DAY - work.start
+    # A window that is cut by the edge of the stretch, or touches the next, says nothing.
+    alone = Weekly(frozenset({min(work.days)}), work.start, work.end, work.zone)
+    found = [
+        each for each in Calendar((alone,)).intervals(at, at + 15 * DAY) if each[0] > at and each[1] < at + 15 * DAY
+    ]
+
+    assert all(abs((high - low) - written) <= HOUR for low, high in found)
+    assert all(low < high for low, high in found)
+
+
+@pytest.mark.parametrize(
+    ("day", "start", "end", "expected"),
+    [
+        # 01:00 UTC is when Berlin's clock jumps from 2 to 3.
+        ("2026-03-29", "01:30", "03:30", ("2026-03-29T00:30", "2026-03-29T01:30")),
+        ("2026-03-29", "02:15", "02:45", ("2026-03-29T00:15", "2026-03-29T01:45")),
+        # And when it goes back from 3 to 2: 02:15 is there twice.
+        ("2026-10-25", "02:15", "02:45", ("2026-10-25T00:15", "2026-10-25T01:45")),
+        ("2026-10-25", "01:00", "04:00", ("2026-10-24T23:00", "2026-10-25T03:00")),
+        ("2026-10-24", "23:00", "01:00", ("2026-10-24T21:00", "2026-10-24T23:00")),
+    ],
+)
+def test_the_nights_the_clock_jumps(day: str, start: str, end: str, expected: tuple[str, str]) -> None:
+    """Both readings of a time count, so that nobody is paged in the hour that is there twice, or not at all."""
+    first = datetime.fromisoformat(day)
+    low, high = (timedelta(hours=int(text[:2]), minutes=int(text[3:])) for text in (start, end))
+    work = Weekly(frozenset({first.weekday()}), low, high, BERLIN)
+    around = first.replace(tzinfo=UTC)
+
+    assert Calendar((work,)).intervals(around - DAY, around + 2 * DAY) == [
+        tuple(datetime.fromisoformat(text).replace(tzinfo=UTC) for text in expected)
+    ]
+
+
+def test_without_work_nothing_is_planned() -> None:
+    """An empty calendar leaves everything."""
+    start = datetime(2026, 11, 20, tzinfo=UTC)
+
+    assert not Calendar().at(start)
+    assert Calendar().without(start, start + DAY) == [(start, start + DAY)]

@@ -1,0 +1,118 @@
+"""Measuring: every window from one reading of the store, without planned work, from the reset on, and only while it can be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from stagelens.alerts.burning import burn
+from stagelens.alerts.burning.measure import measure
+from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.policy_file import default_policy
+from stagelens.collector.store import Store
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
+SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
+MONTH = timedelta(days=30)
+LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
+POLICY = default_policy()
+
+# The fixture of conftest.py; its class cannot be imported from there.
+Traffic = Callable[..., None]
+
+
+def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Stretches between the starts of windows are read once and added up: no request is missed, and none counted twice."""
+    for start, length in ((5 * 24 * HOUR, MINUTE), (8 * HOUR, MINUTE), (70 * MINUTE, 68 * MINUTE)):
+        traffic(now - start, length, {5: FAST, 1: SLOW}, errors=1)
+    store.maintain()
+    later = now + timedelta(seconds=7)
+    measured = measure(store.read, LATENCY, POLICY, later)
+
+    for length, counts in measured.counts.items():
+        alone = store.read.slo_counts(LATENCY.select(later - length, later), LATENCY.threshold_seconds)
+        assert (counts.total, counts.bad) == (alone.total, pytest.approx(alone.bad))
+
+
+def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: datetime) -> None:
+    """An outage during planned work spends no budget and fires nothing; what was before and after counts."""
+    traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
+    traffic(now - HOUR, 30 * MINUTE, {10: SLOW})
+    traffic(now - 30 * MINUTE, 30 * MINUTE, {10: FAST})
+    work = Calendar((Once(now - HOUR, now - 30 * MINUTE),))
+    planned = replace(LATENCY, maintenance=work)
+    measured = measure(store.read, planned, POLICY, now)
+
+    assert measure(store.read, LATENCY, POLICY, now).budget.left < 0.95
+    assert measured.counts[MONTH] == burn.Counts(10 * 360 * 2.5, 0)
+    assert (measured.budget.left, measured.firing, measured.in_maintenance) == (1.0, (), False)
+    assert measure(store.read, planned, POLICY, now - 40 * MINUTE).in_maintenance
+
+
+def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Neither the budget nor any window knows of it; a reset yet to come changes nothing."""
+    traffic(now - 2 * HOUR, HOUR, {10: SLOW})
+    traffic(now - HOUR, HOUR, {10: FAST})
+    since = replace(LATENCY, reset=now - HOUR)
+    measured = measure(store.read, since, POLICY, now)
+
+    assert (measured.budget.left, measured.firing) == (1.0, ())
+    assert measured.counts[timedelta(hours=6)] == burn.Counts(3600, 0)
+    assert measure(store.read, replace(LATENCY, reset=now + HOUR), POLICY, now).budget.left < 1
+
+
+@pytest.mark.parametrize(
+    ("slo", "burning"),
+    [
+        (replace(LATENCY, watched="stage", stage="preprocess", threshold=timedelta(milliseconds=50)), True),
+        (replace(LATENCY, watched="stage", stage="forward", threshold=timedelta(milliseconds=50)), False),
+        (replace(LATENCY, watched="coverage", threshold=None, objective=0.95), False),
+        (replace(LATENCY, watched="coverage", threshold=None, objective=0.999), True),
+        (replace(LATENCY, watched="ttft"), False),
+        (replace(LATENCY, watched="freshness", threshold=5 * MINUTE), False),
+    ],
+)
+def test_each_kind_of_promise_burns_by_what_it_is_about(
+    store: Store, traffic: Traffic, now: datetime, slo: Slo, burning: bool
+) -> None:
+    """Requests slow in preprocess, with 0.2 to 3 % of their time unexplained."""
+    traffic(now - 2 * HOUR, 2 * HOUR, {9: FAST, 1: SLOW})
+    measured = measure(store.read, slo, POLICY, now)
+
+    assert bool(measured.firing) is burning
+
+
+def test_time_that_no_stage_explains_is_counted_in_requests(store: Store, traffic: Traffic, now: datetime) -> None:
+    """A third of the time of 60 requests is 20 of them: the guard against a single bad one holds for it, too."""
+    traffic(now - MINUTE, MINUTE, {10: {"forward": 0.02, "overhead": 0.01}})
+    slo = replace(LATENCY, watched="coverage", threshold=None)
+    counts = measure(store.read, slo, POLICY, now).counts[HOUR]
+
+    assert counts.total == 60
+    assert counts.bad == pytest.approx(20)
+
+
+def test_a_silent_service_breaks_its_freshness_and_nothing_else(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Twenty minutes of silence page for the freshness; the latency, of which nothing is known, neither burns nor is fine."""
+    traffic(now - 3 * HOUR, 2 * HOUR + 40 * MINUTE, {10: FAST})
+    fresh = measure(store.read, replace(LATENCY, watched="freshness", threshold=5 * MINUTE), POLICY, now)
+    latency = measure(store.read, LATENCY, POLICY, now)
+
+    assert [tier.severity for tier in fresh.firing][:1] == ["page"]
+    assert fresh.has_data
+    assert (latency.firing, latency.has_data) == ((), False)
+
+
+def test_a_dead_collector_holds_everything(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Where nobody listens, silence says nothing: the measurement says since when, and what is open stays as it is."""
+    traffic(now - HOUR, HOUR, {10: FAST})
+    store.maintain()
+    measured = measure(store.read, LATENCY, POLICY, now + 10 * MINUTE)
+
+    assert measured.stale_since == now
+    assert measure(store.read, LATENCY, POLICY, now + MINUTE).stale_since is None

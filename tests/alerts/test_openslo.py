@@ -1,0 +1,271 @@
+"""OpenSLO v1 documents: what is watched, what is said of the rest, and every mistake with its line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.alerts.objectives.slo_file import SloFileError, read
+from stagelens.collector.store.indicator import Indicator
+from stagelens.core.errors import ConfigError
+
+DOCUMENTS = Path(__file__).parent / "openslo.yaml"
+LATENCY = """\
+apiVersion: openslo/v1
+kind: SLO
+metadata: {name: checkout-latency}
+spec:
+  service: checkout
+  indicator:
+    metadata: {name: x}
+    spec:
+      thresholdMetric:
+        metricSource:
+          type: stagelens
+          spec: {route: /pay}
+  timeWindow: [{duration: 30d, isRolling: true}]
+  budgetingMethod: Occurrences
+  objectives:
+    - {op: lte, value: 0.25, target: 0.99}
+"""
+
+
+@pytest.fixture
+def slo_yaml(tmp_path: Path) -> Path:
+    return tmp_path / "slo.yaml"
+
+
+def problems(path: Path, text: str) -> list[str]:
+    """Return the complaints about *text*, without the folder."""
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SloFileError) as caught:
+        read(path, {})
+    return str(caught.value).replace(f"{path.parent}{os.sep}", "").splitlines()
+
+
+def test_documents_become_promises() -> None:
+    """A threshold by reference to an SLI and a data source, and a ratio written inline."""
+    first, available = read(DOCUMENTS, {}).slos
+
+    assert (first.name, first.service, first.route, first.objective, first.window, first.indicator) == (
+        "checkout-first-token",
+        "checkout",
+        "/pay",
+        0.95,
+        timedelta(days=28),
+        Indicator("ttft", 0.5),
+    )
+    assert first.description == "People stare at an empty box."
+    assert (available.name, available.environment, available.objective, available.indicator) == (
+        "checkout-available",
+        "production",
+        0.999,
+        Indicator("availability"),
+    )
+
+
+def test_what_cannot_be_honoured_is_said_with_its_line() -> None:
+    """Slices of time, calendars, other sources and policies: each is named once, and stops nothing."""
+    said = [line.removeprefix(f"{DOCUMENTS}:") for line in read(DOCUMENTS, {}).warnings]
+
+    own_policy = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
+    left_out = "it is of type 'Prometheus', and only `type: stagelens` is watched; the SLO is left out"
+    assert said == [
+        "66: spec.timeWindow[0].duration is of a calendar; Stagelens counts the last 1M, rolling",
+        "68: spec.budgetingMethod is Timeslices; Stagelens counts requests, as Occurrences does",
+        "70: spec.objectives[0].timeSliceTarget is not used: Stagelens counts requests, not slices of time",
+        "70: spec.objectives[0].timeSliceWindow is not used: Stagelens counts requests, not slices of time",
+        f"71: spec.alertPolicies are not used: {own_policy}",
+        f"85: spec.indicator.spec.ratioMetric.good.metricSource.type: {left_out}",
+        f"91: AlertPolicy 'fast-burn' is not used: {own_policy}",
+    ]
+
+
+def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -> None:
+    """The value of the objective is in seconds."""
+    slo_yaml.write_text(LATENCY, encoding="utf-8")
+    found = read(slo_yaml, {}).slos[0]
+
+    assert found.in_words() == "99 % of requests to checkout, route /pay succeed within 250 ms, over 30 days"
+
+
+def test_several_objectives_are_several_promises(slo_yaml: Path) -> None:
+    """They are told apart by their display names, or by their thresholds."""
+    slo_yaml.write_text(LATENCY + "    - {op: lt, value: 1, target: 0.999, displayName: at worst}\n", encoding="utf-8")
+
+    assert [slo.name for slo in read(slo_yaml, {}).slos] == [
+        "checkout-latency (250 ms)",
+        "checkout-latency (at worst)",
+    ]
+
+
+def test_documents_stand_beside_a_file_of_our_own(slo_yaml: Path) -> None:
+    """Channels and planned work of the one concern the promises of the other."""
+    own = """\
+channels: [{kind: slack, webhook_url_env: NOWHERE}]
+maintenance:
+  - {from: 2026-11-28T02:00Z, to: 2026-11-28T04:00Z, slos: [checkout-latency]}
+---
+"""
+    slo_yaml.write_text(own + LATENCY, encoding="utf-8")
+    found = read(slo_yaml, {})
+
+    assert found.channel_names == ("slack",)
+    assert len(found.slos[0].maintenance.planned) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("openslo/v1", "openslo/v2", "1: apiVersion is 'openslo/v2'; only openslo/v1 is read"),
+        ("kind: SLO", "kind: SLOO", "2: kind is 'SLOO'; write one of SLO, SLI, Service, DataSource, AlertPolicy"),
+        ("name: checkout-latency", "nme: x", "3: metadata.nme is not known; did you mean name?"),
+        ("  service: checkout\n", "", "4: spec.service is missing; add `service: checkout`"),
+        ("route: /pay", "rute: /pay", "12: spec.indicator.spec.thresholdMetric.metricSource.spec.rute is not known"),
+        (
+            "route: /pay",
+            "kind: coverage",
+            "9: spec.indicator.spec.thresholdMetric.metricSource is of kind coverage, which has no value",
+        ),
+        (
+            "duration: 30d",
+            "duration: 1Y",
+            "13: spec.timeWindow[0].duration is '1Y'; write a window from 7d to 90d, such as 30d or 4w",
+        ),
+        ("Occurrences", "Often", "14: spec.budgetingMethod is 'Often'; write one of Occurrences, Timeslices"),
+        ("op: lte", "op: gte", "16: spec.objectives[0].op is 'gte'; less time is good here, write lte"),
+        ("value: 0.25, ", "", "16: spec.objectives[0].value is missing; add `value: 0.25, in seconds`"),
+        ("value: 0.25", "value: 7200", "16: spec.objectives[0].value is over an hour"),
+        ("target: 0.99", "targetPercent: 100", "16: spec.objectives[0].targetPercent is 100; write less than 100"),
+        (
+            "target: 0.99",
+            "target: 99",
+            "16: spec.objectives[0].target is 99; write a ratio between 0 and 1, such as 0.99",
+        ),
+        ("indicator:", "indicatr:", "4: spec.indicatorRef is missing"),
+    ],
+)
+def test_a_mistake_names_its_line_and_its_cure(slo_yaml: Path, old: str, new: str, complaint: str) -> None:
+    """OpenSLO documents are checked as strictly as our own file."""
+    found = problems(slo_yaml, LATENCY.replace(old, new))
+
+    assert any(line.startswith(f"slo.yaml:{complaint}") for line in found), found
+
+
+def test_a_reference_to_nothing_is_told(slo_yaml: Path) -> None:
+    """An SLI that no document defines cannot be counted."""
+    start, end = LATENCY.index("  indicator:"), LATENCY.index("  timeWindow")
+    text = LATENCY[:start] + "  indicatorRef: nothing\n" + LATENCY[end:]
+
+    assert problems(slo_yaml, text) == [
+        "slo.yaml:6: spec.indicatorRef is 'nothing', which is no SLI of these files; add an SLI of that name"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "complaint"),
+    [
+        (
+            "{raw: {}, rawType: success}",
+            "spec.indicator.spec.ratioMetric.raw is not supported: requests are counted; write good and total",
+        ),
+        (
+            "{good: {metricSource: {type: stagelens}}}",
+            "spec.indicator.spec.ratioMetric.good (or bad, one of them) and total must be given",
+        ),
+        (
+            "{good: {metricSource: {type: stagelens, spec: {kind: latency}}}, total: {metricSource: {type: stagelens}}}",
+            "spec.indicator.spec.ratioMetric.good.metricSource.spec.threshold is missing; add `threshold: 250ms`",
+        ),
+        (
+            "{good: {metricSource: {type: stagelens, spec: {route: /a}}}, total: {metricSource: {type: stagelens}}}",
+            "spec.indicator.spec.ratioMetric.total counts other requests; give it the same filters",
+        ),
+    ],
+)
+def test_a_ratio_needs_both_its_parts(slo_yaml: Path, metric: str, complaint: str) -> None:
+    """Good or bad, and the total of the same requests."""
+    start, end = LATENCY.index("      thresholdMetric"), LATENCY.index("  timeWindow")
+    text = LATENCY[:start] + f"      ratioMetric: {metric}\n" + LATENCY[end:]
+
+    assert any(line.endswith(complaint) for line in problems(slo_yaml, text.replace("op: lte, value: 0.25, ", "")))
+
+
+JUNK = st.sampled_from(
+    [
+        None,
+        True,
+        -1,
+        1e300,
+        10**40,
+        "x",
+        "1e9d",
+        "99999999999999d",
+        "9999-12-31T23:59-12:00",
+        [],
+        {},
+        [1],
+        {"a": [None]},
+    ]
+) | st.text(max_size=8)
+WHOLE = """\
+slos:
+  - {name: a, service: s, kind: tpot, definition: generate, objective: 0.9, threshold: 1s, window: 30d, reset: 2026-11-01T00:00Z}
+  - {name: b, service: s, budgets: {queue: 1ms}, window: 30d, thresholds: [{objective: 0.9, threshold: 1s, name: x}]}
+include: [none.yaml]
+maintenance:
+  - {from: 2026-11-28T02:00Z, to: 2026-11-28T04:00Z, why: x, services: [s], slos: [a]}
+  - {every: [sunday], from: "02:00", to: "04:00", zone: UTC}
+---
+"""
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), junk=JUNK)
+def test_no_junk_anywhere_breaks_the_reader(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, junk: object
+) -> None:
+    """Whatever stands where something else should: the file is read, or refused with a line for each mistake."""
+    documents = list(yaml.safe_load_all(WHOLE + DOCUMENTS.read_text(encoding="utf-8")))
+    documents = [*documents, yaml.safe_load(LATENCY)]
+    holder, key = data.draw(st.sampled_from(list(_places(documents))))
+    holder[key] = junk
+    path = tmp_path_factory.getbasetemp() / "junk.yaml"
+    path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
+    said = [str(path)]
+    try:
+        read(path, {})
+    except ConfigError as error:
+        said = str(error).splitlines()
+
+    assert said[0].startswith(str(path.parent))
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every list or mapping in *value* with each of its positions or keys."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield value, key
+        yield from _places(inner)
+
+
+def test_only_openslo_can_be_included(slo_yaml: Path, tmp_path: Path) -> None:
+    """A second file of our own would have channels of its own; a missing one is named."""
+    (tmp_path / "other.yaml").write_text("slos: []\n", encoding="utf-8")
+    slo_yaml.write_text("include: [other.yaml, none.yaml]\n" + LATENCY.replace("apiVersion", "---\napiVersion", 1))
+    with pytest.raises(SloFileError) as caught:
+        read(slo_yaml, {})
+    said = str(caught.value).replace(f"{tmp_path}{os.sep}", "").splitlines()
+
+    assert said == [
+        "slo.yaml:1: include: none.yaml cannot be read: No such file or directory; give the path of a file of OpenSLO documents",
+        "other.yaml:1: this is no OpenSLO document; write `apiVersion: openslo/v1`, or keep slos in slo.yaml",
+    ]

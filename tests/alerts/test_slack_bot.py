@@ -1,0 +1,174 @@
+"""Slack by a bot token: one message that always shows how it stands, its turns in a thread, and never twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from receiver import Moods
+from slack_workspace import CHANNEL, TOKEN, SlackWorkspace
+
+from stagelens.alerts.delivery.channel import OutcomeUnknownError
+from stagelens.alerts.delivery.message import Message, Transition
+from stagelens.alerts.delivery.slack_bot import SlackBot
+from stagelens.core.errors import ChannelError
+
+WILLING = Moods(failing=0.0)
+
+
+@pytest.fixture
+def slack() -> Iterator[SlackWorkspace]:
+    # A page of two, so that whoever looks has to turn it.
+    workspace = SlackWorkspace(WILLING, page=2)
+    yield workspace
+    workspace.close()
+    assert workspace.violations == []
+
+
+class Says(SlackWorkspace):
+    """Something that answers everything alike."""
+
+    def __init__(self, status: int, said: bytes) -> None:
+        super().__init__(WILLING)
+        self._says = status, said
+
+    def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+        """Answer."""
+        del path, headers, body
+        return self._says
+
+
+def bot(workspace: SlackWorkspace) -> SlackBot:
+    return SlackBot("slack", TOKEN, CHANNEL, buttons=True, base_url=f"{workspace.url}/api")
+
+
+def later(message: Message, transition: Transition, reference: str = "") -> Message:
+    return replace(
+        message,
+        sequence=message.sequence + 1,
+        transition=transition,
+        ending="recovered" if transition == "resolved" else "",
+        first=False,
+        reference=reference,
+    )
+
+
+def test_an_incident_is_one_message_with_a_thread(slack: SlackWorkspace, message: Message) -> None:
+    """Its message shows how it stands now; what happened since stands in the thread below."""
+    reference = bot(slack).send(message)
+    again = bot(slack).send(later(message, "resolved", reference))
+
+    assert again == reference == f"{CHANNEL}:{slack.parents[0]['ts']}"
+    assert [len(slack.parents), len(slack.replies)] == [1, 1]
+    assert slack.replies[0]["thread_ts"] == slack.parents[0]["ts"]
+    assert slack.parents[0]["said"][-1]["text"].startswith("🟢")
+
+
+def test_a_repeat_is_looked_for_before_it_is_sent(slack: SlackWorkspace, message: Message) -> None:
+    """What arrived although nobody answered is found by the name it carries, however far back, and not sent again."""
+    mine = bot(slack).send(message)
+    for number in range(3):
+        bot(slack).send(replace(message, incident=f"sl-other-{number}"))
+    found = bot(slack).send(replace(message, repeat=True))
+    over = later(message, "resolved", mine)
+    bot(slack).send(over)
+    bot(slack).send(replace(over, repeat=True))
+
+    assert found == mine
+    assert len(slack.parents) == 4
+    assert len(slack.replies) == 1
+
+
+def test_a_repeat_that_never_arrived_is_sent(slack: SlackWorkspace, message: Message) -> None:
+    """Looked for, not found, sent, and it need not say that it may be a repeat."""
+    bot(slack).send(replace(message, repeat=True))
+
+    assert "may be a repeat" not in str(slack.parents[0]["said"])
+
+
+def test_a_bot_that_may_not_look_says_so(slack: SlackWorkspace, message: Message) -> None:
+    """Without the scope the message is sent all the same: twice is better than never."""
+    slack.scopes = frozenset({"chat:write"})
+    reference = bot(slack).send(message)
+    bot(slack).send(replace(message, repeat=True))
+    bot(slack).send(replace(later(message, "resolved", reference), repeat=True))
+
+    assert ["may be a repeat" in str(parent["said"][0]) for parent in slack.parents] == [False, True]
+    assert "may be a repeat" in str(slack.replies)
+    assert "may be a repeat" not in str(slack.parents[0]["said"])
+
+
+def test_a_later_turn_finds_the_message_nobody_heard_back_from(slack: SlackWorkspace, message: Message) -> None:
+    """When the first message was cut off and then overtaken, the next one continues it and opens no second one."""
+    bot(slack).send(message)
+    reference = bot(slack).send(later(message, "resolved"))
+
+    assert [len(slack.parents), len(slack.replies)] == [1, 1]
+    assert reference == f"{CHANNEL}:{slack.parents[0]['ts']}"
+
+
+def test_a_message_that_is_gone_is_begun_anew(slack: SlackWorkspace, message: Message) -> None:
+    """Somebody deleted it: the next turn is a message of its own, and the ones after go there."""
+    reference = bot(slack).send(later(message, "updated", f"{CHANNEL}:1.000000"))
+
+    assert reference == f"{CHANNEL}:{slack.parents[0]['ts']}"
+    assert slack.replies == []
+
+
+def test_blocks_slack_does_not_take_become_text_once(slack: SlackWorkspace, message: Message) -> None:
+    """The words get through with the link; what Slack refuses even then is refused for good."""
+    slack.refuse_once = ["invalid_blocks"]
+    bot(slack).send(message)
+    slack.refuse_once = ["invalid_blocks", "no_text"]
+    with pytest.raises(ChannelError, match="no_text") as refused:
+        bot(slack).send(message)
+
+    assert "blocks" not in slack.parents[0]["said"][0]
+    assert message.finding.link.replace("&", "&amp;") in slack.parents[0]["said"][0]["text"]
+    assert refused.value.permanent
+
+
+@pytest.mark.parametrize(
+    ("word", "permanent"),
+    [
+        ("invalid_auth", True),
+        ("channel_not_found", True),
+        ("is_archived", True),
+        ("restricted_action", True),
+        ("msg_too_long", True),
+        ("ratelimited", False),
+        ("internal_error", False),
+        ("fatal_error", False),
+        ("service_unavailable", False),
+        ("request_timeout", False),
+    ],
+)
+def test_a_refusal_within_a_200_is_one(slack: SlackWorkspace, message: Message, word: str, permanent: bool) -> None:
+    """`ok: false` is no delivery; which words pass by themselves is Slack's to say."""
+    slack.refuse_once = [word, word]
+    with pytest.raises(ChannelError, match=word) as refused:
+        bot(slack).send(message)
+
+    assert refused.value.permanent is permanent
+    assert not isinstance(refused.value, OutcomeUnknownError)
+
+
+def test_an_answer_that_is_not_slacks_leaves_it_open(message: Message) -> None:
+    """A login page with a 200 may stand before or behind Slack: the next try looks first."""
+    workspace = Says(200, b"[1, 2]")
+    with pytest.raises(OutcomeUnknownError, match="not an answer of its API"):
+        bot(workspace).send(message)
+    workspace.close()
+
+
+def test_the_token_is_never_shown(message: Message) -> None:
+    """Neither by a receiver that repeats it, nor by the channel's own name for itself."""
+    workspace = Says(403, f"bad token {TOKEN}".encode())
+    with pytest.raises(ChannelError) as refused:
+        bot(workspace).send(message)
+    workspace.close()
+
+    assert str(refused.value) == "Slack answered 403: bad token …"
+    assert TOKEN not in repr(bot(workspace))

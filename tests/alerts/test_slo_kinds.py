@@ -1,0 +1,272 @@
+"""What an SLO file may promise beside the latency of requests, and what it says of everything that does not go together."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from stagelens.alerts.objectives.slo_file import LiveFile, SloFileError, read
+from stagelens.collector.store.indicator import Indicator
+
+BASE = """\
+slos:
+  - name: chat
+    service: chat
+    objective: 0.99
+    window: 30d
+"""
+
+
+@pytest.fixture
+def slo_yaml(tmp_path: Path) -> Path:
+    return tmp_path / "slo.yaml"
+
+
+def problems(path: Path, text: str) -> list[str]:
+    """Return the complaints about *text*, without the folder."""
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SloFileError) as caught:
+        read(path, {})
+    return str(caught.value).replace(f"{path.parent}{os.sep}", "").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("keys", "indicator", "promise"),
+    [
+        (
+            "threshold: 250ms",
+            Indicator("latency", 0.25),
+            "99 % of requests to chat succeed within 250 ms, over 30 days",
+        ),
+        ("kind: availability", Indicator("availability"), "99 % of requests to chat succeed, over 30 days"),
+        (
+            "{kind: ttft, threshold: 500ms}",
+            Indicator("ttft", 0.5),
+            "99 % of requests to chat have their first token within 500 ms, over 30 days",
+        ),
+        (
+            "{kind: tpot, threshold: 50ms, definition: first_chunk, model: llama}",
+            Indicator("tpot", 0.05, "first_chunk"),
+            "99 % of requests to chat, model llama, definition first_chunk need at most 50 ms a token after the first, over 30 days",
+        ),
+        (
+            "{stage: queue, threshold: 50ms}",
+            Indicator("stage", 0.05, "queue"),
+            "99 % of requests to chat spend at most 50 ms in queue, over 30 days",
+        ),
+        ("kind: coverage", Indicator("coverage"), "stages explain 99 % of the time of requests to chat, over 30 days"),
+        (
+            "{kind: freshness, threshold: 5m}",
+            Indicator("freshness", 300.0),
+            "99 % of the time, the newest data of chat are at most 5 minutes old, over 30 days",
+        ),
+    ],
+)
+def test_every_kind_of_promise_is_read(slo_yaml: Path, keys: str, indicator: Indicator, promise: str) -> None:
+    """Each kind says what the store counts for it, and itself as a sentence."""
+    more = "".join(f"    {key.strip()}\n" for key in keys.strip("{}").split(","))
+    slo_yaml.write_text(BASE + more, encoding="utf-8")
+    found = read(slo_yaml, {}).slos[0]
+
+    assert (found.indicator, found.in_words()) == (indicator, promise)
+
+
+def test_several_thresholds_are_several_promises(slo_yaml: Path) -> None:
+    """Each threshold has its own objective, its own name and therefore its own budget."""
+    text = BASE.replace("    objective: 0.99\n", "") + (
+        "    thresholds:\n"
+        "      - {objective: 0.95, threshold: 200ms}\n"
+        "      - {objective: 0.99, threshold: 1s, name: at worst}\n"
+    )
+    slo_yaml.write_text(text, encoding="utf-8")
+    found = read(slo_yaml, {}).slos
+
+    assert [(slo.name, slo.objective, slo.threshold_seconds) for slo in found] == [
+        ("chat (200 ms)", 0.95, 0.2),
+        ("chat (at worst)", 0.99, 1.0),
+    ]
+
+
+def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
+    """The parts are kept as written, and may add up to the threshold exactly."""
+    slo_yaml.write_text(BASE + "    threshold: 450ms\n    budgets: {queue: 150ms, forward: 300ms}\n", encoding="utf-8")
+
+    assert read(slo_yaml, {}).slos[0].budgets == (
+        ("queue", timedelta(milliseconds=150)),
+        ("forward", timedelta(milliseconds=300)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        (
+            "kind: latencies",
+            "6: slos[0].kind is 'latencies'; write one of latency, availability, ttft, tpot, stage, coverage, freshness; did you mean latency?",
+        ),
+        ("kind: ttft", "2: slos[0].threshold is missing; add `threshold: 500ms`"),
+        ("kind: stage", "2: slos[0].stage is missing; add `stage: queue`"),
+        (
+            "kind: coverage\n    threshold: 1s",
+            "7: slos[0].threshold does not go with kind coverage; leave it out",
+        ),
+        (
+            "kind: ttft\n    stage: queue\n    threshold: 1s",
+            "7: slos[0].stage does not go with kind ttft; write `kind: stage`, or leave it out",
+        ),
+        (
+            "threshold: 1s\n    definition: generate",
+            "7: slos[0].definition goes with kind ttft and tpot only; leave it out",
+        ),
+        (
+            "kind: freshness\n    threshold: 30s",
+            "7: slos[0].threshold is not from 1m to 7d; write how old data may be, such as 5m",
+        ),
+        (
+            "threshold: 500ms\n    budgets: {queue: 300ms, forward: 300ms}",
+            "7: slos[0].budgets add up to 600 ms, more than the threshold of 500 ms; make them smaller, or the threshold longer",
+        ),
+        (
+            "threshold: 500ms\n    budgets: {queue: lots}",
+            "7: slos[0].budgets.queue is 'lots'; write a number and a unit, such as 50ms",
+        ),
+        (
+            "budgets: {queue: 300ms}\n    kind: coverage",
+            "6: slos[0].budgets goes with kind latency only: the time of a request is what stages share",
+        ),
+        (
+            "thresholds: [{objective: 0.9, threshold: 1s}]",
+            "4: slos[0].objective is given beside thresholds; write it into each of them",
+        ),
+        (
+            "reset: 2026-11-01",
+            "6: slos[0].reset is '2026-11-01', which has no zone; write one such as 2026-11-01T00:00Z",
+        ),
+        (
+            "reset: soon",
+            "6: slos[0].reset is 'soon', which is not a time with a zone; write one such as 2026-11-01T00:00Z",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_told(slo_yaml: Path, keys: str, complaint: str) -> None:
+    """Each mistake names its line, its key, its value and the cure."""
+    assert f"slo.yaml:{complaint}" in problems(slo_yaml, BASE + f"    {keys}\n")
+
+
+def test_thresholds_are_told_apart(slo_yaml: Path) -> None:
+    """The same threshold twice would be two promises of one name; none at all is no promise."""
+    bare = BASE.replace("    objective: 0.99\n", "")
+    twice = bare + "    thresholds: [{objective: 0.9, threshold: 1s}, {objective: 0.99, threshold: 1s}]\n"
+
+    assert problems(slo_yaml, twice)[0].endswith(
+        "slos[0].thresholds[1].threshold is there twice; one objective for each threshold"
+    )
+    assert problems(slo_yaml, bare + "    thresholds: []\n") == [
+        "slo.yaml:5: slos[0].thresholds is empty; write `- {objective: 0.99, threshold: 250ms}`"
+    ]
+
+
+def test_a_stage_that_looks_misspelt_is_a_warning(slo_yaml: Path) -> None:
+    """A stage of one's own may have any name; one letter from ours, it is asked about and taken as it is."""
+    slo_yaml.write_text(BASE + "    stage: queu\n    threshold: 1s\n", encoding="utf-8")
+    found = read(slo_yaml, {})
+
+    assert found.slos[0].stage == "queu"
+    assert found.warnings == (
+        f"{slo_yaml}:6: slos[0].stage names 'queu', which is none of Stagelens' own; did you mean queue?",
+    )
+
+
+def test_counting_starts_at_the_reset(slo_yaml: Path) -> None:
+    """The moment is kept with its zone, written with seconds or without."""
+    for written in ("2026-11-01T01:00+01:00", "2026-11-01T00:00:00Z"):
+        slo_yaml.write_text(BASE + f"    reset: {written}\n", encoding="utf-8")
+
+        assert read(slo_yaml, {}).slos[0].reset == datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def test_maintenance_concerns_whom_it_names(slo_yaml: Path) -> None:
+    """Planned work of one service, of one promise with all its thresholds, or of all."""
+    text = """\
+slos:
+  - {name: a, service: shop, objective: 0.99, window: 30d}
+  - {name: b, service: chat, window: 30d, thresholds: [{objective: 0.9, threshold: 1s}, {objective: 0.99, threshold: 2s}]}
+maintenance:
+  - {from: 2026-11-28T02:00Z, to: 2026-11-28T04:00Z, services: [shop]}
+  - {every: [saturday, sunday], from: "02:00", to: 12:30, zone: Europe/Berlin, slos: [b], why: index rebuild}
+  - {every: day, from: "23:30", to: "00:30", zone: UTC}
+"""
+    slo_yaml.write_text(text, encoding="utf-8")
+    planned = {slo.name: slo.maintenance.planned for slo in read(slo_yaml, {}).slos}
+
+    assert [len(planned[name]) for name in ("a", "b (1 s)", "b (2 s)")] == [2, 2, 2]
+    assert planned["a"][0].why == ""
+    assert planned["b (1 s)"][0].why == "index rebuild"
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ("{from: 2026-11-28T02:00Z}", "maintenance[0].to is missing; add `to: 2026-11-28T04:00Z`"),
+        (
+            "{from: 2026-11-28T02:00Z, to: 2026-11-28T01:00Z}",
+            "maintenance[0].to is not after maintenance[0].from; write a later time",
+        ),
+        (
+            "{from: 2026-11-28T02:00, to: 2026-11-28T04:00Z}",
+            "maintenance[0].from is '2026-11-28T02:00', which has no zone; write one such as 2026-11-28T02:00Z",
+        ),
+        (
+            '{every: sundays, from: "02:00", to: "04:00", zone: UTC}',
+            "maintenance[0].every is 'sundays'; write one of day, monday, tuesday, wednesday, thursday, friday, saturday, sunday; did you mean sunday?",
+        ),
+        (
+            '{every: sunday, from: "25:00", to: "04:00", zone: UTC}',
+            "maintenance[0].from is '25:00'; write a time of day in quotes, such as \"02:00\"",
+        ),
+        ('{every: sunday, from: "02:00", to: "04:00"}', "maintenance[0].zone is missing; add `zone: Europe/Berlin`"),
+        (
+            '{every: sunday, from: "02:00", to: "04:00", zone: Europe/Berln}',
+            "maintenance[0].zone is 'Europe/Berln', which is no time zone here; write one such as Europe/Berlin or UTC; did you mean Europe/Berlin?",
+        ),
+        (
+            '{every: sunday, from: "02:00", to: "02:00", zone: UTC}',
+            "maintenance[0].to is the same time as maintenance[0].from; write when it ends",
+        ),
+        (
+            '{every: sunday, from: "02:00", to: "03:00", zone: UTC, services: chatt}',
+            "maintenance[0].services has 'chatt', which is no service of an SLO in this file; did you mean chat?",
+        ),
+    ],
+)
+def test_a_mistake_in_planned_work_is_told(slo_yaml: Path, entry: str, complaint: str) -> None:
+    """Times without a zone, days and zones that are none, an end before the beginning, and whom nobody knows."""
+    found = problems(slo_yaml, f"{BASE}maintenance:\n  - {entry}\n")
+
+    assert found == [f"slo.yaml:7: {complaint}"]
+
+
+def test_the_file_is_read_again_when_one_it_includes_changes(slo_yaml: Path, tmp_path: Path) -> None:
+    """A broken include leaves the last good state; mending it heals."""
+    included = tmp_path / "open.yaml"
+    included.write_text((Path(__file__).parent / "openslo.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    slo_yaml.write_text(f"{BASE}include: [open.yaml]\n", encoding="utf-8")
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    live = LiveFile(slo_yaml, {})
+    live.refresh(now)
+    good = live.current
+    included.write_text("kind: [", encoding="utf-8")
+    live.refresh(now)
+    broken = live.errors
+    included.write_text("apiVersion: openslo/v1\nkind: Service\nmetadata: {name: x}\nspec: {}\n", encoding="utf-8")
+    live.refresh(now)
+
+    assert good is not None
+    assert len(good.slos) == 3
+    assert broken[0].startswith(f"{included}:")
+    assert live.errors == ()
+    assert live.current is not None
+    assert len(live.current.slos) == 1

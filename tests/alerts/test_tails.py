@@ -1,0 +1,429 @@
+"""The search for regressions on a real store: what it says, when, and what is left of it after a restart."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import event, select
+
+from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.delivery.wording import headline, impact
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.incidents.telling import Turn
+from stagelens.alerts.objectives import slo_file
+from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
+from stagelens.alerts.schema import outbox, tail_references, transitions
+from stagelens.alerts.tail.habits import Habits
+from stagelens.alerts.tail.reference import Reference
+from stagelens.alerts.tail.statistic import Model
+from stagelens.alerts.tail.tally import Row
+from stagelens.alerts.tail.watch import Progress
+from stagelens.alerts.watching import kept
+from stagelens.alerts.watching.comparing import days_before
+from stagelens.alerts.watching.judge import TailJudge
+from stagelens.alerts.watching.kept import Learnt
+from stagelens.alerts.watching.series import Watched, cause_of
+from stagelens.collector.store import Batch, Group, KeptTrace, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+
+NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
+STAGES = {"forward": (0.020, 0.2), "preprocess": (0.008, 0.4), "queue": (0.001, 1.0)}
+LOW, WIDTH = -420, 320
+WATCHED = Definitions((), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),), "http://127.0.0.1:8600")
+
+Slower = tuple[tuple[str, float], ...]
+SLOW: Slower = (("preprocess", 1.6),)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@cache
+def shape(slower: Slower) -> tuple[NDArray[np.float64], ...]:
+    """Return the shares of the buckets, of the whole and of each stage, and each stage's mean seconds by bucket."""
+    rng, factor = np.random.default_rng(3), dict(slower)
+    taken = np.array(
+        [median * factor.get(name, 1.0) * rng.lognormal(0, spread, 40_000) for name, (median, spread) in STAGES.items()]
+    )
+    place = placed(taken.sum(axis=0))
+    number = np.bincount(place, minlength=WIDTH)
+    seconds = np.array([np.bincount(place, stage, WIDTH) / np.maximum(number, 1) for stage in taken])
+    own = np.array([np.bincount(placed(stage), minlength=WIDTH) / stage.size for stage in taken])
+    return number / number.sum(), own, seconds
+
+
+def placed(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.clip(np.ceil(np.log2(seconds) * 32).astype(int) - 1 - LOW, 0, WIDTH - 1)
+
+
+def histogram(amounts: NDArray[np.int64], total: float = 0.0) -> Histogram:
+    buckets = {int(place) + LOW: int(amounts[place]) for place in np.flatnonzero(amounts)}
+    return Histogram(buckets=buckets, sum=total)
+
+
+@dataclass
+class Service:
+    """Writes minutes of a service whose load follows the day, one point a minute."""
+
+    name: str = "shop"
+    rate: float = 600
+    version: str = "1"
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+
+    def points(self, at: datetime, slower: Slower = (), *, version: str = "", route: str = "/fast") -> Iterator[Point]:
+        """Yield the points of the minute that begins *at*."""
+        series, when = Series(self.name, version or self.version, "", "", "", route, "", "ok"), int(at.timestamp())
+        n = self.rng.poisson(self.rate * (1 + 0.3 * np.sin(2 * np.pi * (when // 60) / 1440)))
+        whole, own, seconds = shape(slower)
+        total = self.rng.multinomial(n, whole)
+        yield Point(series, REQUEST_DURATION, "forward", when, histogram(total))
+        for number, stage in enumerate(STAGES):
+            yield Point(series, STAGE_DURATION, stage, when, histogram(self.rng.multinomial(n, own[number])))
+            yield Point(series, STAGE_TIME, stage, when, histogram(np.rint(1e6 * seconds[number] * total).astype(int)))
+
+
+def write(store: Store, points: list[Point]) -> None:
+    name = f"{points[0].series}:{points[0].at}:{len(points)}"
+    store.write([Batch(name, points, [], 0, "test")])
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with two quiet days of a service."""
+    path, service = tmp_path_factory.mktemp("history") / "stagelens.db", Service()
+    store = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
+    for hour in range(48):
+        start = NOW - 2 * DAY + hour * timedelta(hours=1)
+        write(store, [point for minute in range(60) for point in service.points(start + minute * MINUTE)])
+    store.close()
+    return path
+
+
+@dataclass
+class Clock:
+    """The store's clock: it stands still until traffic moves it."""
+
+    at: datetime = NOW
+
+    def __call__(self) -> float:
+        """Say the time in Unix seconds."""
+        return self.at.timestamp()
+
+
+@dataclass
+class World:
+    """A service, and an evaluator that looks at it every minute."""
+
+    store: Store
+    evaluator: Evaluator
+    clock: Clock
+    service: Service = field(default_factory=Service)
+    turns: list[tuple[datetime, Turn]] = field(default_factory=list[tuple[datetime, Turn]])
+
+    def write(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
+        """Let time go by while nobody looks; *more* is what is slower in further versions, by their names."""
+        points: list[Point] = []
+        for _ in range(minutes):
+            points += self.service.points(self.at, slower)
+            for version, other in more.items():
+                points += self.service.points(self.at, other, version=version)
+            self.clock.at += MINUTE
+        write(self.store, points)
+
+    def run(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
+        """Let time go by, and look every minute."""
+        for _ in range(minutes):
+            self.write(1, slower, **more)
+            self.look()
+
+    def look(self, times: int = 1) -> None:
+        """Evaluate, half a minute after the minute that ended."""
+        for _ in range(times):
+            happened = self.evaluator.tick(WATCHED, self.at + MINUTE / 2)
+            self.turns += [(self.at, turn) for turn in happened]
+
+    def restart(self) -> None:
+        """Go on as another process."""
+        self.evaluator = evaluator(self.store)
+        self.look(12)
+
+    @property
+    def at(self) -> datetime:
+        """The time."""
+        return self.clock.at
+
+    @property
+    def events(self) -> list[str]:
+        """What happened."""
+        return [turn.event for _, turn in self.turns]
+
+
+def evaluator(store: Store) -> Evaluator:
+    return Evaluator(store, "me", lease_seconds=30, judges=[TailJudge(store)])
+
+
+@pytest.fixture
+def world(history: Path, tmp_path: Path) -> Iterator[World]:
+    path = tmp_path / "stagelens.db"
+    shutil.copy(history, path)
+    clock = Clock()
+    store = Store.open(f"sqlite:///{path}", clock=clock)
+    found = World(store, evaluator(store), clock)
+    found.look(2)
+    yield found
+    store.close()
+
+
+def messages(store: Store) -> list[Message]:
+    joined = (outbox.c.incident == transitions.c.incident) & (outbox.c.sequence == transitions.c.sequence)
+    with store.engine.connect() as connection:
+        rows = connection.execute(select(transitions.c.message).join(outbox, joined).order_by(outbox.c.id)).all()
+    return [Message.from_json(row.message) for row in rows]
+
+
+def killed(store: Store, write: int) -> Callable[[], None]:
+    """Kill whoever writes for the time number *write* to what is kept of tails or incidents; return what ends that."""
+    seen = [0]
+
+    def on_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if re.match(r"\s*(INSERT|UPDATE|DELETE)\b.*\b(tail_|incident|outbox)", statement, re.DOTALL):
+            seen[0] += 1
+            if seen[0] == write:
+                raise Killed
+
+    event.listen(store.engine, "before_cursor_execute", on_statement)
+    return lambda: event.remove(store.engine, "before_cursor_execute", on_statement)
+
+
+def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: World) -> None:
+    """Sixty percent in one stage: within the hour, with stage, growth and link; nothing in the calm before; and its end."""
+    world.run(60)
+    quiet, began = list(world.events), world.at
+    world.run(30, SLOW)
+    world.restart()
+    world.run(15, SLOW)
+    world.run(120)
+    opened, resolved = messages(world.store)
+    finding = opened.finding
+
+    assert (quiet, world.events) == ([], ["opened", "resolved"])
+    assert world.turns[0][0] - began <= timedelta(minutes=60)
+    assert abs(finding.since - began.timestamp()) <= 600
+    assert (finding.kind, finding.severity, finding.service, finding.version) == ("tail", "ticket", "shop", "")
+    assert finding.blamed is not None
+    assert finding.blamed.stage == "preprocess"
+    assert finding.link.startswith("http://127.0.0.1:8600/s/shop?p=")
+    assert headline(opened).startswith("shop: p")
+    assert "preprocess grew +" in headline(opened)
+    assert "is likely, from" in impact(finding)
+    assert headline(resolved).startswith("shop: p")
+    assert headline(resolved).split(" — ")[0].endswith("recovered") or " is fine again after " in headline(resolved)
+
+
+def test_what_is_over_when_an_evaluator_comes_back_is_not_told(world: World) -> None:
+    """The minutes it missed are stepped through; trouble that began and ended meanwhile is no news."""
+    world.run(3)
+    world.write(60, SLOW)
+    world.write(180)
+    world.restart()
+
+    assert world.events == []
+
+
+def test_a_release_that_slows_a_stage_is_named(world: World) -> None:
+    """The version the trouble came with is in the headline."""
+    world.run(35)
+    world.service.version = "2"
+    world.run(45, SLOW)
+    told = [headline(message) for message in messages(world.store)]
+
+    assert world.events == ["opened"]
+    assert told[0].endswith("since version 2")
+
+
+def test_a_changed_mix_is_told_and_taken_out(world: World) -> None:
+    """The slow route has more requests: it is said, and what is left without; nothing is learnt of who hardly served."""
+    slow: Slower = (("forward", 2.0),)
+    for hours in (24, 25):
+        write(world.store, list(world.service.points(NOW - timedelta(hours=hours) + 9 * MINUTE, slow, route="/slow")))
+    for _ in range(30):
+        write(world.store, list(world.service.points(world.at, slow, route="/slow")))
+        world.run(1)
+    told = [message.finding for message in messages(world.store) if not message.finding.where]
+    with world.store.engine.connect() as connection:
+        learnt = connection.execute(select(tail_references.c.cause).order_by(tail_references.c.cause)).scalars().all()
+
+    assert learnt == ["tail:shop", "tail:shop/route//fast"]
+    assert told[0].shift is not None
+    assert told[0].shift.mix.startswith("route /slow has ")
+    assert "with the same mix the change is " in told[0].shift.mix
+    assert told[0].blamed is not None
+    assert told[0].blamed.stage == "forward"
+
+
+def test_slow_requests_are_shown(world: World) -> None:
+    """Those that took longer than is usual, with their stage and link."""
+    world.run(20, SLOW)
+    series, stages = Series("shop", "1", "", "", "", "", "", "ok"), {"preprocess": 80_000_000, "forward": 10_000_000}
+    started = round((world.at - 5 * MINUTE).timestamp() * 1e9)
+    trace = KeptTrace("a" * 32, "b" * 16, series, started, 90_000_000, "slow", "preprocess", stages)
+    world.store.write([Batch("kept", [], [trace], 0, "test")])
+    world.run(15, SLOW)
+    found = messages(world.store)[0].finding
+
+    assert [(each.stage, each.seconds) for each in found.exemplars] == [("preprocess", 0.09)]
+    assert found.exemplars[0].link.endswith(f"/traces/{'a' * 32}-{'b' * 16}")
+
+
+def test_two_versions_side_by_side_are_compared(world: World) -> None:
+    """The slower of the two is told, against which, and which stage; when it is gone, so is the trouble."""
+    world.run(10)
+    world.run(40, **{"2": SLOW})
+    world.run(20)
+    told = messages(world.store)
+    canary = [message for message in told if message.finding.name == "canary"]
+
+    assert [message.transition for message in told if message not in canary] == []
+    assert [message.transition for message in canary if message.transition != "updated"] == ["opened", "resolved"]
+    found = canary[0].finding
+    assert found.shift is not None
+    assert (found.where, found.shift.against) == ({"version": "2"}, "1")
+    assert found.blamed is not None
+    assert found.blamed.stage == "preprocess"
+    assert "of version 2 is slower than that of version 1: " in headline(canary[0])
+
+
+def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: World) -> None:
+    """Killed before each write of the minutes in which it fires, again and again: it is told, and told once."""
+    world.run(24, SLOW)
+    deaths = 0
+    for write in range(1, 13):
+        over = killed(world.store, write)
+        try:
+            world.run(1, SLOW)
+        except Killed:
+            deaths += 1
+        over()
+        world.restart()
+    heard = [message.transition for message in messages(world.store)]
+
+    assert deaths >= 6
+    assert heard == ["opened"]
+
+
+def test_one_that_cannot_be_judged_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is raised when all others had their turn, and the time goes on."""
+    judge = TailJudge(world.store)
+    broken = Evaluator(world.store, "me", lease_seconds=30, judges=[judge])
+    for _ in range(12):
+        broken.tick(WATCHED, world.at + MINUTE / 2)
+    monkeypatch.setattr(Watched, "go_on", lambda *_: 1 / 0)
+    world.write(1)
+    with pytest.raises(ZeroDivisionError):
+        broken.tick(WATCHED, world.at + MINUTE / 2)
+
+    assert broken.tick(WATCHED, world.at + MINUTE / 2) == []
+
+
+def test_trouble_of_days_is_compared_to_the_days_before_it() -> None:
+    """A day in which it went on already says nothing of what is usual."""
+    now, began = 60_000, 60_000 - 2000
+    found = days_before(Group("shop"), now - 60, now, began, 4)
+
+    assert [round(each.end.timestamp() / 60) for each in found] == [now - day * 1440 for day in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("length", [10, 400])
+def test_a_cause_fits_its_column_and_is_its_own(length: int) -> None:
+    """However long a route is."""
+    causes = {cause_of("tail", "shop", "route", f"/{'x' * length}{number}") for number in range(3)}
+
+    assert len(causes) == 3
+    assert all(len(cause) <= 255 for cause in causes)
+
+
+def test_a_service_younger_than_a_day_says_nothing(tmp_path: Path) -> None:
+    """Nobody knows yet what is normal for it."""
+    clock = Clock()
+    store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=clock)
+    world = World(store, evaluator(store), clock)
+    world.write(120)
+    world.run(30, (("preprocess", 8.0),))
+    with store.engine.connect() as connection:
+        learnt = connection.execute(select(tail_references)).all()
+    store.close()
+
+    assert (world.events, learnt) == ([], [])
+
+
+@pytest.mark.parametrize("text", ["", "regressions: off", "regressions:\n  ignore: [shop, other]"])
+def test_who_is_ignored_is_not_watched(world: World, tmp_path: Path, text: str) -> None:
+    """Nothing is learnt or said of a service that the file leaves out, or of any where it does not speak of regressions."""
+    path = tmp_path / "slo.yaml"
+    path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
+    found = slo_file.read(path, {})
+    named = {cause for cause, one in TailJudge(world.store)(found, world.at, {}) if one() is None}
+
+    assert not found.regressions.watches("shop")
+    assert named <= {"tail:"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("regressions: never", "regressions is 'never'; write on, off, or `ignore: [checkout]` below it"),
+        ("regressions: {ignored: [shop]}", "regressions.ignored is not known; did you mean ignore?"),
+    ],
+)
+def test_a_wrong_word_is_told_with_its_cure(tmp_path: Path, text: str, problem: str) -> None:
+    """With file, line and key."""
+    path = tmp_path / "slo.yaml"
+    path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
+
+    with pytest.raises(slo_file.SloFileError, match=re.escape(problem)):
+        slo_file.read(path, {})
+
+
+def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: World) -> None:
+    """A restart goes on with it, and writes nothing new."""
+    with world.store.engine.connect() as connection:
+        before = connection.execute(select(tail_references)).all()
+    world.run(2)
+    world.restart()
+    with world.store.engine.connect() as connection:
+        after = connection.execute(select(tail_references)).all()
+
+    assert [row.cause for row in before] == ["tail:shop"]
+    assert after == before
+
+
+def test_what_is_kept_comes_back_and_nothing_goes_back_in_time(store: Store) -> None:
+    """Written over and over, on every engine; what another process has judged further stays; what is old goes."""
+    reference = Reference(5, (Row("", 0.99, 3, 1.0, 0.01),), Model((5,), (0.0, 1.0, 2.0), ((0.5,),), ((0.1,),)), (), ())
+    learnt = Learnt(5, reference, Habits(("forward",), ((0.02,),), (0.001,)))
+    with store.transaction() as connection:
+        for _ in range(2):
+            kept.save_learnt(connection, "tail:shop", learnt)
+        kept.save_progress(connection, {"tail:shop": Progress(at=9, fired_at=7), "tail:old": Progress(at=9)}, 9)
+        kept.save_progress(connection, {"tail:shop": Progress(at=8)}, 8)
+        kept.save_progress(connection, {"tail:shop": Progress(at=10, fired_at=7)}, 10)
+    with store.transaction() as connection:
+        kept.forget(connection, 10)
+
+        assert kept.load_learnt(connection) == {"tail:shop": learnt}
+        assert kept.load_progress(connection) == {"tail:shop": Progress(at=10, fired_at=7)}
+        assert kept.last_minute(connection) == 10

@@ -1,0 +1,191 @@
+"""What each kind of promise counts, against the requests it was counted from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, Request, Series, Site
+
+from stagelens.collector.store import Batch, Point
+from stagelens.collector.store.indicator import Indicator
+from stagelens.core.histogram import Histogram, bucket_bounds, bucket_index
+from stagelens.core.names import FIRST_TOKEN, OUTPUT_TOKEN
+
+ERROR = Series("shop", "1", status="error")
+MINUTE = timedelta(minutes=1)
+KINDS = (
+    Indicator("latency", 0.5),
+    Indicator("availability"),
+    Indicator("stage", 0.05, "queue"),
+    Indicator("coverage"),
+    Indicator("freshness", 120.0),
+)
+REQUESTS = st.lists(
+    st.builds(
+        Request,
+        st.fixed_dictionaries(
+            {"queue": st.integers(0, 10**9), "forward": st.integers(1000, 10**9), "overhead": st.integers(0, 10**8)}
+        ),
+        st.integers(NOON - 7200, NOON - 60),
+        st.sampled_from([Series("shop", "1"), ERROR]),
+    ),
+    max_size=30,
+)
+_numbers = itertools.count()
+
+
+def write_tokens(one: Site, metric: str, definition: str, *seconds: float, status: str = "ok") -> None:
+    """Write answers with such times to their first token, or from one token to the next."""
+    histogram = Histogram()
+    for each in seconds:
+        histogram.record(each)
+    point = Point(Series("shop", "1", status=status), metric, definition, NOON - 600, histogram)
+
+    assert one.store.write([Batch(f"tokens-{next(_numbers)}", [point])]) == [True]
+
+
+@settings(max_examples=8, deadline=None)
+@given(requests=REQUESTS, threshold=st.floats(1e-4, 2))
+def test_the_true_number_of_bad_requests_lies_in_the_band(
+    site: Callable[..., Site], requests: list[Request], threshold: float
+) -> None:
+    """Of a stage, as of whole requests: what raw counting says is between low and high, never outside.
+
+    Low and high differ by the requests of the one bucket the threshold cuts: their middle is wrong by half of it at most.
+    """
+    one = site()
+    one.write(requests)
+    spent = [request.stages_ns["queue"] / 1e9 for request in requests]
+    found = one.store.read.tally(one.around(), Indicator("stage", threshold, "queue"))
+    low, high = bucket_bounds(bucket_index(threshold))
+
+    assert found.total == len(requests)
+    assert found.bad_low <= sum(each > threshold for each in spent) <= found.bad_high
+    assert found.bad_low <= found.bad <= found.bad_high
+    assert found.bad_high - found.bad_low <= sum(low < each <= high for each in spent)
+
+
+def test_a_full_bucket_is_split_where_the_threshold_cuts_it(site: Callable[..., Site]) -> None:
+    """Values spread log-linearly in one bucket: the answer is the true one; the band takes all others."""
+    one = site()
+    low, high = bucket_bounds(bucket_index(0.1))
+    values = [low * (high / low) ** ((step + 0.5) / 100) for step in range(100)]
+    one.write([Request({"forward": round(value * 1e9)}) for value in values])
+    for share in (0.1, 0.25, 0.5, 0.9):
+        threshold = low * (high / low) ** share
+        found = one.store.read.tally(one.around(), Indicator("latency", threshold))
+
+        assert found.bad == pytest.approx(sum(value > threshold for value in values), abs=1)
+        assert (found.bad_low, found.bad_high) == (0, 100)
+
+
+@settings(max_examples=4, deadline=None)
+@given(requests=REQUESTS, minutes=st.sampled_from([1, 5, 30]))
+def test_the_series_adds_up_to_the_tally(site: Callable[..., Site], requests: list[Request], minutes: int) -> None:
+    """Whatever is promised: the steps are the window, cut."""
+    one = site()
+    one.write(requests)
+    one.store.maintain()
+    for indicator in KINDS:
+        found = one.store.read.tally(one.around(), indicator)
+        course = one.store.read.tally_series(one.around(), indicator, minutes * MINUTE)
+
+        assert list(course.columns) == ["at", "requests", "total", "bad"]
+        assert course["requests"].sum() == pytest.approx(found.requests)
+        assert course["total"].sum() == pytest.approx(found.total)
+        assert course["bad"].sum() == pytest.approx(found.bad)
+
+
+def test_a_failed_request_is_bad_by_its_stage_only_if_that_was_slow(site: Callable[..., Site]) -> None:
+    """A promise about a stage is about its time; that a request failed is availability's business."""
+    one = site()
+    one.write([Request({"queue": 10**8}), Request({"queue": 10**8}, series=ERROR), Request({"forward": 10**9})])
+
+    found = one.store.read.tally(one.around(), Indicator("stage", 0.2, "queue"))
+    assert (found.total, found.bad) == (2, 0)
+    assert one.store.read.tally(one.around(), Indicator("availability")).bad == 1
+
+
+def test_tokens_are_counted_by_their_definition_or_all_together(site: Callable[..., Site]) -> None:
+    """A first token counts by when it came, whatever became of the request afterwards."""
+    one = site()
+    write_tokens(one, FIRST_TOKEN, "generate", 0.1, 0.9)
+    write_tokens(one, FIRST_TOKEN, "generate", 0.1, status="error")
+    write_tokens(one, FIRST_TOKEN, "first_chunk", 0.8)
+    write_tokens(one, OUTPUT_TOKEN, "generate", 0.01, 0.03, 0.05)
+
+    def counted(indicator: Indicator) -> tuple[float, float]:
+        found = one.store.read.tally(one.around(), indicator)
+        return found.total, found.bad
+
+    assert counted(Indicator("ttft", 0.5)) == (4, 2)
+    assert counted(Indicator("ttft", 0.5, "generate")) == (3, 1)
+    assert counted(Indicator("ttft", 0.5, "triton_first_response")) == (0, 0)
+    assert counted(Indicator("tpot", 0.02)) == (3, 2)
+
+
+def test_coverage_is_the_time_stages_explain(site: Callable[..., Site]) -> None:
+    """Seconds of requests, and those in overhead; how many requests that were is said beside them."""
+    one = site()
+    one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"forward": 3 * 10**9})])
+    found = one.store.read.tally(one.around(), Indicator("coverage"))
+
+    assert (found.requests, found.total, found.bad) == (2, pytest.approx(4.0), pytest.approx(0.1))
+
+
+def test_silence_makes_minutes_stale(site: Callable[..., Site]) -> None:
+    """Ten minutes without data, of which five are allowed: the other five are bad, those before the first data count for nothing."""
+    one = site()
+    seen = (*range(NOON - 3600, NOON - 1800, 60), *range(NOON - 1200, NOON, 60))
+    one.write([Request({"forward": 10**6}, at) for at in seen])
+    found = one.store.read.tally(one.between(NOON - 7200, NOON), Indicator("freshness", 300.0))
+    course = one.store.read.tally_series(one.between(NOON - 7200, NOON), Indicator("freshness", 300.0), MINUTE)
+    stale = [int((at - datetime.fromtimestamp(NOON, UTC)) / MINUTE) for at in course["at"][course["bad"] > 0]]
+
+    assert (found.total, found.bad) == (60, 5)
+    assert stale == [-25, -24, -23, -22, -21]
+
+
+def test_what_was_never_seen_is_not_stale(site: Callable[..., Site]) -> None:
+    """Without any data ever there is no minute to count; after a long silence every minute is bad."""
+    one = site()
+    hour = one.between(NOON - 3600, NOON)
+
+    assert one.store.read.tally(hour, Indicator("freshness", 300.0)).total == 0
+    assert one.store.read.first_seen(hour) is None
+    one.write([Request({"forward": 10**6}, NOON - 40_000)])
+    assert one.store.read.first_seen(hour) == datetime.fromtimestamp(NOON - 40_000, UTC)
+    assert one.store.read.tally(hour, Indicator("freshness", 300.0)).bad == 60
+
+
+@pytest.mark.parametrize(
+    ("silent_seconds", "maintained", "stale"),
+    [(60, False, False), (600, False, True), (600, True, False), (20_000, True, False), (20_000, False, True)],
+)
+def test_a_silent_service_is_told_from_a_dead_collector(
+    site: Callable[..., Site], silent_seconds: int, maintained: bool, stale: bool
+) -> None:
+    """A collector that works rolls up what is complete, though nothing comes; one that does not is stale since the last data."""
+    one = site()
+    one.write([Request({"forward": 10**6}, NOON - 3600), Request({"forward": 10**6}, NOON - 10)])
+    one.store.maintain()
+    one.clock.now = NOON + silent_seconds
+    if maintained:
+        one.store.maintain()
+    found = one.store.read.stale_since(datetime.fromtimestamp(one.clock.now, UTC), timedelta(minutes=3))
+
+    assert found == (datetime.fromtimestamp(NOON, UTC) if stale else None)
+
+
+def test_a_store_that_was_never_maintained_is_not_called_stale(site: Callable[..., Site]) -> None:
+    """Nothing is known of its collector."""
+    one = site()
+
+    assert one.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None
+    one.write([Request({"forward": 10**6}, NOON - 3600)])
+    assert one.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None

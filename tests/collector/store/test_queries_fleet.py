@@ -1,0 +1,123 @@
+"""All services in one answer: the numbers each of them gets when it is asked alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+
+import pandas as pd
+import pytest
+from raw_requests import NOON, Request, Series, Site
+
+from stagelens.collector.store import Selection
+
+PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999)
+START, END = NOON - 2 * 3600 - 50, NOON + 20
+SERIES = (
+    Series("shop", "1", "prod", "old"),
+    Series("shop", "2", "prod", "new"),
+    Series("shop", "2", "prod", "new", status="error"),
+    Series("shop", "2", "stage", "new", route="/buy"),
+    Series("bank", "7", "prod"),
+    Series("wide", "1", "stage", device="cuda:1"),
+)
+
+
+def drawn(seed: int) -> list[Request]:
+    """Requests of all series over three hours; each service has a stage of its own, and some take no time at all."""
+    random = Random(seed)
+    made: list[Request] = []
+    for _ in range(400):
+        series = random.choice(SERIES)
+        total = random.choice((0, int(random.lognormvariate(17, 1))))
+        own = random.randint(0, total)
+        made.append(
+            Request({f"own_{series.service}": own, "queue": total - own}, NOON - random.randrange(10_800), series)
+        )
+    return made
+
+
+@pytest.fixture
+def fleet(site: Callable[..., Site]) -> Site:
+    """Three services, one of them by a coarser client; all but the newest requests are rolled up."""
+    made = site()
+    requests = drawn(1)
+    made.write([each for each in requests if each.series.service != "wide"])
+    made.write([each for each in requests if each.series.service == "wide"], scale=3)
+    made.store.maintain()
+    made.write([Request({"queue": 5_000_000}, NOON - 5, SERIES[0])])
+    return made
+
+
+@pytest.mark.parametrize("environment", [None, "prod"])
+def test_each_service_has_the_numbers_it_has_alone(fleet: Site, environment: str | None) -> None:
+    """Latency, error band and stages at every percentile, to the last bit, whichever tiers they are read from."""
+    read, window = fleet.store.read, fleet.between(START, END)
+    told = read.fleet(window.start, window.end, PERCENTILES, environment=environment)
+    names = ["bank", "shop", "wide"] if environment is None else ["bank", "shop"]
+
+    assert told.index.unique().tolist() == names
+    for name in names:
+        alone = read.breakdown(fleet.between(START, END, service=name, **_of(environment)), PERCENTILES)
+        own = told[told.index == name].reset_index(drop=True)
+        others = own.columns.difference(alone.columns)
+
+        pd.testing.assert_frame_equal(own.reindex(columns=alone.columns), alone, check_exact=True)
+        assert not own[others].to_numpy().any()
+
+
+def _of(environment: str | None) -> dict[str, str]:
+    return {} if environment is None else {"environment": environment}
+
+
+def test_the_services_of_an_environment_are_told_alone(fleet: Site) -> None:
+    """With their counts there, and the version that is the newest there."""
+    read, window = fleet.store.read, fleet.between(START, END)
+    told = read.services(window.start, window.end, environment="prod").set_index("service")
+    alone = read.latency(fleet.between(START, END, service="shop", environment="prod"))
+
+    assert told.index.tolist() == ["bank", "shop"]
+    assert told["requests"].to_dict()["shop"] == alone.count
+    assert told["newest"].to_dict() == {"bank": "7", "shop": "2"}
+
+
+@pytest.mark.parametrize("seconds", [60, 3600])
+def test_the_courses_of_all_services_are_those_of_each(fleet: Site, seconds: int) -> None:
+    """Requests by step, as the service alone has them."""
+    read, window, step = fleet.store.read, fleet.between(START, END), timedelta(seconds=seconds)
+    told = read.fleet_over_time(window.start, window.end, step)
+
+    for name, own in told.groupby("service"):
+        alone = read.quantiles_over_time(fleet.between(START, END, service=str(name)), (0.5,), step)
+        assert own[["at", "n"]].to_numpy().tolist() == alone[["at", "n"]].to_numpy().tolist()
+    assert int(told["n"].sum()) == read.latency(window).count
+    assert told.attrs["step_seconds"] == seconds
+
+
+def test_a_total_outlives_the_series_it_is_named_by(site: Callable[..., Site]) -> None:
+    """Its number is that of its first series, which may be forgotten before the others."""
+    one = site()
+    old, new = Series("shop", "1", route="/old"), Series("shop", "1", route="/new")
+    one.write([Request({"forward": 1_000_000}, NOON - 600, old)])
+    one.write([Request({"forward": 1_000_000}, NOON - 600, new)])
+    one.clock.now += 200 * 86_400
+    one.write([Request({"forward": 2_000_000}, NOON + 200 * 86_400 - 7200, new)])
+    one.store.maintain()
+    one.store.maintain()
+    window = one.around()
+    told = one.store.read.fleet(window.start, window.end, (0.5,))
+
+    assert told["n"].to_dict() == {"shop": 1}
+
+
+def test_an_empty_store_has_no_services(site: Callable[..., Site]) -> None:
+    """No rows, and the columns a page reads."""
+    one = site()
+    window: Selection = one.around()
+    told = one.store.read.fleet(window.start, window.end, PERCENTILES)
+    rates = one.store.read.fleet_over_time(window.start, window.end, timedelta(minutes=1))
+
+    assert (len(told), len(rates)) == (0, 0)
+    assert {"percentile", "n", "value_seconds"} <= set(told.columns)
+    assert list(rates.columns) == ["service", "at", "n"]

@@ -1,0 +1,120 @@
+"""Requests minute by minute: what other questions say of them, whichever tier they are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from raw_requests import NOON, Request, Series, Site
+
+from stagelens.collector.store import Group, Selection
+
+START, END = NOON - 7200, NOON + 60
+SERIES = (
+    Series("shop", "1", "prod", "old"),
+    Series("shop", "2", "prod", "new"),
+    Series("shop", "2", "prod", "new", status="error"),
+    Series("shop", "2", "stage", "new", route="/buy"),
+    Series("shop", "2", "stage", "new", route="/sell"),
+    Series("bank", "7", "prod", route="/only"),
+    Series("wide", "1", "stage"),
+)
+GROUPS = {
+    Group("shop"),
+    Group("shop", "route", "/buy"),
+    Group("shop", "route", "/sell"),
+    Group("shop", "model", "old"),
+    Group("shop", "model", "new"),
+    Group("shop", "version", "1"),
+    Group("shop", "version", "2"),
+    Group("bank"),
+}
+
+
+@pytest.fixture
+def counted(site: Callable[..., Site]) -> Site:
+    """Two services and one of a coarser client over three hours; all but the newest requests are rolled up."""
+    made, random = site(), Random(3)
+    requests: list[Request] = []
+    for _ in range(500):
+        total, series = random.choice((0, int(random.lognormvariate(17, 1)))), random.choice(SERIES)
+        part = random.randint(0, total)
+        requests.append(Request({"forward": part, "queue": total - part}, NOON - random.randrange(10_800), series))
+    made.write([each for each in requests if each.series.service != "wide"])
+    made.write([each for each in requests if each.series.service == "wide"], scale=3)
+    made.store.maintain()
+    made.write([Request({"queue": 5_000_000}, NOON - 5, SERIES[0])])
+    return made
+
+
+def of(site: Site, group: Group) -> Selection:
+    part = {group.dimension: group.value} if group.dimension else {}
+    return site.between(START, END, service=group.service, **part)
+
+
+def as_buckets(index: NDArray[np.int64], amounts: NDArray[np.int64]) -> dict[int, int]:
+    return {key: n for key, n in zip(index.tolist(), amounts.sum(axis=0).tolist(), strict=True) if n}
+
+
+def test_each_group_has_the_requests_it_has_alone(counted: Site) -> None:
+    """The whole and every stage, of services and of their parts; who counts more coarsely is left out."""
+    window = counted.between(START, END)
+    found = counted.store.read.all_minutes(window.start, window.end)
+
+    assert set(found) == GROUPS
+    for group, counts in found.items():
+        alone = counted.store.read.minutes(of(counted, group))
+        stages = counted.store.read.stage_latency(of(counted, group))
+
+        assert (counts.start, len(counts.total)) == (START // 60, (END - START) // 60)
+        assert as_buckets(counts.index, counts.total) == counted.store.read.latency(of(counted, group)).buckets
+        for stage, own in zip(counts.stages, counts.own, strict=True):
+            assert as_buckets(counts.index, own) == stages[stage].buckets
+        assert (alone.index.tolist(), alone.stages) == (counts.index.tolist(), counts.stages)
+        assert (alone.total == counts.total).all()
+        assert (alone.own == counts.own).all()
+
+
+def test_every_minute_has_its_own_requests(counted: Site) -> None:
+    """A minute asked alone has what it has among others."""
+    whole = counted.store.read.minutes(of(counted, Group("shop")))
+    for number in range(0, 121, 20):
+        start = START + 60 * number
+        alone = counted.store.read.minutes(counted.between(start, start + 60, service="shop"))
+
+        assert alone.total.sum() == whole.total[number].sum()
+
+
+def test_the_time_of_requests_is_told_step_by_step(counted: Site) -> None:
+    """All stages add up to what the requests took, and the requests to those that were counted."""
+    group = Group("shop")
+    spent = counted.store.read.spent(of(counted, group), timedelta(minutes=10))
+    latency = counted.store.read.latency(of(counted, group))
+
+    assert (spent.start, spent.step, len(spent.total)) == (START // 600 * 10, 10, 13)
+    assert spent.total.sum() == latency.count - latency.zero
+    assert spent.seconds.sum() == pytest.approx(latency.sum, rel=1e-3)
+
+
+def test_nothing_is_told_of_nobody(counted: Site) -> None:
+    """The minutes are there, and have no requests."""
+    nobody = counted.between(START, END, service="nobody")
+    counts = counted.store.read.minutes(nobody)
+
+    assert (counts.total.shape, counts.own.shape) == ((121, 0), (0, 121, 0))
+    assert counted.store.read.spent(nobody, timedelta(minutes=10)).seconds.shape == (0, 13, 0)
+    assert counted.store.read.all_minutes(nobody.start - timedelta(days=30), nobody.start - timedelta(days=29)) == {}
+
+
+def test_groups_are_those_that_serve(counted: Site) -> None:
+    """Each with when it was first seen; who has been away is not told apart any more."""
+    window = counted.between(START, END)
+    groups = counted.store.read.groups(window.start)
+
+    assert set(groups) == GROUPS | {Group("wide")}
+    assert groups[Group("shop")] == min(first for group, first in groups.items() if group.service == "shop")
+    assert counted.store.read.groups(window.end + timedelta(days=1)) == {}

@@ -1,0 +1,197 @@
+"""Requests that answer token by token: their course, their bands and their speed under load."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, NS, Series, Site
+
+from stagelens.collector.store import Batch, Point, SeriesCaps
+from stagelens.core.bands import TOKENS as BANDS
+from stagelens.core.counts import Counts
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import (
+    BY_FIRST_CHUNK,
+    BY_GENERATE,
+    FIRST_TOKEN,
+    FIRST_TOKEN_BY_INPUT,
+    OUTPUT_TOKEN,
+    OUTPUT_TOKEN_BY_OUTPUT,
+    TOKENS,
+    TOKENS_IN,
+    TOKENS_OUT,
+)
+
+CHAT, OTHER_CHAT = Series("llm", "1", route="/chat"), Series("llm", "1", route="/other")
+MINUTE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A request that answers token by token.
+
+    Args:
+        first_ns: When its first token came. [nanoseconds after its start]
+        gap_ns: From one token to the next. [nanoseconds]
+        taken_in: Tokens of its prompt.
+        put_out: Tokens of its answer, at least two.
+        at: When. [Unix seconds]
+        series: Whose.
+        definition: How it was measured.
+    """
+
+    first_ns: int = 50_000_000
+    gap_ns: int = 10_000_000
+    taken_in: int = 100
+    put_out: int = 11
+    at: int = NOON - 600
+    series: Series = CHAT
+    definition: str = BY_GENERATE
+
+
+_numbers = itertools.count()
+
+
+def write(one: Site, answers: Iterable[Answer]) -> None:
+    """Count *answers* as an agent does."""
+    found: defaultdict[tuple[Series, int], Counts] = defaultdict(Counts)
+    for answer in answers:
+        counts = found[answer.series, answer.at - answer.at % 10]
+        decode = answer.gap_ns * (answer.put_out - 1)
+        counts.add({"prefill": answer.first_ns, "decode": decode}, answer.first_ns + decode)
+        counts.add_first_token({"prefill": answer.first_ns}, answer.first_ns, answer.definition)
+        counts.add_stream(FIRST_TOKEN_BY_INPUT, BANDS.of(answer.taken_in), answer.first_ns / NS)
+        counts.add_stream(OUTPUT_TOKEN, answer.definition, answer.gap_ns / NS)
+        counts.add_stream(OUTPUT_TOKEN_BY_OUTPUT, BANDS.of(answer.put_out), answer.gap_ns / NS)
+        counts.add_stream(TOKENS, TOKENS_IN, answer.taken_in)
+        counts.add_stream(TOKENS, TOKENS_OUT, answer.put_out)
+    points = [
+        Point(series, metric, key, at, histogram)
+        for (series, at), counts in found.items()
+        for metric, key, histogram in counts.histograms()
+    ]
+
+    assert one.store.write([Batch(f"batch-{next(_numbers)}", points)]) == [True]
+
+
+ANSWERS = st.lists(
+    st.builds(
+        Answer,
+        first_ns=st.integers(1000, 10**11),
+        gap_ns=st.integers(1000, 10**9),
+        taken_in=st.integers(1, 300_000),
+        put_out=st.integers(2, 5000),
+        at=st.integers(NOON - 1200, NOON - 10),
+        definition=st.sampled_from((BY_GENERATE, BY_FIRST_CHUNK)),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@settings(max_examples=3, deadline=None)
+@given(answers=ANSWERS)
+def test_the_steps_of_a_course_are_the_whole(site: Callable[..., Site], answers: list[Answer]) -> None:
+    """Requests and sums of all steps add up to the histogram of the window; one step that takes all says its quantiles."""
+    one = site()
+    write(one, answers)
+    read, around = one.store.read, one.around()
+
+    for metric in (FIRST_TOKEN, OUTPUT_TOKEN, TOKENS):
+        for key, whole in read.streams(around, metric).items():
+            course = read.streams_over_time(around, metric, key, (0.5, 0.99), MINUTE)
+            single = read.streams_over_time(around, metric, key, (0.5, 0.99), timedelta(days=2)).iloc[0]
+
+            assert course["n"].sum() == single["n"] == whole.count
+            assert course["total"].sum() == pytest.approx(whole.sum)
+            assert [single["p50"], single["p99"]] == [whole.quantile(each).value for each in (0.5, 0.99)]  # type: ignore[union-attr] - there are requests
+
+
+@settings(max_examples=3, deadline=None)
+@given(answers=ANSWERS)
+def test_the_bands_of_the_prompts_are_all_first_tokens(site: Callable[..., Site], answers: list[Answer]) -> None:
+    """Added up they are the histogram of the whole, as long as each request told how long its prompt was."""
+    one = site()
+    write(one, [Answer(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in answers])
+    read, around = one.store.read, one.around()
+
+    for metric, whole in ((FIRST_TOKEN_BY_INPUT, FIRST_TOKEN), (OUTPUT_TOKEN_BY_OUTPUT, OUTPUT_TOKEN)):
+        merged = Histogram()
+        for histogram in read.by_band(around, metric, BY_GENERATE).values():
+            merged.merge(histogram)
+        expected = read.streams(around, whole)[BY_GENERATE]
+
+        assert (merged.buckets, merged.zero) == (expected.buckets, expected.zero)
+        assert merged.sum == pytest.approx(expected.sum)
+
+
+def test_bands_sort_by_size_and_survive_the_roll_up(site: Callable[..., Site]) -> None:
+    """Smallest first, from any tier."""
+    one = site()
+    write(one, [Answer(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
+    before = one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE)
+    one.store.maintain()
+
+    assert list(before) == ["1", "8-15", "64-127", "4096-8191", "131072+"]
+    assert one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE) == before
+
+
+def test_bands_of_definitions_never_mix(site: Callable[..., Site]) -> None:
+    """A series that knows two cannot say whose a band is: it is left out of both."""
+    one = site()
+    write(one, [Answer(taken_in=10), Answer(taken_in=1000, series=OTHER_CHAT)])
+    write(one, [Answer(taken_in=2000, series=OTHER_CHAT, definition=BY_FIRST_CHUNK)])
+    read, around = one.store.read, one.around()
+
+    assert list(read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_GENERATE)) == ["8-15"]
+    assert read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_FIRST_CHUNK) == {}
+
+
+def test_definitions_and_bands_take_no_place_of_the_users_own_stages(site: Callable[..., Site]) -> None:
+    """Where a service may have no stages of its own, its tokens still have their names."""
+    one = site(series_caps=SeriesCaps(custom_stages=0))
+    write(one, [Answer(taken_in=2**power, definition=BY_FIRST_CHUNK) for power in range(len(BANDS.names))])
+    read, around = one.store.read, one.around()
+
+    assert list(read.streams(around, FIRST_TOKEN)) == [BY_FIRST_CHUNK]
+    assert set(read.streams(around, TOKENS)) == {TOKENS_IN, TOKENS_OUT}
+    assert tuple(read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_FIRST_CHUNK)) == BANDS.names
+
+
+def test_speed_is_told_by_how_many_decode_together(site: Callable[..., Site]) -> None:
+    """Load is the decode time of a second; steps of equal load stand together, lighter ones first."""
+    one = site()
+    quiet = [Answer(at=NOON - 60 * minute, gap_ns=20_000_000, put_out=31) for minute in (9, 8) for _ in range(100)]
+    busy = [Answer(at=NOON - 60 * minute, gap_ns=40_000_000, put_out=31) for minute in (7, 6) for _ in range(100)]
+    write(one, quiet + busy)
+    found = one.store.read.speed_by_load(one.between(NOON - 600, NOON), BY_GENERATE, MINUTE, 2)
+
+    # 100 answers of 30 gaps of 20 ms are 60 s of decode in a minute: one at a time.
+    assert found["load"].tolist() == pytest.approx([1, 2])
+    assert found["n"].tolist() == [200, 200]
+    assert found["steps"].tolist() == [2, 2]
+    assert found["p50_seconds"].tolist() == pytest.approx([0.02, 0.04], rel=0.011)
+    assert found["output_per_second"].tolist() == pytest.approx([100 * 31 / 60] * 2)
+    assert found.attrs == {"step_seconds": 60, "steps": 4, "newest_load": pytest.approx(2)}
+
+
+def test_a_cut_step_says_nothing_about_load(site: Callable[..., Site]) -> None:
+    """Half a minute of requests is not a minute's load; without decode, or in one step, there is no course."""
+    one = site()
+    write(one, [Answer(at=NOON - 600), Answer(at=NOON - 540)])
+    read = one.store.read
+    cut = read.speed_by_load(one.between(NOON - 630, NOON - 510), BY_GENERATE, MINUTE, 4)
+    single = read.speed_by_load(one.between(NOON - 600, NOON), BY_GENERATE, timedelta(hours=1), 4)
+    nothing = read.speed_by_load(one.around(), BY_FIRST_CHUNK, MINUTE, 4)
+
+    assert cut.attrs["steps"] == 1
+    assert [len(single), len(nothing)] == [0, 0]
+    assert nothing.attrs["newest_load"] is None
+    assert list(nothing.columns) == list(cut.columns)

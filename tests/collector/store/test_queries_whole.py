@@ -1,0 +1,43 @@
+"""Windows in whole buckets: where only hours are left, half of one can be neither counted nor missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_requests import NOON, Request, Site
+
+from stagelens.collector.store import Retention
+from stagelens.collector.store.tiers import Tier, whole
+
+HOUR = 3600
+TIERS = [Tier(10, 0, 40 * HOUR), Tier(60, 0, 20 * HOUR), Tier(3600, 0, 0)]
+
+
+@given(start=st.integers(0, 60 * HOUR), length=st.integers(1, 30 * HOUR))
+def test_a_window_grows_to_the_buckets_at_its_ends(start: int, length: int) -> None:
+    """It holds what was asked for, ends where buckets do, and grows by less than one bucket on each side."""
+    end = start + length
+    first, last = whole(TIERS, start, end)
+    here, there = (next(tier.seconds for tier in TIERS if tier.kept_from <= at) for at in (start, end))
+
+    assert first <= start < first + here
+    assert last - there < end <= last
+    assert (first % here, last % there) == (0, 0)
+
+
+def test_a_part_of_an_hour_whose_minutes_are_gone_is_the_hour(site: Callable[..., Site]) -> None:
+    """Half an hour of it would otherwise be empty, or count a whole hour in half the time."""
+    one = site(retention=Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3)))
+    one.write([Request({"forward": 1_000_000}, NOON + 40 * minute) for minute in range(90)])
+    one.store.maintain()
+    one.clock.now += 2 * 24 * HOUR
+    one.write([Request({"forward": 1_000_000}, NOON + 2 * 24 * HOUR)])
+    one.store.maintain()
+    start, end = (datetime.fromtimestamp(NOON + minute * 60, UTC) for minute in (15, 45))
+    grown = one.store.read.whole(start, end)
+
+    assert grown == (datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + HOUR, UTC))
+    assert one.store.read.latency(one.between(NOON, NOON + HOUR)).count == 90

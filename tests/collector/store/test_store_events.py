@@ -1,0 +1,224 @@
+"""Events: what may be told, that it is kept once, found by service and kind, forgotten, copied and migrated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from raw_requests import NOON, SHOP, Request, Series, Site
+from sqlalchemy import inspect
+
+from stagelens.collector.store import Event, Retention, events
+from stagelens.collector.store.engines import database
+from stagelens.collector.store.move import move
+
+AT = datetime.fromtimestamp(NOON, UTC)
+DAY = timedelta(days=1)
+
+
+def event(text: str = "v2 is out", **changes: Any) -> Event:
+    """A deploy of the shop at noon, with *changes*."""
+    whole: dict[str, Any] = {"at": AT, "service": "shop", "kind": "deploy", "key": "v2", "text": text} | changes
+    return Event(**whole)
+
+
+def told(one: Site, **wanted: str) -> list[str]:
+    """What the store has of a day, newest first."""
+    return one.store.read.events(AT - DAY, AT + DAY, **wanted)["text"].tolist()
+
+
+def test_events_come_back_newest_first(site: Callable[..., Site]) -> None:
+    """What was told is read back whole, in the order of its time and not of its arrival."""
+    one = site()
+    assert list(one.store.read.events(AT - DAY, AT + DAY).columns) == list(events.COLUMNS)
+    one.store.add_event(event("später", at=AT + timedelta(milliseconds=5), link="/s/shop"))
+    one.store.add_event(event("before"))
+    found = one.store.read.events(AT - DAY, AT + DAY)
+
+    assert found["text"].tolist() == ["später", "before"]
+    assert found.iloc[0].to_dict() == {
+        "at": AT + timedelta(milliseconds=5),
+        "service": "shop",
+        "kind": "deploy",
+        "key": "v2",
+        "text": "später",
+        "link": "/s/shop",
+    }
+
+
+def test_a_window_is_half_open(site: Callable[..., Site]) -> None:
+    """An event at the end of the window belongs to the next one."""
+    one = site()
+    one.store.add_event(event())
+
+    assert len(one.store.read.events(AT, AT + DAY)) == 1
+    assert len(one.store.read.events(AT - DAY, AT)) == 0
+
+
+def test_a_service_sees_its_own_and_those_of_all(site: Callable[..., Site]) -> None:
+    """An event without a service is everybody's; those of another service are not."""
+    one = site()
+    for name in ("shop", "bank", ""):
+        one.store.add_event(event(f"of {name or 'all'}", service=name, kind="note" if name == "bank" else "deploy"))
+
+    assert sorted(told(one, service="shop")) == ["of all", "of shop"]
+    assert sorted(told(one)) == ["of all", "of bank", "of shop"]
+    assert told(one, kind="note") == ["of bank"]
+    assert told(one, service="shop", kind="note") == []
+
+
+def test_the_same_event_within_a_minute_is_kept_once(site: Callable[..., Site]) -> None:
+    """A pipeline that tries again tells nothing new, and who changes back and forth has said the last word last."""
+    one = site()
+    for text, seconds in (("done", 0), ("dismissed", 10), ("done", 20), ("done", 60)):
+        one.store.add_event(event(text, at=AT + timedelta(seconds=seconds)))
+
+    assert told(one) == ["done", "done", "dismissed"]
+
+
+def test_an_event_is_news_to_pages_of_its_service(site: Callable[..., Site]) -> None:
+    """The revision of the service grows, and that of others does not; an event of all is news to all."""
+    one = site()
+    one.write([Request({"forward": 1}, series=each) for each in (SHOP, Series("bank"))])
+
+    def revisions() -> tuple[int, int]:
+        return one.store.read.revision("shop"), one.store.read.revision("bank")
+
+    shop, bank = revisions()
+    one.store.add_event(event())
+    assert revisions() == (one.store.read.revision(), bank)
+    assert revisions()[0] > shop
+    shop, bank = revisions()
+    one.store.add_event(event(service=""))
+    assert revisions()[0] > shop
+    assert revisions()[1] > bank
+
+
+def test_events_are_forgotten_with_the_coarsest_tier(site: Callable[..., Site]) -> None:
+    """What is older than the longest retention goes, and what is not stays."""
+    one = site(retention=Retention(hours=timedelta(days=2)))
+    one.store.add_event(event("old", at=AT - timedelta(days=2, seconds=1)))
+    one.store.add_event(event("new", at=AT - timedelta(days=2) + timedelta(seconds=1)))
+    one.store.maintain()
+
+    assert one.store.read.events(AT - 9 * DAY, AT)["text"].tolist() == ["new"]
+
+
+def test_too_many_events_push_out_the_oldest(sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline that runs wild does not fill the store."""
+    monkeypatch.setattr(events, "MAX_KEPT", 3)
+    one = sqlite_site()
+    for number in range(5):
+        one.store.add_event(event(f"{number}", at=AT + timedelta(minutes=number)))
+    one.store.maintain()
+
+    assert told(one) == ["4", "3", "2"]
+
+
+def test_events_are_copied_and_go_on(site: Callable[..., Site], sqlite_site: Callable[..., Site]) -> None:
+    """A backup has them, and a store that was restored takes new ones."""
+    one, other = site(), sqlite_site()
+    one.store.add_event(event("before"))
+    move(one.store, other.store, lambda _done, _total: None)
+    other.store.add_event(event("after", at=AT + timedelta(minutes=1)))
+
+    assert told(other) == ["after", "before"]
+
+
+def test_the_way_down_drops_them_and_the_way_up_brings_the_table_back(own_points_site: Callable[..., Site]) -> None:
+    """An older version opens the store, and a newer one goes on with it; requests are not touched."""
+    one = own_points_site()
+    one.write([Request({"forward": 1_000_000})])
+    one.store.add_event(event())
+    database.migrate(one.store.engine, "0003")
+    assert "events" not in inspect(one.store.engine).get_table_names()
+    one.reopen()
+    one.store.add_event(event("again"))
+
+    assert told(one) == ["again"]
+    assert one.store.read.latency(one.around()).count == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "cure"),
+    [
+        ({"at": datetime(2026, 11, 20, 12, 0)}, "at must be aware"),  # noqa: DTZ001 - that is the mistake
+        ({"kind": "party"}, "write one of deploy, config, advice, note"),
+        ({"text": "  "}, "text is empty"),
+        ({"text": "x" * 501}, "500 is the most"),
+        ({"text": "two\nlines"}, "control character '\\n'"),
+        ({"text": "two\u2028lines"}, "control character '\\u2028'"),
+        ({"text": "half \ud800"}, "control character '\\ud800'"),
+        ({"key": "v\0"}, "key holds the control character"),
+        ({"key": "k" * 201}, "key has 201 characters"),
+        ({"service": "ü" * 129}, "service is longer than 256 bytes"),
+        ({"link": "javascript:alert(1)"}, "write an address that begins with"),
+        ({"link": "//evil.example"}, "write an address that begins with"),
+        ({"link": "/\\evil.example"}, "write an address that begins with"),
+        ({"link": "/" + "x" * 1000}, "link has 1001 characters"),
+    ],
+)
+def test_what_no_event_can_be_is_refused(changes: dict[str, Any], cure: str) -> None:
+    """The message names the field and says what to write instead."""
+    with pytest.raises(ValueError, match=re.escape(cure)):
+        event(**changes)
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        ("2026-11-20T11:00", AT - timedelta(hours=1)),
+        ("2026-11-20T12:00+01:00", AT - timedelta(hours=1)),
+        (int(AT.timestamp() * 1000), AT),
+        (None, AT),
+        ("", AT),
+    ],
+)
+def test_times_are_read_as_people_write_them(at: Any, expected: datetime) -> None:
+    """ISO 8601, UTC where it names no zone, milliseconds, or now."""
+    found = events.from_json({"text": "x", "at": at}, AT)
+
+    assert found == Event(expected, "", "note", "", "x")
+
+
+@pytest.mark.parametrize(
+    ("body", "cure"),
+    [
+        (b"text=x", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[" * 10_000, "not valid JSON"),
+        (b'{"text": "' + b"x" * 40_000 + b'"}', "the body has 40012 bytes; 32768 is the most for an event"),
+        (b"[]", "is [], not an object"),
+        (b"null", "is null, not an object"),
+        (b"{}", "text is empty"),
+        (b'{"text": 7}', "text is 7; write a text"),
+        (b'{"text": "x", "sevice": "shop"}', "there is no field 'sevice'"),
+        (b'{"text": "x", "at": "yesterday"}', 'at is "yesterday"; write ISO 8601'),
+        (b'{"text": "x", "at": true}', "at is true; write ISO 8601"),
+        (b'{"text": "x", "at": NaN}', "at is NaN; write ISO 8601"),
+        (b'{"text": "x", "at": 1e400}', "write ISO 8601"),
+        (b'{"text": "x", "at": "0001-01-01T00:00+14:00"}', "write ISO 8601"),
+        (b'{"text": "x", "at": 1795176000}', "which is 1970-01-21 18:39 UTC"),
+        (b'{"text": "x", "at": "2027-01-01"}', "must lie within the last 400 days"),
+    ],
+)
+def test_a_body_that_is_no_event_is_explained(body: bytes, cure: str) -> None:
+    """The message says what is wrong, and what to send."""
+    with pytest.raises(ValueError, match=re.escape(cure)):
+        events.from_json(body, AT)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=20), st.lists, max_leaves=5))
+def test_no_value_breaks_the_reading(value: Any) -> None:
+    """Whatever JSON a field holds, it is an event or a ValueError."""
+    for field in events.COLUMNS:
+        try:
+            found = events.from_json({"text": "x"} | {field: value}, AT)
+        except ValueError:
+            continue
+        assert isinstance(found, Event)

@@ -1,0 +1,47 @@
+"""Sizes of batches, prompts and answers in bands."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core.bands import BATCHES, TOKENS, Bands
+
+KINDS = pytest.mark.parametrize("bands", [BATCHES, TOKENS])
+
+
+def bounds(name: str) -> tuple[int, int | None]:
+    """The smallest and the largest size in band *name*; None for no end."""
+    low, _, high = name.partition("-")
+    return int(low.rstrip("+")), None if low.endswith("+") else int(high or low)
+
+
+@KINDS
+@given(size=st.integers(1, 2**40))
+def test_a_size_is_in_the_band_that_is_named_by_its_bounds(bands: Bands, size: int) -> None:
+    """Whatever the size, there is one such band."""
+    low, high = bounds(bands.of(size))
+
+    assert low <= size
+    assert high is None or size <= high
+
+
+@KINDS
+def test_bands_follow_each_other_without_a_gap(bands: Bands) -> None:
+    """Each begins where the one before ends, the first at one, and the last has no end."""
+    edges = [bounds(name) for name in bands.names]
+
+    assert [low for low, _ in edges] == [1, *(high + 1 for _, high in edges[:-1] if high)]
+    assert edges[-1][1] is None
+
+
+def test_bands_sort_by_size() -> None:
+    """What is no band comes last."""
+    assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCHES.position) == [
+        "1",
+        "8-15",
+        "128-255",
+        "1024+",
+        "__other__",
+    ]

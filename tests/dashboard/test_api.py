@@ -1,0 +1,400 @@
+"""What leaves the dashboard for programs: views, questions and tables as JSON and CSV; and the one thing it writes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from dash import html
+from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+from werkzeug.test import TestResponse
+
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Selection, Store
+from stagelens.core.errors import StoreError
+from stagelens.dashboard.components import attributes, card, chart, table
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.format import THIN, duration
+from stagelens.dashboard.outline import outline
+from stagelens.dashboard.plain import as_csv, as_json, columns
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.writing import PATH as EVENTS
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+VIEW = "/api/v1/view"
+EVENT = {"service": "vision-api", "kind": "deploy", "key": "3.0.0", "text": "3.0.0 is out"}
+
+
+@pytest.fixture(scope="module")
+def client(filled: Store, alerts: AlertsReader) -> FlaskClient:
+    """A client of the dashboard over the filled store."""
+    return Dashboard(DashboardConfig(), filled, alerts, clock=NOW.timestamp).app.server.test_client()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Store]:
+    """An empty store to write to."""
+    store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
+    yield store
+    store.close()
+
+
+def asked(client: FlaskClient, path: str, /, **query: str) -> Any:
+    answer = client.get(path, query_string=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json
+
+
+def refused(client: FlaskClient, path: str, /, **query: str) -> tuple[int, str, str]:
+    answer = client.get(path, query_string=query)
+    assert answer.json is not None
+    return answer.status_code, answer.json["key"], answer.json["cure"]
+
+
+def lines_of(answer: TestResponse) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(answer.text)))
+
+
+def test_a_view_is_its_page_in_numbers(client: FlaskClient) -> None:
+    """Title, window, charts by name, tables as they are read."""
+    view = asked(client, VIEW, path="/s/vision-api", **{"from": "now-1h"})
+
+    assert view["title"] == "vision-api"
+    assert view["from"] == "2026-11-20T11:00:00Z"
+    assert view["to"] == "2026-11-20T12:00:00Z"
+    assert set(view["charts"]) >= {"percentile", "over", "heat"}
+    assert view["charts"]["over"]["title"] == "Breakdown over time"
+    assert "Slow exemplars" in [each["name"] for each in view["tables"]]
+    for each in view["tables"]:
+        assert all(len(row) == len(each["head"]) for row in each["rows"])
+
+
+def test_a_view_says_the_numbers_the_page_says(client: FlaskClient, filled: Store) -> None:
+    """The p99 of the question and of the page are one number."""
+    selection = Selection(NOW - timedelta(hours=6), NOW, service="vision-api")
+    p99 = filled.read.latency(selection).quantile(0.99)
+    told = asked(client, "/api/v1/query/latency", service="vision-api", p="99")["rows"][0]
+    stages = asked(client, VIEW, path="/s/vision-api")["tables"][0]["rows"]
+
+    assert p99 is not None
+    assert told[1] == pytest.approx(p99.value, rel=0.02)
+    # Programs get plain spaces.
+    assert stages[-1][2] == duration(told[1]).replace(THIN, " ")
+
+
+def test_one_chart_as_csv(client: FlaskClient) -> None:
+    """For a spreadsheet: the names and units of its columns, then its rows."""
+    drawn = asked(client, VIEW, path="/s/vision-api", chart="percentile")
+    answer = client.get(VIEW, query_string={"path": "/s/vision-api", "chart": "percentile", "format": "csv"})
+    lines = lines_of(answer)
+
+    assert answer.mimetype == "text/csv"
+    assert 'filename="stagelens-s-vision-api-percentile.csv"' in answer.headers["Content-Disposition"]
+    assert len(lines) == len(drawn["rows"]) + 1
+    assert len(lines[0]) == len(drawn["columns"])
+
+
+def test_one_table_as_csv(client: FlaskClient) -> None:
+    """What it says on the page, row by row."""
+    query = {"path": "/s/vision-api", "table": "Slow exemplars"}
+    table = asked(client, VIEW, **query)
+    lines = lines_of(client.get(VIEW, query_string={**query, "format": "csv"}))
+
+    assert lines == [table["head"], *table["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "key", "cure"),
+    [
+        ({}, 400, "path", "path="),
+        ({"path": "/nowhere/at/all"}, 404, "path", "/s/"),
+        ({"path": "/s/vision-api", "chart": "pie"}, 404, "chart", "percentile, over, heat"),
+        ({"path": "/s/vision-api", "table": "none"}, 404, "table", "Slow exemplars"),
+        ({"path": "/s/vision-api", "format": "xml"}, 400, "format", "json or csv"),
+        ({"path": "/s/vision-api", "format": "csv"}, 400, "chart", "chart="),
+        ({"path": "/s/vision-api", "nonsense": "1"}, 400, "nonsense", "format"),
+        ({"path": "/s/vision-api", "from": "yesterday"}, 400, "from", "now-6h"),
+        ({"path": "/s/vision-api", "from": "9999-12-31"}, 400, "from", "to 2199"),
+        ({"path": "/s/vision-api", "from": "now", "to": "now-1h"}, 400, "from", "before to"),
+        ({"path": "/s/vision-api", "from": "now-401d"}, 400, "from", "400 days"),
+        ({"path": "/s/vision-api", "env": "nowhere"}, 404, "env", "demo"),
+        ({"path": "/s/nobody"}, 404, "path", "/api/v1/names"),
+        ({"path": "/traces", "svc": "nobody"}, 404, "svc", "/api/v1/names"),
+    ],
+)
+def test_a_wrong_request_is_told_what_is_right(
+    client: FlaskClient, query: dict[str, str], status: int, key: str, cure: str
+) -> None:
+    """A program gets no default in place of what it asked for."""
+    told = refused(client, VIEW, **query)
+
+    assert told[:2] == (status, key)
+    assert cure in told[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status", "key"),
+    [
+        ("breakdown", {}, 400, "service"),
+        ("breakdown", {"service": "nobody"}, 404, "service"),
+        ("breakdown", {"service": "vision-api", "p": "99,x"}, 400, "p"),
+        ("latency", {"service": "vision-api", "p": "100"}, 400, "p"),
+        ("compare", {"service": "chat-llm"}, 404, "a"),
+        ("compare", {"service": "vision-api", "a": "1.0.0"}, 400, "b"),
+        ("slo", {"name": "no-such"}, 404, "name"),
+        ("meaning-of-life", {}, 404, "question"),
+    ],
+)
+def test_a_wrong_question_names_its_key(
+    client: FlaskClient, path: str, query: dict[str, str], status: int, key: str
+) -> None:
+    """And what may be asked."""
+    assert refused(client, f"/api/v1/query/{path}", **query)[:2] == (status, key)
+
+
+def test_nothing_below_api_is_a_page(client: FlaskClient) -> None:
+    """A mistyped address is told so in JSON, not with the entry of the dashboard."""
+    status, _, cure = refused(client, "/api/v1/nothing")
+
+    assert status == 404
+    assert "/api/v1/view" in cure
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "takes"), [("POST", VIEW, "GET"), ("PUT", VIEW, "GET"), ("GET", EVENTS, "POST")]
+)
+def test_a_wrong_method_is_told_the_right_one(client: FlaskClient, method: str, path: str, takes: str) -> None:
+    """In JSON like all else that is wrong."""
+    answer = client.open(path, method=method)
+
+    assert answer.json is not None
+    assert (answer.status_code, answer.headers["Allow"]) == (405, takes)
+    assert takes in answer.json["cure"]
+
+
+def test_breakdown_adds_up(client: FlaskClient) -> None:
+    """The stages of a percentile make its latency."""
+    told = asked(client, "/api/v1/query/breakdown", service="vision-api", p="50,99")
+    names = [each["name"] for each in told["columns"]]
+    first_stage = names.index("high_seconds") + 1
+
+    assert [row[0] for row in told["rows"]] == [0.5, 0.99]
+    for row in told["rows"]:
+        assert sum(row[first_stage:]) == pytest.approx(row[names.index("value_seconds")])
+
+
+def test_too_few_requests_are_said_to_be_too_few(client: FlaskClient) -> None:
+    """A percentile that no ten requests stand above is marked."""
+    told = asked(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")
+
+    assert [row[-1] for row in told["rows"]] == [True, False]
+
+
+def test_compare_judges_the_newest_versions(client: FlaskClient) -> None:
+    """As the page does; or what it is told to."""
+    told = asked(client, "/api/v1/query/compare", service="vision-api")
+    back = asked(client, "/api/v1/query/compare", service="vision-api", a="2.0.0", b="1.0.0", p="99")
+
+    assert (told["a"]["name"], told["b"]["name"]) == ("1.0.0", "2.0.0")
+    assert told["verdict"]["kind"] == "regression"
+    assert told["rows"][0][0] == "preprocess"
+    assert back["verdict"]["kind"] == "improvement"
+
+
+def test_objectives_and_names(client: FlaskClient) -> None:
+    """How each stands; which services and versions there are."""
+    slos = asked(client, "/api/v1/query/slo", service="vision-api")["objectives"]
+    services = asked(client, "/api/v1/services", **{"from": "now-1h"})
+    names = asked(client, "/api/v1/names")["services"]
+
+    assert [each["slo"]["name"] for each in slos] == ["vision-latency"]
+    assert slos[0]["slo"]["window"] == 30 * 86_400
+    assert len(services["rows"]) == 3
+    assert {"name": "vision-api", "versions": ["2.0.0", "1.0.0"]} in names
+
+
+def test_what_has_not_changed_is_not_sent_again(client: FlaskClient) -> None:
+    """Not even computed: the address, the window and the revision say that it is the same."""
+    first = client.get(VIEW, query_string={"path": "/s/vision-api"})
+    tag = {"If-None-Match": first.headers["ETag"]}
+    same = client.get(VIEW, query_string={"path": "/s/vision-api"}, headers=tag)
+    other = client.get(VIEW, query_string={"path": "/s/vision-api", "p": "95"}, headers=tag)
+
+    assert same.status_code == 304
+    assert same.data == b""
+    assert other.status_code == 200
+    assert "private" in first.headers["Cache-Control"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/slo", "/traces", "/compare", "/regressions", "/advice", "/events", "/settings"]
+)
+def test_every_page_has_a_view(client: FlaskClient, path: str) -> None:
+    """Valid JSON, without NaN."""
+    answer = client.get(VIEW, query_string={"path": path, "svc": "vision-api"})
+
+    assert answer.status_code == 200
+    assert json.loads(answer.data, parse_constant=pytest.fail)["title"]
+
+
+def test_an_outline_takes_the_numbers_and_the_words() -> None:
+    """Of a chart its frame, under the title of its card; of a table its text, a bar by what it is said to show."""
+    frame = pd.DataFrame({"at": [pd.Timestamp("2026-11-20T12:00:00Z")], "wait (ms)": [np.nan]})
+    bar = html.Div(role="img", **attributes({"aria-label": "Stages: Queue 60 %"}))
+    listed = table([("Name", ""), ("Bar", "")], [html.Tr([html.Th("a"), html.Td(bar)])], "Things")
+    found = outline([card("Title", chart("c", {}, "spoken", frame=frame)), card("Other", listed)])
+
+    assert found.charts["c"].title == "Title"
+    assert found.charts["c"].frame is frame
+    assert found.tables[0].name == "Things"
+    assert found.tables[0].rows == [["a", "Stages: Queue 60 %"]]
+
+
+def test_columns_say_their_units() -> None:
+    """In brackets, or as the store names them."""
+    assert columns(pd.DataFrame(columns=["wait (ms)", "value_seconds", "n"])) == [
+        {"name": "wait", "unit": "ms"},
+        {"name": "value_seconds", "unit": "s"},
+        {"name": "n"},
+    ]
+
+
+def test_json_knows_what_pandas_and_numpy_hold() -> None:
+    """Times are ISO 8601 UTC, lengths of time seconds, and what is no number is null."""
+    values = [
+        *(np.float64("nan"), float("inf"), np.int64(3), np.bool_(True), pd.NaT, pd.NA),
+        *(pd.Timestamp("2026-11-20T12:00:00.5+01:00"), datetime(2026, 11, 20), timedelta(minutes=2), {1: (2,)}),  # noqa: DTZ001 - as a database without zones gives it
+    ]
+
+    assert json.loads(as_json(values)) == [
+        *(None, None, 3, True, None, None),
+        *("2026-11-20T11:00:00.500000Z", "2026-11-20T00:00:00Z", 120.0, {"1": [2]}),
+    ]
+
+
+@given(st.lists(st.lists(st.text(), min_size=2, max_size=2), max_size=5))
+def test_csv_comes_back_as_it_was_and_runs_nowhere(rows: list[list[str]]) -> None:
+    """Any text survives; none of it begins as a formula does."""
+    text = as_csv(["a", "b"], rows)
+    back = list(csv.reader(io.StringIO(text, newline="")))[1:]
+
+    assert [[cell.removeprefix("'") for cell in row] for row in back] == [
+        [cell.removeprefix("'") for cell in row] for row in rows
+    ]
+    assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r")) for row in back for cell in row)
+
+
+# ---- writing
+
+
+def proof_in(page: str) -> str:
+    found = re.search(r'name="stagelens-proof" content="(\w+)"', page)
+    assert found is not None
+    return found[1]
+
+
+def proof_of(client: FlaskClient) -> dict[str, str]:
+    return {"X-Stagelens-Proof": proof_in(client.get("/").text)}
+
+
+def test_an_event_is_kept(own: Store) -> None:
+    """One told by a page is there for all pages at once."""
+    client = Dashboard(DashboardConfig(), own, clock=NOW.timestamp).app.server.test_client()
+    before = own.read.revision()
+    answer = client.post(EVENTS, json=EVENT, headers=proof_of(client))
+    kept = own.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1))
+
+    assert answer.status_code == 201
+    assert answer.json == {**EVENT, "link": "", "at": "2026-11-20T12:00:03Z"}
+    assert kept["text"].tolist() == ["3.0.0 is out"]
+    assert own.read.revision() >= before
+
+
+def test_only_our_own_pages_write(own: Store) -> None:
+    """Not a form of another site, not one that guessed, not one of another reader."""
+    client = Dashboard(DashboardConfig(), own, clock=NOW.timestamp).app.server.test_client()
+    proof = proof_of(client)
+    attempts: list[dict[str, Any]] = [
+        {"json": EVENT},
+        {"json": EVENT, "headers": {"X-Stagelens-Proof": "0" * 64}},
+        {"json": EVENT, "headers": {**proof, "Origin": "https://evil.example"}},
+        {"json": EVENT, "headers": {**proof, "Origin": "null"}},
+        {"json": EVENT, "headers": {**proof, "Sec-Fetch-Site": "cross-site"}},
+        {"json": EVENT, "headers": {**proof, "Sec-Fetch-Site": "same-site"}},
+    ]
+
+    assert {client.post(EVENTS, **each).status_code for each in attempts} == {403}
+    assert client.post(EVENTS, data=json.dumps(EVENT), content_type="text/plain", headers=proof).status_code == 415
+    assert not len(own.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1)))
+
+
+def test_a_proof_is_its_readers_alone(own: Store) -> None:
+    """What one session's page holds is worth nothing to another's."""
+    server = Dashboard(DashboardConfig(token="t", hosts=("localhost",)), own, clock=NOW.timestamp).app.server  # noqa: S106 - the secret of this test
+    a, b = server.test_client(), server.test_client()
+    a.get("/?token=t")
+    proof = proof_of(a)
+
+    assert b.post(EVENTS, json=EVENT, headers=proof).status_code == 401
+    assert b.post(EVENTS, json=EVENT, headers={"Authorization": "Bearer t"}).status_code == 201
+    assert a.post(EVENTS, json=EVENT, headers=proof).status_code == 201
+
+
+@pytest.mark.parametrize(("kind", "text"), [("note", "looked at it (by ada)"), ("advice", "looked at it")])
+def test_an_event_says_who_told_it(own: Store, kind: str, text: str) -> None:
+    """Where readers have names; what is said about advice is for the page to read."""
+    config = DashboardConfig(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1"),))
+    client = Dashboard(config, own, clock=NOW.timestamp).app.server.test_client()
+    named = {"X-Forwarded-User": "ada"}
+    page = client.get("/", headers=named).text
+    event = {"text": "looked at it", "kind": kind}
+    answer = client.post(EVENTS, json=event, headers={**named, "X-Stagelens-Proof": proof_in(page)})
+
+    assert answer.json is not None
+    assert answer.json["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "key"),
+    [
+        ('{"text": ""}', 400, "text"),
+        ('{"text": "x", "kind": "party"}', 400, "kind"),
+        ("not json", 400, ""),
+        (json.dumps({"text": "x" * 20_000}), 413, ""),
+    ],
+)
+def test_a_wrong_event_is_told_what_is_right(client: FlaskClient, body: str, status: int, key: str) -> None:
+    """In the same words as the collector's."""
+    answer = client.post(EVENTS, data=body, content_type="application/json", headers=proof_of(client))
+
+    assert answer.json is not None
+    assert (answer.status_code, answer.json["key"]) == (status, key)
+    assert answer.json["cure"]
+
+
+@pytest.mark.parametrize(("said", "status"), [("attempt to write a readonly database", 409), ("disk I/O error", 503)])
+def test_a_database_that_cannot_be_written(own: Store, monkeypatch: pytest.MonkeyPatch, said: str, status: int) -> None:
+    """Says so; one that is read-only names who can write."""
+
+    def fail(_event: object) -> None:
+        raise StoreError(said)
+
+    monkeypatch.setattr(own, "add_event", fail)
+    client = Dashboard(DashboardConfig(), own, clock=NOW.timestamp).app.server.test_client()
+    answer = client.post(EVENTS, json=EVENT, headers=proof_of(client))
+
+    assert answer.status_code == status
+    assert answer.json is not None
+    assert answer.json["cure"]

@@ -1,0 +1,77 @@
+"""Capacity, cost and advice in a real browser: what is drawn, what opens, and what a click on advice leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import loaded
+import pytest
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def address(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a dashboard over a service whose latency grows with its load, with an objective and prices."""
+    folder: Path = tmp_path_factory.mktemp("capacity")
+    (folder / "slo.yaml").write_text(loaded.SLO, encoding="utf-8")
+    (folder / "prices.yaml").write_text(loaded.PRICES, encoding="utf-8")
+    store = loaded.fill(traffic, folder / "loaded.db", NOW)
+    alerts = AlertsReader(store, LiveFile(folder / "slo.yaml", {}))
+    served = Dashboard(DashboardConfig(port=0, prices=folder / "prices.yaml"), store, alerts, clock=NOW.timestamp)
+    served.start()
+    yield "http://{}:{}".format(*served.address)
+    served.stop()
+    store.close()
+
+
+@pytest.mark.parametrize(("name", "size"), [("dark", PHONE)])
+def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name: str, size: dict[str, int]) -> None:
+    """Both charts are drawn, nothing is wider than the screen, axe finds nothing grave, and options open by a click."""
+    context = browser.new_context(viewport=size, color_scheme=name, reduced_motion="reduce")  # type: ignore[arg-type]
+    tab = Visit(context.new_page(), address)
+    page = tab.go("/s/ocr-api/capacity")
+    looked_at(page, f"capacity-{name}-{size['width']}")
+
+    expect(page.locator("[data-chart=load] .main-svg").first).to_be_visible()
+    expect(page.locator("[data-chart=batch] .main-svg").first).to_be_visible()
+    expect(page.locator(".verdict .big")).to_contain_text("stays inside 250")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert grave(page) == []
+
+    page = tab.go("/s/ocr-api/advice")
+    page.locator(".opt summary").first.click()
+    looked_at(page, f"advice-{name}-{size['width']}")
+
+    expect(page.locator(".opt[open] .matrix").first).to_contain_text("Accuracy")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert grave(page) == []
+    context.close()
+    assert tab.trouble == []
+
+
+def test_advice_that_is_dismissed_goes_and_comes_back(browser: Browser, address: str) -> None:
+    """A click tells the server, and the page is as it is then: for everybody, until somebody shows it again."""
+    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
+    tab = Visit(context.new_page(), address)
+    page = tab.go("/s/ocr-api/advice")
+    cards = page.locator("[data-advice]")
+    before = cards.count()
+    page.locator("[data-advice='batching:queue'] button", has_text="Dismiss").click()
+
+    expect(cards).to_have_count(before - 1)
+    page.get_by_role("link", name="Show", exact=True).click()
+    expect(cards).to_have_count(before)
+    page.locator("[data-advice='batching:queue'] button", has_text="Show again").click()
+    expect(page.locator("[data-advice='batching:queue'] button", has_text="Dismiss")).to_be_visible()
+    context.close()
+    assert tab.trouble == []

@@ -1,0 +1,106 @@
+"""The comparison as a person uses it: choosing sides, copying the report, going from a regression to its evidence."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_regressions_are_quiet_readable_and_fit_phones(browser: Browser, base: str, theme: Any) -> None:
+    """No error, nothing axe minds, no sideways scrolling on a phone."""
+    context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
+    visit = Visit(context.new_page(), base)
+    page = visit.go("/regressions")
+    looked_at(page, f"regressions-{theme}")
+    complaints = grave(page)
+    page.set_viewport_size(PHONE)
+    looked_at(page, f"regressions-phone-{theme}")
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    context.close()
+
+    assert visit.trouble == []
+    assert complaints == []
+    assert width[0] <= width[1]
+
+
+def test_the_keyboard_leads_from_a_regression_to_its_evidence(visit: Visit) -> None:
+    """The key j takes the first row, Enter opens the comparison that says the same."""
+    page = visit.go("/regressions")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/compare\?svc=vision-api&a=1.0.0&b=2.0.0&p=99"))
+    visit.settled()
+
+    expect(page.locator(".verdict .big")).to_contain_text("slower at p99")
+
+
+def test_both_sides_can_be_chosen(visit: Visit) -> None:
+    """Swapped, picked from the menu, or typed; the address says it, and back undoes it."""
+    page = visit.go("/compare?svc=vision-api")
+    page.get_by_role("link", name="Swap").click()
+    expect(page.locator(".verdict .big")).to_contain_text("faster at p99")
+    page.locator(".side-menu summary").first.click()
+    page.locator(".side-menu[open] a", has_text="1.0.0").click()
+    page.wait_for_url(re.compile("a=1.0.0&b=1.0.0"))
+    expect(page.locator(".verdict .big")).to_contain_text("did not change")
+    page.locator(".side-menu summary").first.click()
+    complaints = grave(page)
+    page.locator(".side-menu[open] .field input").fill("2026-11-20T11:25/10m")
+    page.keyboard.press("Enter")
+    expect(page.locator(".side-menu summary").first).to_contain_text("20 Nov")
+    page.go_back()
+
+    expect(page.locator(".side-menu summary").first).to_contain_text("1.0.0")
+    assert complaints == []
+
+
+def test_the_report_is_copied_with_a_whole_link(browser: Browser, base: str) -> None:
+    """What is pasted elsewhere opens this comparison."""
+    context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
+    visit = Visit(context.new_page(), base)
+    page = visit.go("/compare?svc=vision-api")
+    page.get_by_role("button", name="Copy report").click()
+    expect(page.locator("#said")).to_have_text("Report copied")
+    copied = str(page.evaluate("navigator.clipboard.readText()"))
+    context.close()
+
+    assert copied.startswith("**vision-api: B is")
+    assert f"]({base}/compare?svc=vision-api&a=1.0.0&b=2.0.0&p=99)" in copied
+    assert visit.trouble == []
+
+
+def test_a_hover_tells_the_percentile(visit: Visit) -> None:
+    """Both latencies with the band each is sure to lie in."""
+    page = visit.go("/compare?svc=vision-api")
+    plot = page.locator("[data-chart=both] .nsewdrag")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 70)
+
+    expect(page.locator("[data-chart=both] .hovertext")).to_contain_text(re.compile(r"p9[\d.]+ .*A .* to .*B .* to "))
+
+
+def test_paper_is_light(browser: Browser, base: str) -> None:
+    """A dark page prints with dark ink and no frame, and is dark again afterwards."""
+    context = browser.new_context(viewport=DESKTOP, color_scheme="dark", reduced_motion="reduce")
+    visit = Visit(context.new_page(), base)
+    page = visit.go("/compare?svc=vision-api")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    page.wait_for_selector("[data-chart=delta][data-drawn=light]")
+    hidden = [page.locator(each).first.is_visible() for each in (".side", ".top", ".copies", ".seg", ".tabs")]
+    looked_at(page, "compare-print")
+    page.emulate_media(media="screen")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_selector("[data-chart=delta][data-drawn=dark]")
+    context.close()
+
+    assert hidden == [False] * 5
+    assert visit.trouble == []

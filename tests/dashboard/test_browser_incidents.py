@@ -1,0 +1,69 @@
+"""The pages of incidents in a browser: their looks, and their buttons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import told
+from playwright.sync_api import Browser
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from told import NOW
+
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Store
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+
+@pytest.fixture
+def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:
+    """A tab over a store with incidents."""
+    store = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
+    told.fill(store)
+    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveFile(None, {})), clock=NOW.timestamp)
+    served.start()
+    host, port = served.address
+    context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
+    opened = Visit(context.new_page(), f"http://{host}:{port}")
+    yield opened
+    context.close()
+    served.stop()
+    store.close()
+    assert opened.trouble == []
+
+
+@pytest.mark.parametrize(("name", "path"), [("incidents", "/incidents"), ("incident", f"/incidents/{told.OPEN}")])
+def test_the_pages_look_well(incidents_visit: Visit, name: str, path: str) -> None:
+    """Light, dark and on a phone: nothing that axe minds, nothing wider than the screen."""
+    page = incidents_visit.go(path)
+    complaints = grave(page)
+    looked_at(page, f"{name}-light")
+    page.emulate_media(color_scheme="dark")
+    looked_at(page, f"{name}-dark")
+    complaints += grave(page)
+    page.set_viewport_size(PHONE)
+    looked_at(page, f"{name}-phone")
+
+    assert complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_an_incident_is_looked_after_and_silenced_with_buttons(incidents_visit: Visit) -> None:
+    """Pressed, the page says who looks after it; a silence is on the list until it is ended."""
+    page = incidents_visit.go(f"/incidents/{told.OPEN}")
+    # Its text stands before its buttons work: the page is loaded anew.
+    with page.expect_event("load"):
+        page.get_by_role("button", name="I look after it").click()
+    page.get_by_text("somebody at the dashboard looks after it").first.wait_for()
+    with page.expect_response("**/api/v1/silences"):
+        page.get_by_role("button", name="Silence 1h").click()
+    incidents_visit.go("/incidents")
+    silence = page.get_by_role("button", name="End now: silence of service checkout")
+    silence.wait_for()
+    with page.expect_response("**/end"):
+        silence.click()
+    page.get_by_text("1 silence", exact=True).wait_for()
+
+    assert silence.count() == 0

@@ -1,0 +1,121 @@
+"""The overview in Chromium: hundreds of services, the field that narrows them, links in heads and cells, and nearly nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crowd import NOW, crowd_at
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, Visit, grave, looked_at
+
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+# A page of 300 services on a busy machine. [milliseconds]
+PATIENCE = 20_000
+SLOS = "slos: [{name: one, service: service-250, objective: 0.99, threshold: 10ms, window: 30d}]"
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a dashboard of 300 services, one of which burns its budget."""
+    folder = tmp_path_factory.mktemp("crowded")
+    slos = folder / "slo.yaml"
+    slos.write_text(SLOS)
+    store = crowd_at(folder / "crowd.db")
+    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveFile(slos, {})), clock=NOW.timestamp)
+    served.start()
+    yield f"http://127.0.0.1:{served.address[1]}"
+    served.stop()
+    store.close()
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "dark")])
+def test_hundreds_of_services_are_quiet_and_fit(
+    browser: Browser, crowded: str, size: dict[str, int], scheme: str
+) -> None:
+    """No complaint, nothing axe minds, no sideways scrolling, and the one that burns on top."""
+    context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")  # pyright: ignore[reportArgumentType] - a size and a scheme
+    visit = Visit(context.new_page(), crowded)
+    page = visit.go("/")
+    looked_at(page, f"overview-300-{size['width']}-{scheme}")
+
+    assert page.locator(".fleet tbody tr[data-href]").count() == 50
+    assert page.locator(".fleet tbody a.n").first.inner_text() == "service-250"
+    assert page.evaluate("document.documentElement.scrollWidth") == size["width"]
+    assert page.evaluate("document.querySelectorAll('*').length") < 2500
+    assert grave(page) == []
+    assert visit.trouble == []
+    context.close()
+
+
+def test_the_list_is_narrowed_sorted_and_paged_by_its_address(browser: Browser, crowded: str) -> None:
+    """The slash leads to the field, what is typed to fewer rows, a head to another order, a number to another page; and back."""
+    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
+    visit = Visit(context.new_page(), crowded)
+    page = visit.go("/")
+    names = page.locator(".fleet tbody a.n")
+    page.keyboard.press("/")
+    page.keyboard.type("service-01")
+    expect(page).to_have_url(re.compile(r"/\?q=service-01$"), timeout=PATIENCE)
+    expect(names).to_have_count(10, timeout=PATIENCE)
+    page.locator(".fleet th a", has_text="p99").first.click()
+    expect(page.locator(".fleet th[aria-sort=descending]")).to_have_text("p99", timeout=PATIENCE)
+    expect(names.first).to_have_text("service-019", timeout=PATIENCE)
+    page.locator(".fleet th a", has_text="p99").first.click()
+    expect(names.first).to_have_text("service-010", timeout=PATIENCE)
+    typed = page.locator(".sieve input").input_value()
+    page.go_back()
+    page.go_back()
+    page.go_back()
+    expect(names).to_have_count(50, timeout=PATIENCE)
+    left = page.locator(".sieve input").input_value()
+    page.locator("[aria-label=Page] a", has_text="6").click()
+    expect(page).to_have_url(re.compile(r"/\?n=6$"), timeout=PATIENCE)
+    expect(names.last).to_have_text("service-299", timeout=PATIENCE)
+
+    assert (typed, left) == ("service-01", "")
+    assert visit.trouble == []
+    context.close()
+
+
+def test_a_stage_bar_leads_to_its_percentile(visit: Visit) -> None:
+    """One click from where p99 goes to the service's page, pinned there."""
+    page = visit.go("/")
+    page.locator("tr", has_text="vision-api").locator(".where").click()
+    expect(page).to_have_url(re.compile(r"/s/vision-api\?p=99$"), timeout=PATIENCE)
+    visit.settled()
+
+    assert page.locator("h1").inner_text().startswith("vision-api")
+
+
+def test_one_request_is_a_whole_page(browser: Browser, tmp_path: Path) -> None:
+    """Nothing is drawn that one request cannot tell, and nothing is empty without saying so."""
+    store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
+    histogram = Histogram()
+    histogram.record(0.2)
+    point = Point(Series("lonely"), REQUEST_DURATION, "forward", int(NOW.timestamp()) - 60, histogram)
+    store.write([Batch("one", [point])])
+    served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
+    served.start()
+    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
+    visit = Visit(context.new_page(), f"http://127.0.0.1:{served.address[1]}")
+    page = visit.go("/")
+    looked_at(page, "overview-one-request")
+    found = grave(page)
+    text = page.locator("#root").inner_text()
+    context.close()
+    served.stop()
+    store.close()
+
+    assert "p99 needs" in text
+    assert "could not be made" not in text
+    assert found == []
+    assert visit.trouble == []

@@ -1,0 +1,40 @@
+"""New data on the page that is being read: what the reader has opened, chosen and focused stays."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from conftest import NOW
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, Visit
+
+from stagelens.collector.store import Store
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+
+def test_new_data_leaves_what_the_reader_has_opened(browser: Browser, tmp_path: Path, traffic: Any) -> None:
+    """An open detail, the focus in it, a chart and a row are the same elements after a refresh, with newer numbers."""
+    store = Store.open(f"sqlite:///{tmp_path / 'live.db'}", clock=NOW.timestamp)
+    traffic.fill(store, NOW - timedelta(minutes=6), NOW)
+    served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
+    served.start()
+    visit = Visit(browser.new_page(viewport=DESKTOP), "http://{}:{}".format(*served.address))
+    page = visit.go("/s/vision-api/advice")
+    option = page.locator("main details summary").first
+    option.click()
+    before = page.locator("main").inner_text()
+    elements = page.evaluate_handle("[document.querySelector('main details'), document.activeElement]")
+    traffic.fill(store, NOW - timedelta(minutes=20), NOW - timedelta(minutes=6))
+    page.evaluate("dash_clientside.set_props('tick', {data: {beat: 1, at: Date.now(), search: ''}})")
+    expect(page.locator("main")).not_to_have_text(before)
+    kept = page.evaluate(
+        "([detail, focus]) => [detail.isConnected && detail.open, focus === document.activeElement]", elements
+    )
+    page.close()
+    served.stop()
+    store.close()
+
+    assert kept == [True, True]
+    assert visit.trouble == []

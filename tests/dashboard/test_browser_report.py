@@ -1,0 +1,202 @@
+"""In Chromium: a report opens offline, signing in and out, and what other sites cannot do."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+from stagelens.collector.store import Store
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.users import add_user
+
+PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test
+
+
+@pytest.fixture
+def saved(browser: Browser, base: str, tmp_path: Path) -> Path:
+    """A report of a service, as a reader saves it."""
+    context = browser.new_context(timezone_id="UTC", viewport=DESKTOP)
+    page = context.new_page()
+    page.goto(f"{base}/s/vision-api")
+    page.wait_for_selector("#root [data-title]")
+    with page.expect_download() as download:
+        page.locator("[data-do=save]").click()
+    path = tmp_path / "report.html"
+    download.value.save_as(path)
+    context.close()
+    return path
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> None:
+    """Charts drawn, nothing asked of anybody, nothing axe minds, and a hover still says the numbers."""
+    context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
+    context.set_offline(True)
+    page = context.new_page()
+    trouble: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda said: trouble.append(said.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(saved.as_uri())
+    looked_at(page, f"report-{theme}")
+    complaints = grave(page)
+    before = page.locator("[data-total]").inner_text()
+    box = page.locator("[data-chart=percentile] .nsewdrag").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] / 2)
+    page.wait_for_function("(before) => document.querySelector('[data-total]').innerText !== before", arg=before)
+    page.set_viewport_size(PHONE)
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    page.click("[data-theme-switch]")
+    other = page.evaluate("document.documentElement.dataset.theme")
+    context.close()
+
+    assert trouble == []
+    assert asked == [saved.as_uri()]
+    assert complaints == []
+    assert width[0] <= width[1]
+    assert other == ("light" if theme == "dark" else "dark")
+
+
+@pytest.fixture
+def guarded(filled: Store, tmp_path: Path) -> Iterator[str]:
+    """The address of a dashboard with one user, ada."""
+    add_user(tmp_path / "users.txt", "ada", PASSWORD)
+    served = Dashboard(DashboardConfig(port=0, users=tmp_path / "users.txt"), filled)
+    served.start()
+    host, port = served.address
+    yield f"http://{host}:{port}"
+    served.stop()
+
+
+def test_signing_in_and_out(browser: Browser, guarded: str) -> None:
+    """The form leads to the page that was asked for; the button in the side bar ends it."""
+    context = browser.new_context(viewport=DESKTOP)
+    page = context.new_page()
+    page.goto(f"{guarded}/slo")
+    complaints = grave(page)
+    page.fill("input[name=name]", "ada")
+    page.fill("input[name=secret]", "wrong")
+    page.click("button")
+    refused = page.locator("[role=alert]").inner_text()
+    page.fill("input[name=name]", "ada")
+    page.fill("input[name=secret]", PASSWORD)
+    page.click("button")
+    page.wait_for_selector("#root [data-title]")
+    arrived = page.url
+    page.click("#side [data-signout]")
+    page.wait_for_url(f"{guarded}/signin")
+    after = page.goto(f"{guarded}/slo")
+    context.close()
+
+    assert complaints == []
+    assert "not right" in refused
+    assert arrived == f"{guarded}/slo"
+    assert after is not None
+    assert after.status == 401
+
+
+PRESS = """() => {
+  window.stayed = true;
+  const button = document.createElement("button");
+  button.dataset.post = JSON.stringify({ text: "a note from a button" });
+  document.querySelector("header").append(button);
+  button.click();
+}"""
+POST = """async (address) => {
+  const headers = { "Content-Type": "application/json", "X-Stagelens-Proof": "x" };
+  const results = [];
+  for (const options of [{ headers }, { mode: "no-cors" }]) {
+    try {
+      const answer = await fetch(address, { method: "POST", body: '{"text":"hello"}', credentials: "include", ...options });
+      results.push(answer.status);
+    } catch (_) {
+      results.push("blocked");
+    }
+  }
+  return results;
+}"""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[int]:
+    """The port of another web site on this machine."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has there
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            """Answer with an empty page."""
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>elsewhere</title>")
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_another_site_can_neither_write_nor_read(browser: Browser, base: str, filled: Store, elsewhere: int) -> None:
+    """Not with its visitor's browser, even from the same machine."""
+    before = filled.read.revision()
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"http://127.0.0.1:{elsewhere}/")
+    written = page.evaluate(POST, f"{base}/api/v1/events")
+    read = page.evaluate("address => fetch(address).then(() => 'read', () => 'blocked')", f"{base}/api/v1/names")
+    context.close()
+
+    assert written == ["blocked", "blocked"]
+    assert read == "blocked"
+    assert filled.read.revision() == before
+
+
+def test_a_name_pointed_at_this_machine_reads_nothing(browser: Browser, base: str) -> None:
+    """A site that makes its own name mean 127.0.0.1 gets a refusal, whatever it asks."""
+    # As a proxy the dashboard is sent what was meant for any name.
+    context = browser.new_context(proxy={"server": base})
+    page = context.new_page()
+    answers = [
+        page.goto(f"http://rebound.example{path}") for path in ("/", "/api/v1/names", "/report?path=/", "/healthz")
+    ]
+    codes = [answer.status for answer in answers if answer]
+    context.close()
+
+    assert codes == [421] * 4
+
+
+def test_a_button_tells_the_server(browser: Browser, tmp_path: Path) -> None:
+    """And the page is drawn anew with what it told, without a reload."""
+    store = Store.open(f"sqlite:///{tmp_path / 'own.db'}")
+    served = Dashboard(DashboardConfig(port=0), store)
+    served.start()
+    context = browser.new_context(viewport=DESKTOP)
+    visit = Visit(context.new_page(), "http://{}:{}".format(*served.address))
+    page = visit.go("/events")
+    with page.expect_response(lambda answer: "/_dash-update-component" in answer.url):
+        page.evaluate(PRESS)
+    stayed = page.evaluate("window.stayed")
+    context.close()
+    served.stop()
+    kept = store.read.events(datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1))
+    store.close()
+
+    assert stayed
+    assert kept["text"].tolist() == ["a note from a button"]
+    assert visit.trouble == []

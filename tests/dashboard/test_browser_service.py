@@ -1,0 +1,111 @@
+"""The page of a service in Chromium: what its table does to the charts, patterns, and states that are hard to draw."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Browser, Page, expect
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+ADDRESS = "/s/vision-api"
+
+
+def fills(page: Page, chart: str) -> dict[str, str]:
+    """Return the colours of the stages in a chart, as they are drawn."""
+    found: dict[str, str] = page.evaluate(
+        """(name) => Object.fromEntries(document.querySelector(`[data-chart=${name}] .own`).data
+             .filter((trace) => trace.stackgroup).map((trace) => [trace.name, trace.fillcolor]))""",
+        chart,
+    )
+    return found
+
+
+def test_a_row_highlights_its_stage_in_all_charts(visit: Visit) -> None:
+    """In the browser alone; a second click gives all colours back."""
+    page = visit.go(ADDRESS)
+    before, asked = fills(page, "percentile"), len(visit.callbacks)
+    row = page.get_by_role("button", name="Preprocess", exact=True)
+    row.click()
+    expect(row).to_have_attribute("aria-pressed", "true")
+    lit, over = fills(page, "percentile"), fills(page, "over")
+    row.press("Enter")
+    expect(row).to_have_attribute("aria-pressed", "false")
+
+    assert lit["Preprocess"] == over["Preprocess"] == before["Preprocess"]
+    assert lit["Forward"] == over["Forward"] != before["Forward"]
+    assert fills(page, "percentile") == before
+    assert len(visit.callbacks) == asked
+
+
+def test_a_stage_left_out_is_an_address(visit: Visit) -> None:
+    """With the mouse or the keyboard, restored by the address, and undone by its link."""
+    page = visit.go(ADDRESS)
+    page.get_by_role("button", name="Forward", exact=True).click(modifiers=["Alt"])
+    page.wait_for_url(re.compile(r"hide=forward"))
+    expect(page.locator("tr.off")).to_have_count(1)
+    queue = page.get_by_role("button", name="Queue", exact=True)
+    queue.focus()
+    page.keyboard.press("Alt+Enter")
+    page.wait_for_url(re.compile(r"hide=forward(,|%2C)queue"))
+    expect(page.locator("tr.off")).to_have_count(2)
+    visit.go(page.url.removeprefix(visit.base))
+    shown = set(fills(page, "percentile"))
+    page.get_by_role("link", name="Show all").click()
+    page.wait_for_url(re.compile(r"/s/vision-api$"))
+    expect(page.locator("tr.off")).to_have_count(0)
+
+    assert "Preprocess" in shown
+    assert not shown & {"Forward", "Queue"}
+
+
+def test_patterns_are_drawn_and_kept(visit: Visit) -> None:
+    """Without asking the server; they last over a reload and go away again."""
+    page = visit.go(ADDRESS)
+    patterns = page.locator("[data-chart=percentile] pattern")
+    plain, asked = patterns.count(), len(visit.callbacks)
+    page.evaluate("stagelens.patterns(true)")
+    expect(patterns).not_to_have_count(plain)
+    switched = len(visit.callbacks)
+    visit.go(ADDRESS)
+    expect(patterns).not_to_have_count(plain)
+    page.evaluate("stagelens.patterns(false)")
+    expect(patterns).to_have_count(plain)
+
+    assert switched == asked
+
+
+def test_a_chart_that_cannot_be_made_anew_stays(browser: Browser, base: str) -> None:
+    """The page says so; the chart that was there is still there, and the next control works."""
+    context = browser.new_context(viewport=DESKTOP)
+    visit = Visit(context.new_page(), base)
+    page = visit.go(ADDRESS)
+    page.route("**/figures/**", lambda route: route.fulfill(status=500))
+    page.get_by_role("button", name="Share", exact=True).click()
+    expect(page.locator("#said")).to_contain_text("could not be made anew")
+    drawn = fills(page, "percentile")
+    page.unroute("**/figures/**")
+    page.get_by_role("button", name="Share", exact=True).click()
+    expect(page.locator("[data-chart=percentile] .ytick").last).to_contain_text("100")
+    context.close()
+
+    assert drawn
+
+
+def test_the_hard_states_can_be_read(browser: Browser, base: str) -> None:
+    """Pinned, a stage left out, patterns, the help open, dark and on a phone: axe minds nothing serious."""
+    context = browser.new_context(viewport=DESKTOP, color_scheme="dark", reduced_motion="reduce")
+    visit = Visit(context.new_page(), base)
+    page = visit.go(f"{ADDRESS}?p=95&hide=forward")
+    page.evaluate("stagelens.patterns(true)")
+    looked_at(page, "service-pinned-dark")
+    page.get_by_label("How to read this chart").click()
+    expect(page.locator(".says")).to_be_visible()
+    complaints = grave(page)
+    page.set_viewport_size(PHONE)
+    visit.settled()
+    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    context.close()
+
+    assert complaints == []
+    assert width[0] <= width[1]
+    assert visit.trouble == []

@@ -1,0 +1,438 @@
+"""The frame as a person meets it, in Chromium: time, palette, keys, exports, and a server that goes and comes back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+from stagelens.collector.store import Store
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+# Those that no other test opens cold.
+ADDRESSES = (
+    *("/regressions", "/advice", "/events", "/settings"),
+    *("/s/chat-llm/tokens", "/s/vision-api/capacity", "/s/vision-api/traces", "/s/vision-api/advice"),
+    "/s/vision-api?from=now-15m&vs=off&tz=utc&refresh=off",
+)
+
+
+def at(text: str) -> str:
+    """Return a time of 2026 in UTC as an address has it."""
+    return str(int(datetime.fromisoformat(f"2026-{text}Z").timestamp() * 1000))
+
+
+TYPED = {
+    "3h": ("now-3h", ""),
+    "last 90 min": ("now-90m", ""),
+    "1h30m": ("now-90m", ""),
+    "1w": ("now-7d", ""),
+    "10:00-11:30": (at("11-20T10:00"), at("11-20T11:30")),
+    "14:00\u201315:30": (at("11-19T14:00"), at("11-19T15:30")),
+    "23:00 - 01:00": (at("11-19T23:00"), at("11-20T01:00")),
+    "yesterday": (at("11-19T00:00"), at("11-20T00:00")),
+    "yesterday 14:00 to 16:00": (at("11-19T14:00"), at("11-19T16:00")),
+    "today": (at("11-20T00:00"), ""),
+    "09:00": (at("11-20T09:00"), ""),
+    "19 Nov": (at("11-19T00:00"), at("11-20T00:00")),
+    "Nov 19 2026 10:00 - 11:00": (at("11-19T10:00"), at("11-19T11:00")),
+    "2026-11-18 - 2026-11-19": (at("11-18T00:00"), at("11-20T00:00")),
+    "2026-11-19T10:00:00+01:00/2h": (at("11-19T09:00"), at("11-19T11:00")),
+    "2026-11-19 10:00-11:00": (at("11-19T10:00"), at("11-19T11:00")),
+    "now-2h - now-1h": (at("11-20T10:00"), at("11-20T11:00")),
+}
+WRONG = {
+    **dict.fromkeys(("", "soon", "14:00-15", "31 Jun", "25:00", "3 months", "-1h"), "Not understood. Write 3h"),
+    "21 Nov": "future",
+    "500d": "At most 400 days",
+    "2026-11-19T11:00 - 2026-11-19T10:00": "ends before",
+}
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[str, Any]:
+    """Three hundred services."""
+    return {"services": [{"name": f"service-{number}", "versions": ["2.0", "1.0"]} for number in range(300)]}
+
+
+def delivered(page: Page, beat: int) -> None:
+    """Do what the beat of the refresh does every 15 s, at once."""
+    page.evaluate(
+        f"dash_clientside.set_props('tick', {{data: {{beat: {beat}, at: Date.now(), search: location.search}}}})"
+    )
+
+
+def test_what_a_reader_types_becomes_a_window(visit: Visit) -> None:
+    """Lengths, times, days and ISO; a wrong one says what would be right."""
+    page = visit.go("/slo")
+    read = "([texts, now]) => texts.map((text) => stagelens.windowOf(text, now, true))"
+    now = int(NOW.replace(second=0).timestamp() * 1000)
+    found = page.evaluate(read, [list(TYPED), now])
+    refused = page.evaluate(read, [list(WRONG), now])
+
+    assert {text: (each["from"], each["to"]) for text, each in zip(TYPED, found, strict=True)} == TYPED
+    for each, (text, reason) in zip(refused, WRONG.items(), strict=True):
+        assert reason in each["wrong"], text
+
+
+def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, base: str) -> None:
+    """It goes along to other pages, and stands in the menu afterwards; a wrong one leads nowhere."""
+    context = browser.new_context(viewport=DESKTOP, timezone_id="Europe/Berlin")
+    visit = Visit(context.new_page(), base)
+    page = visit.go("/slo")
+    page.keyboard.press("t")
+    page.keyboard.type("then")
+    page.keyboard.press("Enter")
+    expect(page.locator("#understood")).to_contain_text("Not understood")
+    zone = page.locator(".menu.time .zone").inner_text()
+    page.get_by_label("Range").fill("12:10-12:40")
+    expect(page.locator("#understood")).to_have_text("20 Nov 12:10 to 12:40")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"from={at('11-20T11:10')}&to={at('11-20T11:40')}"))
+    expect(page.locator(".menu.time summary")).to_contain_text("20 Nov 12:10 to 12:40")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url(re.compile(r"/traces\?from="))
+    visit.settled()
+    page.keyboard.press("0")
+    page.wait_for_url(f"{base}/traces")
+    expect(page.locator(".menu.time summary")).to_contain_text("Last 6")
+    page.keyboard.press("t")
+    page.get_by_role("button", name="20 Nov 12:10 to 12:40").click()
+    page.wait_for_url(re.compile(r"/traces\?from="))
+    visit.settled()
+    context.close()
+
+    assert zone.startswith("Times are in CET")
+    assert visit.trouble == []
+
+
+def test_the_window_moves_by_keys(visit: Visit) -> None:
+    """By half of itself, back to a live one at the newest data, and to twice its length."""
+    page = visit.go("/slo")
+    page.keyboard.press("[")
+    page.wait_for_url(re.compile(f"from={at('11-20T03:00')}&to={at('11-20T09:00')}"))
+    visit.settled()
+    expect(page.locator(".menu.time summary")).to_contain_text("03:00 to 09:00")
+    page.keyboard.press("]")
+    page.wait_for_url(re.compile(r"/slo\?from=now-6h$|/slo$"))
+    expect(page.locator(".menu.time summary")).to_contain_text("Last 6")
+    page.keyboard.press("-")
+    page.wait_for_url(re.compile(r"from=now-12h$"))
+    expect(page.locator(".menu.time summary")).to_contain_text("Last 12")
+    page.keyboard.press("Backspace")
+    page.wait_for_url(re.compile(r"/slo(\?from=now-6h)?$"))
+    visit.settled()
+
+
+def test_every_address_opens_cold(visit: Visit) -> None:
+    """Typed into the address bar, each is its own page."""
+    titles: list[str] = []
+    for address in ADDRESSES:
+        visit.page.goto(visit.base + address, wait_until="commit")
+        visit.page.wait_for_selector("#root [data-title]")
+        titles.append(visit.page.title())
+
+    assert all(title.endswith("Stagelens") for title in titles)
+    assert not any("Not found" in title or title == "Stagelens" for title in titles)
+
+
+def test_the_palette_finds_one_of_three_hundred(visit: Visit, names: dict[str, Any]) -> None:
+    """By letters in their order, with the arrows; the field says which line is chosen."""
+    visit.page.route("**/api/v1/names", lambda route: route.fulfill(json=names))
+    page = visit.go("/slo?from=now-1h")
+    page.keyboard.press("Control+k")
+    field = page.get_by_role("combobox")
+    field.fill("sv287")
+    expect(page.get_by_role("option")).to_have_text(["service-287Service"])
+    complaints = grave(page)
+    field.fill("service-28")
+    expect(page.get_by_role("option").first).to_have_text("service-28Service")
+    page.keyboard.press("ArrowDown")
+    chosen = page.locator(f"#{field.get_attribute('aria-activedescendant')}")
+    shown = (chosen.get_attribute("aria-selected"), chosen.inner_text().partition("\n")[0])
+    lines = page.get_by_role("option").count()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{visit.base}/s/{shown[1]}?from=now-1h")
+    visit.settled()
+    page.keyboard.press("Control+k")
+    field.fill("compare 2.0 before")
+    expect(page.get_by_role("option").first).to_contain_text(f"Compare 2.0 of {shown[1]}")
+    field.fill("0123456789abcdef")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/traces/0123456789abcdef"))
+    visit.settled()
+
+    assert complaints == []
+    assert shown[0] == "true"
+    assert lines <= 12
+
+
+def test_keys_are_letters_inside_a_field(visit: Visit) -> None:
+    """And after a jump to another page the focus stands at its beginning."""
+    page = visit.go("/slo")
+    page.keyboard.press("t")
+    page.keyboard.type("gtd?")
+    typed = page.get_by_label("Range").input_value()
+    page.keyboard.press("Escape")
+    on = page.evaluate("document.activeElement.tagName")
+    page.keyboard.press("g")
+    page.keyboard.press("e")
+    page.wait_for_selector("[data-title^='Events']")
+    page.wait_for_function("() => document.activeElement.id === 'root'")
+
+    assert (typed, on) == ("gtd?", "SUMMARY")
+    assert page.evaluate("document.documentElement.dataset.theme") is None
+
+
+def test_back_leads_to_where_one_had_scrolled(visit: Visit) -> None:
+    """Forward begins at the top."""
+    page = visit.go("/s/vision-api")
+    page.evaluate("scrollTo(0, 500)")
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    page.wait_for_selector("[data-title*='SLO']")
+    page.wait_for_function("() => scrollY === 0")
+    page.keyboard.press("Backspace")
+    page.wait_for_selector("[data-title^='vision-api']")
+    page.wait_for_function("() => scrollY > 400")
+    visit.settled()
+
+
+def test_a_chart_leaves_as_picture_and_numbers(visit: Visit, tmp_path: Path) -> None:
+    """PNG, SVG and CSV say service, chart and window."""
+    page = visit.go("/s/vision-api")
+    kept: dict[str, bytes] = {}
+    files: list[str] = []
+    for kind in ("PNG", "SVG", "CSV"):
+        page.get_by_role("button", name="Export Where the time goes").click()
+        with page.expect_download() as download:
+            page.get_by_role("button", name=kind, exact=True).click()
+        download.value.save_as(tmp_path / kind)
+        kept[kind] = (tmp_path / kind).read_bytes()
+        files.append(download.value.suggested_filename)
+
+    assert files == [f"vision-api-percentile_20261120T0600Z-20261120T1200Z.{kind}" for kind in ("png", "svg", "csv")]
+    assert kept["PNG"].startswith(b"\x89PNG")
+    assert len(kept["PNG"]) > 20_000
+    assert b"vision-api \xc2\xb7 Where the time goes, by percentile" in kept["SVG"]
+    assert kept["CSV"].startswith(b"percentile,")
+
+
+def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
+    """The menu of a card and its table, the range of time, the keys."""
+    page = visit.go("/slo")
+    complaints: list[str] = []
+    for theme in ("light", "dark"):
+        page.get_by_role("button", name=re.compile("Export .*error budget")).click()
+        complaints += grave(page)
+        page.get_by_role("button", name="View as table").click()
+        expect(page.locator("dialog.sheet tbody tr").first).to_contain_text("UTC")
+        complaints += grave(page)
+        looked_at(page, f"table-{theme}")
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        complaints += grave(page)
+        page.keyboard.press("Escape")
+        page.keyboard.press("t")
+        complaints += grave(page)
+        looked_at(page, f"time-{theme}")
+        page.keyboard.press("Escape")
+        page.keyboard.press("d")
+
+    assert complaints == []
+
+
+def test_the_link_says_whether_its_window_moves(browser: Browser, base: str) -> None:
+    """A relative window stays one; with Shift it stands still."""
+    context = browser.new_context(viewport=DESKTOP)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit = Visit(context.new_page(), base)
+    page = visit.go("/slo?from=now-1h")
+    copied: list[tuple[str, str]] = []
+    for key in ("c", "Shift+C"):
+        page.keyboard.press(key)
+        expect(page.locator("#said")).to_contain_text("always" if key == "c" else "for good")
+        copied.append((page.evaluate("navigator.clipboard.readText()"), page.locator("#said").inner_text()))
+    context.close()
+
+    assert copied[0] == (f"{base}/slo?from=now-1h", "Link copied: always the last 1\u202fh, Shift fixes it")
+    assert copied[1] == (
+        f"{base}/slo?from={at('11-20T11:00')}&to={at('11-20T12:00')}",
+        "Link copied: this window for good",
+    )
+
+
+def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
+    """Also when its answer comes first."""
+    page = visit.go("/")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "/slo" in (route.request.post_data or "") and not held:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route(re.compile("_dash-update-component"), hold)
+    side = page.get_by_role("navigation", name="Pages").first
+    side.get_by_role("link", name="SLOs").click()
+    page.wait_for_function("() => document.querySelector('#root[aria-busy=true]') !== null")
+    side.get_by_role("link", name="Events").click()
+    page.wait_for_selector("[data-title^='Events']")
+    with page.expect_response(re.compile("_dash-update-component")):
+        held[0].continue_()
+    page.wait_for_function("() => document.querySelector('#root[aria-busy=false]') !== null")
+
+    assert page.title().startswith("Events")
+    assert page.url == f"{visit.base}/events"
+
+
+@pytest.fixture
+def mortal(filled: Store) -> Iterator[list[Dashboard]]:
+    """A dashboard that may be stopped; the last of the list is the one that runs."""
+    served = [Dashboard(DashboardConfig(port=0), filled, clock=NOW.timestamp)]
+    served[0].start()
+    yield served
+    served[-1].stop()
+
+
+def test_a_dashboard_that_is_gone_is_told_and_comes_back(
+    browser: Browser, mortal: list[Dashboard], filled: Store
+) -> None:
+    """The old page stays, with since when; once it answers, the page of the address is there by itself."""
+    host, port = mortal[0].address
+    context = browser.new_context(viewport=DESKTOP)
+    visit = Visit(context.new_page(), f"http://{host}:{port}")
+    page = visit.go("/slo")
+    mortal[0].stop()
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.locator("#lost")).to_contain_text(re.compile(r"Offline since \d\d:\d\d, last data kept"))
+    kept = page.title()
+    complaints = grave(page)
+    looked_at(page, "offline")
+    page.get_by_role("button", name="Try now").click()
+    expect(page.locator("#lost")).to_contain_text("Offline since")
+    mortal.append(Dashboard(DashboardConfig(port=port), filled, clock=NOW.timestamp))
+    mortal[-1].start()
+    page.evaluate("window.dispatchEvent(new Event('online'))")
+    page.wait_for_selector("[data-title^='Traces']")
+    expect(page.locator("#lost")).to_be_empty()
+    context.close()
+
+    assert "SLO" in kept
+    assert complaints == []
+
+
+def test_the_refresh_slows_down_while_nothing_comes(visit: Visit) -> None:
+    """From every beat to every fourth, and at once to every beat again."""
+    page = visit.go("/slo")
+    asked = page.evaluate("""() => {
+        const beat = dash_clientside.stagelens.beat;
+        let [tick, seen, revision, sent] = [null, { beat: 0, revision: 1 }, 1, []];
+        for (let count = 1; count <= 24; count += 1) {
+            if (count > 17) revision = count;
+            const next = beat(count, tick, seen);
+            if (next === dash_clientside.no_update) continue;
+            tick = next;
+            seen = { beat: next.beat, revision };
+            sent.push(count);
+        }
+        return sent;
+    }""")
+
+    assert asked[:5] == [1, 3, 7, 11, 15]
+    assert asked[-3:] == [22, 23, 24]
+
+
+def test_the_frame_fits_every_width(visit: Visit) -> None:
+    """A rail below 1181 pixels, a bar below 761; at twice the size nothing is lost, and a finger hits what it wants."""
+    page = visit.go("/s/vision-api")
+    widths: list[tuple[int, int]] = []
+    for width, height in ((1180, 900), (761, 900), (760, 900), (720, 450), (PHONE["width"], PHONE["height"])):
+        page.set_viewport_size({"width": width, "height": height})
+        visit.settled()
+        widths.append(page.evaluate("[document.documentElement.scrollWidth, innerWidth]"))
+        rail = page.locator(".side").is_visible()
+        assert (rail, page.locator(".mobnav").is_visible()) == (width > 760, width <= 760)
+    page.locator(".menu.time summary").click()
+    small = page.evaluate("""() => [...document.querySelectorAll('.top :is(button, summary), .mobnav a, .menu[open] button')]
+        .filter((each) => each.offsetParent).map((each) => [each.textContent, each.getBoundingClientRect()])
+        .filter(([, box]) => box.height < 40 || box.width < 40).map(([text]) => text)""")
+    popped = page.locator(".menu.time .pop").bounding_box()
+    names = page.locator(".top :is(button, summary):visible").evaluate_all(
+        "each => each.map((one) => one.dataset.do || 'time')"
+    )
+
+    assert all(there <= room for there, room in widths)
+    assert small == []
+    assert names[:1] + names[-1:] == ["jump", "theme"]
+    assert popped is not None
+    assert popped["y"] + popped["height"] <= PHONE["height"]
+
+
+def test_tab_walks_the_frame_in_the_order_it_is_read(visit: Visit) -> None:
+    """To the content first; then the pages, the services, the top bar."""
+    page = visit.go("/slo")
+    page.evaluate("document.activeElement.blur()")
+    order: list[str] = []
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        order.append(
+            page.evaluate("""() => {
+                const here = document.activeElement;
+                return here.className === 'skip' ? 'skip' : ['side', 'top'].find((name) => here.closest('.' + name)) || 'page';
+            }""")
+        )
+
+    assert order[0] == "skip"
+    assert [name for place, name in enumerate(order) if place == 0 or name != order[place - 1]][:4] == [
+        "skip",
+        "side",
+        "top",
+        "page",
+    ]
+
+
+def test_what_a_reader_likes_stays_in_the_browser(visit: Visit) -> None:
+    """Patterns and density are set without the server, are there before the first paint, and in no address."""
+    page = visit.go("/s/vision-api")
+    asked = len(visit.callbacks)
+    page.keyboard.press("?")
+    for name in ("Patterns on stages", "Compact rows"):
+        page.get_by_role("button", name=name).click()
+        expect(page.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("[data-chart=percentile] pattern").first).to_be_attached()
+    page.keyboard.press("Escape")
+    after, address = len(visit.callbacks), page.url
+    page.goto(f"{visit.base}/slo", wait_until="commit")
+    page.wait_for_function("() => document.documentElement.dataset.density === 'compact'")
+    visit.settled()
+
+    assert (after, address) == (asked, f"{visit.base}/s/vision-api")
+    assert page.evaluate("document.documentElement.dataset.patterns") == "on"
+
+
+def test_a_young_store_is_asked_every_beat(browser: Browser, tmp_path: Path) -> None:
+    """Whoever waits for the first request sees it within seconds."""
+    store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
+    served = Dashboard(DashboardConfig(port=0), store, clock=NOW.timestamp)
+    served.start()
+    host, port = served.address
+    context = browser.new_context(viewport=DESKTOP)
+    page = Visit(context.new_page(), f"http://{host}:{port}").go("/")
+    sent = page.evaluate("""() => [1, 2, 3, 4].map((count) => dash_clientside.stagelens.beat(
+        count, { beat: count - 1, at: Date.now() }, { beat: count - 1, revision: 0 }) !== dash_clientside.no_update)""")
+    context.close()
+    served.stop()
+    store.close()
+
+    assert sent == [True] * 4

@@ -1,0 +1,77 @@
+"""Objectives and events in a real browser: what is drawn, and where clicks lead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from burning import ENV, NOW
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Store
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+# The middle of the highest bar of a chart, in pixels of the page.
+HIGHEST = """() => {
+  const plot = document.querySelector('[data-chart=spent] .js-plotly-plot');
+  const bars = [...plot.querySelectorAll('.barlayer .point path')].map((each) => each.getBoundingClientRect());
+  const box = bars.reduce((most, each) => (each.height > most.height ? each : most));
+  return [box.x + box.width / 2, box.y + box.height / 2];
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(burning_folder: Path, burning_store: Store) -> Iterator[str]:
+    """The address of a dashboard whose objectives burn."""
+    alerts = AlertsReader(burning_store, LiveFile(burning_folder / "slo.yaml", ENV))
+    served = Dashboard(DashboardConfig(port=0), burning_store, alerts, clock=NOW.timestamp)
+    served.start()
+    yield "http://{}:{}".format(*served.address)
+    served.stop()
+
+
+@pytest.mark.parametrize(("theme", "size"), [("dark", PHONE)])
+def test_objectives_and_events_fit_and_are_readable(browser: Browser, address: str, theme: Any, size: Any) -> None:
+    """With incidents, markers and everything spent: nothing is wider than the screen, and axe finds nothing grave."""
+    context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")
+    visit = Visit(context.new_page(), address)
+    complaints: list[str] = []
+    for name, path in (("objectives", "/slo/hot-latency?from=now-1h"), ("happened", "/events?from=now-7d")):
+        page = visit.go(path)
+        looked_at(page, f"{name}-{theme}")
+        complaints += grave(page)
+        width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert width[0] <= width[1]
+    context.close()
+
+    assert (visit.trouble, complaints) == ([], [])
+
+
+def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str) -> None:
+    """Part of the budget, bar to kept requests, alert to its history and its window: each is an address, and back works."""
+    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
+    visit = Visit(context.new_page(), address)
+    page = visit.go("/slo/hot-latency?from=now-1h")
+    day = page.get_by_role("group", name="Shown part of the budget").get_by_text("1\u202fd")
+    day.click()
+    expect(day).to_have_attribute("aria-current", "true")
+    assert page.url.endswith("w=1d&from=now-1h")
+    visit.settled()
+    page.evaluate("document.querySelector('[data-chart=spent]').scrollIntoView({block: 'center'})")
+    page.wait_for_selector("[data-chart=spent][data-drawn] .barlayer .point path", state="attached")
+    page.mouse.click(*page.evaluate(HIGHEST))
+    expect(page).to_have_url(re.compile(r"/traces\?svc=hot&dom=queue&from="))
+    page.go_back()
+    page.get_by_role("region", name="Alert history").get_by_role("link", name="hot-latency").click()
+    expect(page).to_have_url(re.compile(r"/incidents/sl-"))
+    page.get_by_role("link", name="See the requests").click()
+    expect(page).to_have_url(re.compile(r"/s/hot\?p=99&from="))
+    context.close()
+
+    assert visit.trouble == []

@@ -1,0 +1,34 @@
+"""The tokens page in Chromium: what the pointer is told, and a control that redraws one of its charts."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+from tabs import Visit
+
+PAGE = "/s/chat-llm/tokens"
+
+
+def test_the_pointer_is_told_what_the_first_token_waited_for(visit: Visit) -> None:
+    """Value, n and the largest stages; a percentile is no time, so the time charts draw no line for it."""
+    page = visit.go(PAGE)
+    plot = page.locator("[data-chart=first-token] .nsewdrag").bounding_box()
+    assert plot is not None
+    page.mouse.move(plot["x"] + plot["width"] * 0.6, plot["y"] + plot["height"] / 2)
+    page.mouse.move(plot["x"] + plot["width"] * 0.65, plot["y"] + plot["height"] / 2)
+    box = page.locator("[data-chart=first-token] .hovertext").first
+    expect(box).to_contain_text(re.compile(r"p9[\d.]+ \d.*n \d"))
+
+    expect(box).to_contain_text(re.compile("Queue|Prefill"))
+    assert page.locator(".cursor:not([hidden])").count() == 0
+
+
+def test_a_control_of_the_breakdown_works_here_too(visit: Visit) -> None:
+    """The chart is drawn again for another percentile, and the address says which."""
+    page = visit.go(PAGE)
+    page.locator("[data-chart=over]").scroll_into_view_if_needed()
+    page.get_by_role("group", name="Percentile", exact=True).get_by_role("button", name="p50").click()
+    page.wait_for_url(re.compile(r"[?&]t=50"))
+
+    expect(page.locator(".card", has_text="Breakdown over time").locator(".sub").first).to_contain_text("p50 of each")

@@ -1,0 +1,148 @@
+"""The curve of latency over load: what is fitted, what is refused, and that it never denies what was served."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.dashboard.capacity import MIN_STEPS, SEEN_TIMES, Capacity, Curve, Refusal, capacity, fit
+
+STEPS = 120
+
+
+def made(
+    base: float, growth: float, saturation: float, top: float = 0.9, *, noise: float = 0.0, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rates up to *top* of the saturation and the latency the model says, scattered by *noise*."""
+    random = np.random.default_rng(seed)
+    rate = random.uniform(0.3 * top, top, STEPS) * saturation
+    rho = rate / saturation
+    return rate, (base + growth * rho / (1 - rho)) * random.lognormal(0, noise, STEPS)
+
+
+def fitted(rate: np.ndarray, latency: np.ndarray) -> Curve:
+    """Return the curve, which there must be."""
+    found = fit(rate, latency)
+    assert isinstance(found, Curve)
+    return found
+
+
+def allowed(rate: np.ndarray, latency: np.ndarray, threshold: float) -> Capacity:
+    """Return the capacity of a curve that there must be."""
+    return capacity(fitted(rate, latency), rate, latency, threshold)
+
+
+@given(st.floats(0.005, 0.5), st.floats(0.3, 3), st.floats(5, 5000), st.floats(0.6, 0.95), st.floats(0.5, 0.95))
+@settings(max_examples=40, deadline=None)
+def test_data_made_by_the_model_gives_its_capacity_back(
+    base: float, strength: float, saturation: float, top: float, at: float
+) -> None:
+    """Wherever the objective crosses the curve near the rates seen, it is found within a few percent."""
+    rate, latency = made(base, base * strength, saturation, top)
+    rho = min(at, top)
+    threshold = base + base * strength * rho / (1 - rho)
+
+    assert allowed(rate, latency, threshold).rate == pytest.approx(rho * saturation, rel=0.03)
+
+
+def test_scattered_data_gives_the_capacity_back_within_its_interval() -> None:
+    """With latencies that scatter by a tenth, the true capacity lies in the interval nearly always, and close by."""
+    truth, threshold = 80.0, 0.05 + 0.03 * 0.8 / 0.2
+    found = [allowed(*made(0.05, 0.03, 100.0, noise=0.1, seed=seed), threshold) for seed in range(30)]
+
+    assert all(abs(each.rate - truth) < 0.12 * truth for each in found)
+    assert sum(each.low <= truth <= each.high for each in found) >= 25
+
+
+@given(st.integers(0, 10_000), st.floats(0, 0.5), st.floats(0.02, 2))
+@settings(max_examples=40, deadline=None)
+def test_what_was_served_inside_the_objective_is_never_denied(seed: int, noise: float, threshold: float) -> None:
+    """However the data scatters, the capacity is not below a rate at which five steps in a row stayed inside."""
+    rate, latency = made(0.04, 0.05, 200.0, noise=noise, seed=seed)
+    curve = fit(rate, latency)
+    if isinstance(curve, Refusal):
+        return
+    found = capacity(curve, rate, latency, threshold)
+    order = rate.argsort()
+    inside = (latency <= threshold)[order]
+    served = [rate[order][at] for at in range(2, STEPS - 2) if inside[at - 2 : at + 3].all()]
+
+    assert found.rate >= max(served, default=0)
+    assert found.low <= found.rate <= found.high
+
+
+def test_a_latency_above_the_objective_without_any_load_leaves_no_capacity() -> None:
+    """Where even an idle service is too slow, nothing is inside."""
+    found = allowed(*made(0.2, 0.1, 100.0), 0.1)
+
+    assert found.rate == 0
+
+
+def test_what_lies_far_beyond_everything_seen_is_called_so() -> None:
+    """A capacity that no step came near is an extrapolation."""
+    rate, latency = made(0.05, 0.03, 100.0, top=0.4)
+    found = allowed(rate, latency, 0.05 + 0.03 * 0.9 / 0.1)
+
+    assert found.rate > SEEN_TIMES * rate.max()
+    assert found.beyond
+    assert not allowed(*made(0.05, 0.03, 100.0, top=0.9), 0.15).beyond
+
+
+@given(st.floats(0.001, 1), st.floats(0.05, 20))
+def test_the_knee_is_where_most_is_served_for_the_latency(base: float, strength: float) -> None:
+    """Rate over latency is nowhere higher than at the knee, and at a half of the saturation in an M/M/1 queue."""
+    curve = Curve(base, base * strength, 100.0, 0.0, 90.0, np.zeros((0, 3)))
+    rates = np.linspace(0.1, 99.9, 999)
+    power = rates / curve.at(rates)
+
+    assert curve.knee / float(curve.at(curve.knee)) >= power.max() * (1 - 1e-9)
+    assert Curve(base, base, 100.0, 0.0, 90.0, np.zeros((0, 3))).knee == pytest.approx(50)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_a_knee_that_is_told_is_where_it_says(seed: int) -> None:
+    """Steps on both sides of the bend tell it to a tenth or so."""
+    curve = fitted(*made(0.05, 0.03, 80.0, top=0.75, noise=0.06, seed=seed))
+
+    assert curve.knee_is_sure
+    assert curve.knee == pytest.approx(80 / (1 + 0.6**0.5), rel=0.15)
+
+
+def test_steps_far_below_the_knee_do_not_tell_it() -> None:
+    """They allow nearly any: a knee at twice the true rate is worse than none."""
+    found = [fit(*made(0.05, 0.01, 80.0, top=0.5, noise=0.1, seed=seed)) for seed in range(20)]
+    told = [each.knee for each in found if isinstance(each, Curve) and each.knee_is_sure]
+    silent = [each.knee for each in found if isinstance(each, Curve) and not each.knee_is_sure]
+
+    assert len(silent) > 3 * len(told)
+    assert max(silent) > 2 * 80 / (1 + 0.2**0.5)
+
+
+def test_too_few_steps_are_refused_in_words() -> None:
+    """A handful of steps makes no curve."""
+    rate, latency = made(0.05, 0.03, 100.0)
+    found = fit(rate[: MIN_STEPS - 1], latency[: MIN_STEPS - 1])
+
+    assert found == Refusal("19 steps of time tell of it, and a curve needs 20")
+
+
+def test_rates_that_are_all_alike_are_refused_in_words() -> None:
+    """Without a range of rates there is nothing to see of their effect."""
+    found = fit(np.linspace(100, 140, STEPS), np.linspace(0.1, 0.2, STEPS))
+
+    assert isinstance(found, Refusal)
+    assert found.text.startswith("the rate hardly changed: the highest is 1.40 times the lowest")
+
+
+@pytest.mark.parametrize("slope", [0.0, -0.3])
+def test_a_latency_that_does_not_grow_with_the_rate_is_refused_in_words(slope: float) -> None:
+    """Noise makes no curve, and neither does a latency that falls."""
+    random = np.random.default_rng(4)
+    rate = random.uniform(20, 100, STEPS)
+    found = fit(rate, (0.1 + slope * rate / 1000) * random.lognormal(0, 0.1, STEPS))
+
+    assert isinstance(found, Refusal)
+    assert "no more than a constant" in found.text

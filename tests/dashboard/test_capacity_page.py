@@ -1,0 +1,170 @@
+"""The pages of capacity, cost and settings: what a store of known queues says, and what is missing where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import loaded
+import pytest
+
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Store
+from stagelens.dashboard.components import Chart
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.outline import text
+from stagelens.dashboard.pages.loads import loads_of
+from stagelens.dashboard.pages.page import Context
+from stagelens.dashboard.pages.spending import spending
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def store(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A service whose latency grows with its load."""
+    filled = loaded.fill(traffic, tmp_path_factory.mktemp("loaded") / "loaded.db", NOW)
+    yield filled
+    filled.close()
+
+
+def source_of(store: Store, folder: Path, *, slo: bool = True, prices: bool = True) -> Source:
+    """Return the pages' source, with an objective and prices or without."""
+    (folder / "slo.yaml").write_text(loaded.SLO, encoding="utf-8")
+    (folder / "prices.yaml").write_text(loaded.PRICES, encoding="utf-8")
+    alerts = AlertsReader(store, LiveFile(folder / "slo.yaml", {})) if slo else None
+    return Source(
+        store, alerts, NOW.timestamp, config=DashboardConfig(prices=folder / "prices.yaml" if prices else None)
+    )
+
+
+def rendered(source: Source, address: str = "/s/ocr-api/capacity") -> Any:
+    """Return the body of a page."""
+    path, _, search = address.partition("?")
+    page = page_of(context_of(parse(path, search, NOW), source))
+    assert page is not None
+    return page.body
+
+
+def shown(source: Source, address: str = "/s/ocr-api/capacity") -> str:
+    """Return the words of a page, every kind of space a plain one."""
+    return " ".join(text(each) for each in rendered(source, address))
+
+
+def charts(node: Any) -> list[Chart]:
+    """Return the charts in *node*."""
+    if isinstance(node, Chart):
+        return [node]
+    inside = getattr(node, "children", node if isinstance(node, list | tuple) else None)
+    return [
+        found
+        for each in (inside if isinstance(inside, list | tuple) else [inside] if inside else [])
+        for found in charts(each)
+    ]
+
+
+def test_the_versions_have_the_capacity_their_queues_allow(store: Store, tmp_path: Path) -> None:
+    """What the traffic was made with comes back from the store: waiting grows to the objective where it must."""
+    found = loads_of(Context(parse("/s/ocr-api/capacity", "", NOW), source_of(store, tmp_path), "ocr-api"))
+    before = found.before
+    assert found.now.capacity is not None
+    assert before is not None
+    assert before.capacity is not None
+
+    assert (found.now.version, before.version) == ("1.15.0", "1.14.2")
+    # p99 of an exponential wait is 4.6 times its mean; 55 ms stand beside it.
+    for load in (found.now, before):
+        wait, saturation = loaded.VERSIONS[load.version]
+        rho = 1 / (1 + 4.6 * wait / 195)
+        assert load.capacity is not None
+        assert load.capacity.rate == pytest.approx(rho * saturation, rel=0.1)
+
+
+def test_the_page_begins_with_the_finding_and_compares_with_the_version_before(store: Store, tmp_path: Path) -> None:
+    """How much fits, how much of it is used, and what it was before."""
+    said = shown(source_of(store, tmp_path))
+
+    assert "1.15.0 stays inside 250 ms at p99 up to about" in said
+    assert "headroom" in said
+    assert "/s on 1.14.2" in said
+    assert "The knee of the curve is at" in said
+
+
+def test_without_an_objective_the_curve_is_there_and_the_capacity_is_not(store: Store, tmp_path: Path) -> None:
+    """What cannot be known says what is missing."""
+    said = shown(source_of(store, tmp_path, slo=False))
+
+    assert "this service has none about latency" in said
+    assert "needs an objective" in said
+
+
+def test_a_short_window_says_how_many_steps_it_has_and_needs(store: Store, tmp_path: Path) -> None:
+    """A curve of a quarter of an hour is refused in words, and nothing falls over."""
+    said = shown(source_of(store, tmp_path), "/s/ocr-api/capacity?from=now-15m")
+
+    assert "How much load fits cannot be told yet" in said
+    assert "and a curve needs 20" in said
+    assert "could not be made" not in said
+
+
+def test_cost_comes_from_the_price_and_from_nothing_else(store: Store, tmp_path: Path) -> None:
+    """4 replicas at $3.1: what an hour costs, divided by the requests of an hour; without a price there is no amount."""
+    source = source_of(store, tmp_path)
+    context = Context(parse("/s/ocr-api/capacity", "", NOW), source, "ocr-api")
+    found = spending(context)
+    assert found is not None
+    assert found.each is not None
+    assert found.good is not None
+    requests = source.read.latency(context.selection).count
+
+    assert found.each == pytest.approx(12.4 * context.seconds / 3600 / requests)
+    assert found.good >= found.each
+    free = shown(source_of(store, tmp_path, prices=False))
+    assert "$" not in free.replace('currency: "$"', "")
+    assert "no price is set" in free
+
+
+def test_the_charts_bring_their_numbers(store: Store, tmp_path: Path) -> None:
+    """Tables and exports have one row a step and one a batch size, with units in the names."""
+    found = charts(rendered(source_of(store, tmp_path)))
+    frames = [each.frame for each in found]
+    assert all(frame is not None for frame in frames)
+    load, batch = (frame for frame in frames if frame is not None)
+
+    assert list(load.columns) == ["version", "time (UTC)", "requests", "rate (requests/s)", "p99 (seconds)"]
+    assert set(load["version"]) == {"1.14.2", "1.15.0"}
+    assert list(batch["batch size"]) == ["1", "2-3", "4-7", "8-15"]
+    assert batch["cost per 1 M requests ($)"].is_monotonic_decreasing
+
+
+def test_services_without_batches_or_load_say_so(filled: Store, alerts: AlertsReader) -> None:
+    """A service that tells no batch sizes, and whose rate hardly changes, has a page all the same."""
+    said = shown(Source(filled, alerts, NOW.timestamp), "/s/vision-api/capacity")
+
+    assert "No batch size known" in said
+    assert "no request told one" in said
+    assert "could not be made" not in said
+
+
+def test_settings_show_files_and_limits_and_no_secret(store: Store, tmp_path: Path) -> None:
+    """What is configured stands there; a token does not."""
+    source = source_of(store, tmp_path)
+    source.config = DashboardConfig(token="very-secret", prices=tmp_path / "prices.yaml")  # noqa: S106 - made up
+    source.tracer = "https://someone:password@jaeger.example/trace/{trace_id}"
+    (tmp_path / "prices.yaml").write_text("currency: 5 dollars", encoding="utf-8")
+    said = shown(source, "/settings")
+
+    assert "very-secret" not in said
+    assert "password@" not in said
+    assert "jaeger.example" in said
+    assert "a token" in said
+    assert "The file has mistakes; what was read before stays in force." in said
+    assert "ocr-api" in said
+    assert "versions of a service" in said

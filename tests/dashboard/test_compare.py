@@ -1,0 +1,394 @@
+"""Two versions or two windows beside each other: what is compared, what came of it, and that nothing breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from served import FAST, NOW, SLOW, Served, shown, write
+
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import TOKENS
+from stagelens.dashboard.format import THIN, duration
+from stagelens.dashboard.outline import outline
+from stagelens.dashboard.pages.compare_report import report
+from stagelens.dashboard.pages.compare_signals import signals
+from stagelens.dashboard.pages.compare_words import between, headline
+from stagelens.dashboard.pages.page import Context
+from stagelens.dashboard.pages.pair import Pair, asked_pair, compared, default_pair
+from stagelens.dashboard.pages.windows import window_name, window_of
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+Stored = Callable[..., Source]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(scope="module")
+def source(filled: Store, alerts: AlertsReader) -> Source:
+    """The data of the filled store."""
+    return Source(filled, alerts, NOW.timestamp)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store of its own."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'served.db'}", clock=NOW.timestamp)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def stored(store: Store, traffic: ModuleType) -> Stored:
+    """Write what was served into the store, and return the source over it."""
+    return lambda *all_served: write(store, traffic, *all_served)
+
+
+def of(source: Source, address: str) -> Context:
+    """Return what the page at *address* is rendered from."""
+    path, _, search = address.partition("?")
+    return context_of(parse(path, search, NOW), source)
+
+
+@given(
+    st.datetimes(datetime(2000, 1, 1), datetime(2026, 11, 20), timezones=st.just(UTC)),  # noqa: DTZ001 - `datetimes` adds the zone
+    st.integers(1, 400 * 86_400),
+)
+def test_a_window_comes_back_from_its_name(start: datetime, seconds: int) -> None:
+    """Whatever its start and length, in whole seconds."""
+    start = start.replace(microsecond=0)
+    window = (start, start + timedelta(seconds=seconds))
+
+    assert window_of(window_name(*window), NOW) == window
+
+
+@given(st.text(max_size=40))
+def test_what_is_no_window_is_none(text: str) -> None:
+    """Garbage never raises."""
+    found = window_of(text, NOW)
+
+    assert found is None or found[0] < found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("2026-11-20T10:00/30m", datetime(2026, 11, 20, 10, tzinfo=UTC)),
+        ("2026-11-20T12:00+02:00/30m", datetime(2026, 11, 20, 10, tzinfo=UTC)),
+        ("2026-11-20T12:00 02:00/30m", datetime(2026, 11, 20, 10, tzinfo=UTC)),
+        ("2026-11-20T13:00/30m", None),
+        ("2026-11-20T10:00/500d", None),
+        ("2026-11-20T10:00/0s", None),
+        ("2026-11-20T10:00", None),
+        ("0001-01-01T00:00/1h", None),
+        ("9999-12-31T23:59/400d", None),
+    ],
+)
+def test_a_window_is_spelled_with_start_and_length(name: str, start: datetime | None) -> None:
+    """A start without a zone is UTC; nothing begins in the future, or before there were computers."""
+    found = window_of(name, NOW)
+
+    assert found == (None if start is None else (start, start + 30 * MINUTE))
+
+
+def test_the_newest_version_stands_against_the_one_before(source: Source) -> None:
+    """Each over its own life, whatever the window of the page is."""
+    pair = default_pair(of(source, "/compare?svc=vision-api&from=now-15m"))
+
+    assert pair is not None
+    assert (pair.a_name, pair.b_name, pair.together) == ("1.0.0", "2.0.0", False)
+    assert pair.a.end == pair.b.start
+    assert pair.b.end <= NOW + 10 * MINUTE
+
+
+def test_a_version_with_too_few_requests_is_passed_over(stored: Stored) -> None:
+    """A roll-out that was stopped after a minute says nothing; the one before it does."""
+    source = stored(
+        Served("shop", "1", 40, 25), Served("shop", "2", 25, 24.8, SLOW, rate=1), Served("shop", "3", 24, 0, SLOW)
+    )
+    pair = default_pair(of(source, "/compare?svc=shop"))
+
+    assert pair is not None
+    assert (pair.a_name, pair.b_name) == ("1", "3")
+
+
+def test_a_young_version_leaves_the_window_before(stored: Stored) -> None:
+    """With too few requests of the newest version, the window of the page stands against the one before it."""
+    source = stored(Served("shop", "1", 35, 1), Served("shop", "2", 1, 0, SLOW, rate=2))
+    pair = default_pair(of(source, "/compare?svc=shop&from=now-15m"))
+
+    assert pair is not None
+    assert pair.a_name == "2026-11-20T11:30/15m"
+    assert pair.b_name == "2026-11-20T11:45/15m"
+
+
+def test_versions_that_serve_side_by_side_share_their_time(stored: Stored) -> None:
+    """Of a canary only the time both served is compared, and the page says so."""
+    source = stored(Served("shop", "1", 20), Served("shop", "2", 10, 0, SLOW))
+    pair = default_pair(of(source, "/compare?svc=shop"))
+
+    assert pair is not None
+    assert pair.together
+    assert (pair.a.start, pair.a.end) == (pair.b.start, pair.b.end)
+    assert "only the time both did is compared" in shown(source, "/compare?svc=shop")
+
+
+def test_a_version_that_came_back_keeps_its_own_life(stored: Stored) -> None:
+    """After a roll-back the older version has a hole where the newer one served."""
+    source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 15, SLOW), Served("shop", "1", 15))
+    pair = default_pair(of(source, "/compare?svc=shop"))
+
+    assert pair is not None
+    assert not pair.together
+    assert pair.a.start < pair.b.start
+
+
+def test_one_side_of_the_address_is_filled_in(source: Source) -> None:
+    """A alone stands against the newest version, B alone is held against the one before it."""
+    addresses = ("a=1.0.0", "b=2.0.0", "b=1.0.0&from=now-15m", "a=2.0.0&from=now-15m")
+    pairs = [asked_pair(of(source, f"/compare?svc=vision-api&{each}")) for each in addresses]
+    names = [(each.a_name, each.b_name) for each in pairs if each]
+
+    assert names[:2] == [("1.0.0", "2.0.0")] * 2
+    assert names[2][1] == "1.0.0"
+    assert names[3] == ("2.0.0", "2026-11-20T11:45/15m")
+
+
+def test_the_verdict_says_what_it_rests_on(source: Source) -> None:
+    """How many times, from what to what, interval, requests, median, mix and blame."""
+    said = shown(source, "/compare?svc=vision-api")
+
+    for part in ("Regression B is", "slower at p99:", "interval", "requests", "p50 unchanged", "traffic mix unchanged"):
+        assert part in said
+    assert "Blame Preprocess" in said
+
+
+def test_an_interval_is_of_what_the_headline_says(source: Source) -> None:
+    """Of an improvement it is how many times faster, not which part is left."""
+    for address in ("/compare?svc=vision-api&a=1.0.0&b=2.0.0", "/compare?svc=vision-api&a=2.0.0&b=1.0.0"):
+        context = of(source, address)
+        pair = asked_pair(context)
+        assert pair is not None
+        found = compared(context, pair)
+        factor = float(headline(found).split("×")[0].split()[-1])  # noqa: RUF001 - as written
+        low, high = (float(each.strip("×")) for each in between(found).split(" interval ")[1].split(" to "))  # noqa: RUF001 - as written
+
+        assert low <= factor <= high
+        assert low > 1
+
+
+def test_chart_table_and_verdict_agree(source: Source) -> None:
+    """The same number at p99 in the sentence, the table and the chart; stages add up to the change."""
+    context = of(source, "/compare?svc=vision-api&p=99")
+    pair = asked_pair(context)
+    assert pair is not None
+    found = compared(context, pair, 0.99).verdict
+    page = page_of(context)
+    assert page is not None
+    chart = outline(page.body).charts["delta"].frame
+    assert chart is not None
+    row = chart[np.isclose(chart["percentile"], 99)].iloc[0]
+    told = {"percentile", "A (ms)", "B (ms)", "change (ms)"}
+    stages = [float(row[each]) for each in chart.columns if each not in told]
+
+    assert row["A (ms)"] == pytest.approx((found.a_value or 0) * 1000)
+    assert row["B (ms)"] == pytest.approx((found.b_value or 0) * 1000)
+    assert sum(stages) == pytest.approx(row["change (ms)"])
+    total = f"End to end {duration(found.a_value)} {duration(found.b_value)}".replace(THIN, " ")
+    assert total in shown(source, "/compare?svc=vision-api&p=99")
+
+
+def test_charts_tell_their_numbers(source: Source) -> None:
+    """Each with a sentence that has numbers, and the frame that tables and exports read."""
+    page = page_of(of(source, "/compare?svc=vision-api"))
+    assert page is not None
+    charts = outline(page.body).charts
+
+    assert sorted(charts) == ["both", "delta"]
+    assert all("ms" in each.spoken and "1.0.0" in each.spoken for each in charts.values())
+    assert all(
+        isinstance(each.frame, pd.DataFrame) and not each.frame.isna().to_numpy().any() for each in charts.values()
+    )
+
+
+def test_other_traffic_makes_the_verdict_doubtful(stored: Stored) -> None:
+    """Slower where another route is asked for is no fault of the version."""
+    source = stored(
+        Served("shop", "1", 10, 5, routes=("/small", "/large")), Served("shop", "2", 5, 0, SLOW, routes=("/large",))
+    )
+    said = shown(source, "/compare?svc=shop")
+
+    assert "Slower, but the traffic changed" in said
+    assert "route /large 50 % → 100 % of requests" in said
+    assert "+50 pt" in said
+
+
+def test_longer_prompts_are_other_traffic(stored: Stored, store: Store) -> None:
+    """The median of the prompt's tokens is compared, and told where somebody counts tokens."""
+    source = stored(Served("chat", "1", 10, 5), Served("chat", "2", 5, 0, SLOW))
+    prompts(store, "1", 8 * MINUTE, 100)
+    prompts(store, "2", 3 * MINUTE, 400)
+    said = shown(source, "/compare?svc=chat")
+
+    assert "Slower, but the traffic changed" in said
+    assert "median prompt +3" in said
+    assert "Prompt tokens, p50" in said
+
+
+def prompts(store: Store, version: str, ago: timedelta, tokens: int) -> None:
+    """Count prompts of so many tokens."""
+    counted = Histogram()
+    counted.record(tokens, 500)
+    at = int((NOW - ago).timestamp()) // 10 * 10
+    series = Series("chat", version, "demo", "m", "1", "/", "cuda:0", "ok")
+    store.write([Batch(f"tokens {version}", [Point(series, TOKENS, "input", at, counted)])])
+
+
+def test_chance_is_no_change_of_errors(stored: Stored) -> None:
+    """A handful of failures more or less is the same; a tenth of all requests is not."""
+    few = (Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
+    failed = (Served("shop", "1", 8, 7, rate=2, status="error"), Served("shop", "2", 3, 1.7, rate=2, status="error"))
+    source = stored(*few, *failed)
+    same = {each.name: each for each in signals(of(source, "/compare?svc=shop"), pair_of(source))}
+    source = stored(Served("shop", "2", 4, 2, rate=20, status="error"))
+    moved = {each.name: each for each in signals(of(source, "/compare?svc=shop"), pair_of(source))}
+
+    assert (same["Errors"].change, same["Errors"].moved) == ("same", False)
+    assert moved["Errors"].moved
+
+
+def pair_of(source: Source) -> Pair:
+    """The shop's newest versions."""
+    pair = asked_pair(of(source, "/compare?svc=shop"))
+    assert pair is not None
+    return pair
+
+
+def test_requests_in_flight_follow_littles_law(stored: Stored) -> None:
+    """Twenty a second that take 13 ms each are a quarter of a request at once."""
+    source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
+    context, pair = of(source, "/compare?svc=shop"), pair_of(source)
+    rows = {each.name: each for each in signals(context, pair)}
+    counted = source.read.latency(pair.a)
+    mean = counted.sum / counted.count
+
+    assert float(rows["In flight, mean"].a) == pytest.approx(20 * mean, rel=0.01)
+    assert rows["In flight, mean"].change == "same"
+    assert rows["Requests / s"].a == "20"
+
+
+def test_the_report_says_what_the_page_says(source: Source) -> None:
+    """Markdown with the verdict, the stages, and a link that opens the same pair at the same percentile."""
+    context = of(source, "/compare?svc=vision-api")
+    pair = asked_pair(context)
+    assert pair is not None
+    written = report(context, compared(context, pair))
+    link = written[written.index("](") + 2 : written.rindex(")")]
+
+    assert written.startswith("**vision-api: B is")
+    assert "| Preprocess |" in written
+    assert "UTC" in written
+    assert link == "/compare?svc=vision-api&a=1.0.0&b=2.0.0&p=99"
+    assert asked_pair(of(source, link)) == pair
+    assert "B is" in shown(source, link)
+
+
+def test_names_cannot_write_markdown(stored: Stored) -> None:
+    """A version may be called anything."""
+    evil = "1|[x](http://x)"
+    source = stored(Served("shop", evil, 10, 5), Served("shop", "2", 5, 0, SLOW))
+    context = of(source, "/compare?svc=shop")
+    pair = asked_pair(context)
+    assert pair is not None
+    written = report(context, compared(context, pair))
+
+    assert "[x](http://x)" not in written
+    assert r"1\|\[x\]" in written
+
+
+def test_one_version_only_offers_windows(source: Source) -> None:
+    """The later half against the earlier, which the address then opens."""
+    page = page_of(of(source, "/compare?svc=chat-llm"))
+    assert page is not None
+    said = shown(source, "/compare?svc=chat-llm")
+    opened = shown(source, "/compare?svc=chat-llm&a=2026-11-20T11:20/20m&b=2026-11-20T11:40/20m")
+
+    assert "Only one version so far" in said
+    assert "Later half with the earlier" in said
+    assert "p99 did not change" in opened
+
+
+def test_an_unknown_side_is_named(source: Source) -> None:
+    """With what it could be, and with the pickers still there."""
+    said = shown(source, "/compare?svc=vision-api&a=9.9&b=1.0.0")
+
+    assert "9.9 is not a version of vision-api that is kept" in said
+    assert "Versions 2.0.0" in said
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "svc=nobody",
+        "svc=vision-api&a=&b=",
+        "svc=vision-api&a=1.0.0&b=1.0.0",
+        "svc=vision-api&a=2025-01-01T00:00/30d&b=2.0.0",
+        "svc=vision-api&a=2026-11-20T11:59/400d&b=2026-11-20T11:59/1s",
+        "svc=vision-api&a=2026-11-20T11:00/%00&b=<script>",
+        "svc=vision-api&p=99.99&a=1.0.0&b=2.0.0",
+        "svc=vision-api&p=abc",
+        "svc=vision-api&env=nowhere",
+        "svc=vision-api&from=now-300d",
+        "svc=vision-api&from=2030-01-01T00:00",
+        "svc=chat-llm&from=now-15m",
+        "svc=%3Cb%3E",
+        "",
+    ],
+)
+def test_no_address_breaks_the_page(source: Source, query: str) -> None:
+    """Sides without requests, the same on both, times before the history: each is said, no card fails."""
+    said = shown(source, f"/compare?{query}")
+
+    assert said
+    assert "could not be made" not in said
+
+
+def test_a_clock_that_is_ahead_changes_nothing(stored: Stored) -> None:
+    """Agents may be a few minutes fast: their newest buckets lie in the future."""
+    source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, -4, SLOW))
+    said = shown(source, "/compare?svc=shop")
+
+    assert "slower at p99" in said
+    assert "could not be made" not in said
+
+
+def test_too_few_requests_are_said_not_judged(stored: Stored) -> None:
+    """The side that has them, and how many it takes."""
+    source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 1, 0, SLOW, rate=1))
+    said = shown(source, "/compare?svc=shop&a=1&b=2&p=99")
+
+    assert "Not enough data" in said
+    assert "60 requests in B: p99 needs 1 000" in said
+
+
+def test_past_versions_are_asked_once(stored: Stored) -> None:
+    """New data of a service does not ask again what its versions were like."""
+    source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 10, SLOW))
+    pair = pair_of(source)
+    context = of(source, "/compare?svc=shop")
+    first = compared(context, pair)
+    stored(Served("shop", "2", 10, 9, FAST))
+
+    assert compared(context, pair).stages is first.stages
+    assert compared(context, replace(pair, b=replace(pair.b, end=NOW))).stages is not first.stages

@@ -1,0 +1,169 @@
+"""Prices: what a file of them says, what is wrong with it, and what requests cost at them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts.reading.live_file import FileError
+from stagelens.core.errors import ConfigError
+from stagelens.dashboard import costs
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.costs import Costs
+from stagelens.dashboard.format import money
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+GOOD = """currency: "$"
+prices:
+  - service: ocr-api
+    environment: prod
+    per_hour: 12.4
+  - service: ocr-api
+    environment: staging
+    per_hour: 0.6
+  - service: chat
+    per_replica_hour: 3.1
+    replicas: 4
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where prices are written."""
+    return tmp_path / "prices.yaml"
+
+
+def said(file: Path, text: str) -> list[str]:
+    """Return what is wrong with *text*, by line."""
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(FileError) as caught:
+        costs.read(file)
+    return str(caught.value).replace(f"{file}:", "").splitlines()
+
+
+def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None:
+    """All environments together cost their sum, replicas their number times one, and what nobody priced has no price."""
+    file.write_text(GOOD, encoding="utf-8")
+    found = Costs(file, lambda: NOW)
+
+    assert found.currency == "$"
+    assert found.per_hour("ocr-api", "prod") == 12.4
+    assert found.per_hour("ocr-api") == 13.0
+    assert found.per_hour("ocr-api", "test") is None
+    assert found.per_hour("chat", "prod") == found.per_hour("chat") == 12.4
+    assert found.replicas("chat") == 4
+    assert found.replicas("ocr-api") is None
+    assert found.per_hour("rerank") is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("currency: 5\n", None),
+        ("prices: []\n", '1: currency is missing; add `currency: "$"`'),
+        ("currency: dollars\nprices:\n  - {service: a, per_hour: 1}\n", "write a sign or a code, such as $ or EUR"),
+        (
+            'currency: "$"\nprices:\n  - {service: a, per_hour: free}\n',
+            "3: prices[0].per_hour is 'free'; write a number",
+        ),
+        (
+            'currency: "$"\nprices:\n  - {service: a, per_hour: -1}\n',
+            "3: prices[0].per_hour is -1; write a number above 0",
+        ),
+        ('currency: "$"\nprices:\n  - {service: a, per_hour: .nan}\n', "3: prices[0].per_hour is nan"),
+        ('currency: "$"\nprices:\n  - {service: a}\n', "3: prices[0] needs one price; write per_hour"),
+        ('currency: "$"\nprices:\n  - {service: a, per_replica_hour: 2}\n', "3: prices[0].replicas is missing"),
+        (
+            'currency: "$"\nprices:\n  - {service: a, per_replica_hour: 2, replicas: 1.5}\n',
+            "3: prices[0].replicas is 1.5; write a whole number above 0, such as 4",
+        ),
+        (
+            'currency: "$"\nprices:\n  - {service: a, per_huor: 2}\n',
+            "3: prices[0].per_huor is not known; did you mean per_hour?",
+        ),
+        (
+            'currency: "$"\nprices:\n  - free\n',
+            "3: prices[0] is 'free'; write keys and values, such as `service: ocr-api`",
+        ),
+        (
+            'currency: "$"\nprices:\n  - {service: a, per_hour: 1}\n  - {service: a, environment: prod, per_hour: 2}\n',
+            "4: prices[1] prices a in prod, which prices[0] does; keep one",
+        ),
+        ("", "1: the file is empty; write, for example:"),
+        ("a: [", "this is not YAML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_its_key_and_the_cure(file: Path, wrong: str, message: str | None) -> None:
+    """Nobody has to guess what is wrong in a file of prices."""
+    told = said(file, wrong)
+
+    assert message is None or message in "\n".join(told)
+
+
+def test_a_file_that_breaks_leaves_the_last_good_prices_in_force(file: Path) -> None:
+    """Somebody who edits prices while the dashboard runs takes none away by a slip."""
+    file.write_text(GOOD, encoding="utf-8")
+    found = Costs(file, lambda: NOW)
+    file.write_text(GOOD.replace("12.4", "twelve"), encoding="utf-8")
+
+    assert found.per_hour("ocr-api", "prod") == 12.4
+    assert "prices[0].per_hour is 'twelve'" in found.file.errors[0]
+
+    file.write_text(GOOD.replace("12.4", "24.8"), encoding="utf-8")
+    assert found.per_hour("ocr-api", "prod") == 24.8
+    assert found.file.errors == ()
+
+
+def test_a_file_that_was_never_right_prices_nothing(file: Path) -> None:
+    """Without a price that can be read nothing costs anything known."""
+    file.write_text("currency:", encoding="utf-8")
+    found = Costs(file, lambda: NOW)
+
+    assert found.per_hour("ocr-api") is None
+    assert found.currency == ""
+
+
+def test_the_setting_names_a_file_that_exists(file: Path) -> None:
+    """A path that leads nowhere is told at the start."""
+    with pytest.raises(ConfigError, match="which is not a file"):
+        DashboardConfig.from_env({"STAGELENS_PRICES": "none.yaml"})
+
+    file.write_text(GOOD, encoding="utf-8")
+    assert DashboardConfig.from_env({"STAGELENS_PRICES": str(file)}).prices == file
+    assert DashboardConfig.from_env({}).prices is None
+
+
+def test_a_request_costs_its_part_of_the_time_that_is_paid_for() -> None:
+    """Fewer requests in the same time, such as only the good ones, cost more each."""
+    assert costs.a_request(12.4, 3600, 1_000_000) == pytest.approx(12.4e-6)
+    assert costs.a_request(12.4, 3600, 500_000) == pytest.approx(24.8e-6)
+    assert costs.a_request(12.4, 3600, 0) is None
+
+
+@given(st.dictionaries(st.sampled_from(["forward", "queue", "overhead", "own"]), st.floats(0, 1e3)), st.floats(0, 1e3))
+def test_the_stages_cost_what_the_request_costs(stages: dict[str, float], cost: float) -> None:
+    """The cost of the busy stages adds up to the whole, and waiting costs nothing."""
+    found = costs.by_stage(cost, stages)
+
+    assert "queue" not in found
+    assert not found or sum(found.values()) == pytest.approx(cost)
+
+
+def test_money_has_three_digits_and_its_sign() -> None:
+    """A sign stands before the amount, a code behind it, and what is unknown is a dash."""
+    assert money(12.4, "$") == "$12.4"
+    assert money(485, "€") == "€485"
+    assert money(-0.91, "$") == "\u2212$0.91"
+    assert money(1_250_000, "EUR") == "1.25M\u202fEUR"
+    assert money(None, "$") == "\u2013"
+
+
+def test_the_example_is_a_file_of_prices() -> None:
+    """What people copy works."""
+    found = costs.read(Path(__file__).parents[2] / "examples" / "prices.yaml")
+
+    assert found.of("chat-llm", "demo")[0].per_hour == 6.2

@@ -1,0 +1,126 @@
+"""The page of events: everything that happened in the window, by kind and service, with a link to what shows it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from burning import ENV, NOW
+from served import shown
+
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Event, Store
+from stagelens.dashboard.outline import outline
+from stagelens.dashboard.pages.happenings import KINDS, Happening, happenings
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+
+@pytest.fixture(scope="module")
+def source(burning_folder: Path, burning_store: Store) -> Source:
+    """A store with releases, incidents and events."""
+    alerts = AlertsReader(burning_store, LiveFile(burning_folder / "slo.yaml", ENV))
+    return Source(burning_store, alerts, NOW.timestamp)
+
+
+def found(source: Source, search: str = "from=now-2h") -> list[Happening]:
+    """What happened."""
+    return happenings(context_of(parse("/events", search, NOW), source))
+
+
+def test_everything_is_there_newest_first(source: Source) -> None:
+    """Releases by first sight, alerts, and what was told, in one order; the first version of a service is no release."""
+    every = found(source)
+
+    assert [each.at for each in every] == sorted((each.at for each in every), reverse=True)
+    assert {each.kind for each in every} == {"release", "incident", "deploy", "config", "advice"}
+    assert [each.title for each in every if each.kind == "release"] == ["2 first seen"]
+
+
+def test_each_leads_to_the_view_that_shows_it(source: Source) -> None:
+    """A release to the comparison, an incident to its objective at that time, an event to its service around it."""
+    by_kind = {each.kind: each for each in found(source) if each.service == "hot"}
+    incident, deploy = (urlsplit(by_kind[kind].href) for kind in ("incident", "deploy"))
+    moments = parse_qs(deploy.query)
+
+    assert by_kind["release"].href == "/compare?svc=hot&a=1&b=2&from=now-2h"
+    assert incident.path == "/slo/hot-latency"
+    assert int(parse_qs(incident.query)["from"][0]) < by_kind["incident"].at.timestamp() * 1000
+    assert deploy.path == "/s/hot"
+    assert int(moments["from"][0]) < by_kind["deploy"].at.timestamp() * 1000
+    assert by_kind["deploy"].source == "https://ci.example/7"
+    assert by_kind["advice"].href == "/s/hot/advice"
+    for each in found(source):
+        path, _, search = each.href.partition("?")
+        page = page_of(context_of(parse(path, search, NOW), source))
+        assert page is not None
+
+
+def test_an_event_stands_in_the_middle_of_the_window_it_opens(source: Source) -> None:
+    """Where both sides of it have passed; the newest ones end now."""
+    deploy = next(each for each in found(source) if each.kind == "deploy")
+    path, _, search = deploy.href.partition("?")
+    view = context_of(parse(path, search, NOW), source).view
+    old = next(each for each in found(source, "from=now-7d") if each.kind == "note")
+    path, _, search = old.href.partition("?")
+    before = context_of(parse(path, search, NOW + timedelta(days=9)), source).view
+
+    assert view.end == NOW.replace(second=0)
+    assert view.end - view.start == timedelta(hours=2)
+    assert abs(before.start + (before.end - before.start) / 2 - old.at) < timedelta(days=2.5)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_kind_shows_only_its_own(source: Source, kind: str) -> None:
+    """The filter is in the address, and every other kind stays a click away."""
+    said = outline(page_of(context_of(parse("/events", f"kind={kind}&from=now-7d", NOW), source)).body)  # type: ignore[union-attr]
+    rows = [row for table in said.tables for row in table.rows]
+    expected = [each for each in found(source, "from=now-7d") if each.kind == kind]
+
+    assert len(rows) == len(expected)
+    assert [row[0] for row in rows] == [f"{each.at:%H:%M}" for each in expected]
+
+
+def test_a_service_shows_its_own_and_those_of_all(source: Source) -> None:
+    """Events without a service are everybody's."""
+    every = found(source, "svc=hot&from=now-2h")
+
+    assert {each.service for each in every} == {"hot", ""}
+    assert "All services" in shown(source, "/events?svc=hot&from=now-2h")
+
+
+def test_days_are_headings(source: Source) -> None:
+    """What happened yesterday stands below its own day, in the reader's zone."""
+    said = shown(source, "/events?from=now-7d")
+
+    assert said.index("Friday, 20 November 2026") < said.index("Thursday, 19 November 2026")
+
+
+def test_texts_of_others_are_only_text(source: Source) -> None:
+    """Markup in an event is shown as it was written."""
+    assert "two replicas <b>more</b>" in shown(source, "/events?from=now-2h")
+
+
+@pytest.mark.parametrize("search", ["kind=party", "svc=nobody", "from=now-3h&to=now-2h", "kind=%00&svc=%3Cb%3E"])
+def test_nothing_is_said_with_what_would_show_here(source: Source, search: str) -> None:
+    """Garbage in the address falls back, and an empty window says how to fill it."""
+    said = shown(source, f"/events?{search}")
+
+    assert "Events" in said
+    assert ("Nothing happened in this window" in said) == ("to=" in search)
+
+
+def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
+    """Before anything was sent the page says what will be there."""
+    store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
+    source = Source(store, None, NOW.timestamp)
+    said = shown(source, "/events")
+    store.add_event(Event(datetime.fromtimestamp(NOW.timestamp() - 60, NOW.tzinfo), "", "note", "", "first light"))
+
+    assert "Nothing happened in this window" in said
+    assert [each.title for each in found(source)] == ["first light"]
+    store.close()

@@ -1,0 +1,216 @@
+"""Incidents on their pages, and what can be done about them: acknowledge, silence, end a silence, also from Slack."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+import told
+from flask.testing import FlaskClient
+from served import shown
+from told import NOW
+
+from stagelens.alerts.delivery.slack_blocks import ACKNOWLEDGE, SILENCE
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Store
+from stagelens.dashboard.app import build
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.source import Source
+
+SLO = """slos:
+  - {name: checkout-latency, service: checkout, objective: 0.99, threshold: 250ms, window: 30d}
+channels:
+  - {kind: slack, token: xoxb-123456789-abcdef, channel: C0123456789, signing_secret: s3cret}
+  - {kind: pagerduty, routing_key: "0123456789abcdef0123456789abcdef", webhook_secret: h00k}
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Incidents and silences."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
+    told.fill(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def source(store: Store, tmp_path: Path) -> Source:
+    """With channels that sign."""
+    file = tmp_path / "slo.yaml"
+    file.write_text(SLO, encoding="utf-8")
+    return Source(store, AlertsReader(store, LiveFile(file, {})), NOW.timestamp)
+
+
+@pytest.fixture
+def client(source: Source) -> FlaskClient:
+    """A browser without a page."""
+    return build(source, DashboardConfig()).server.test_client()
+
+
+@pytest.fixture
+def proof(client: FlaskClient) -> dict[str, str]:
+    """What a page of ours sends."""
+    found = re.search(r'name="stagelens-proof" content="(\w+)"', client.get("/").text)
+    assert found
+    return {"X-Stagelens-Proof": found[1]}
+
+
+def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
+    """What is open first, with the reason where nobody is told, and the silences with their end."""
+    said = shown(source, "/incidents")
+
+    assert "2 incidents open" in said
+    assert said.index("checkout: checkout-latency") < said.index("search: search-latency")
+    assert "Told with checkout: checkout-latency" in re.sub(r"<[^>]+>", "", said)
+    assert "service batch, severity ticket" in said
+    assert "End now" in said
+
+
+def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
+    """Since when, who looks after it, what happened, what was sent to whom."""
+    said = shown(source, f"/incidents/{told.OPEN}")
+    over = shown(source, f"/incidents/{told.OVER}")
+
+    assert "nobody looks after it" in said
+    assert "I look after it" in said
+    assert "2 channels" in said
+    assert "pagerduty" in said
+    assert "I look after it" not in over
+    assert "Accepted" in over
+
+
+def test_an_incident_that_never_was_has_a_page_that_says_so(source: Source) -> None:
+    """A wrong id in the address breaks nothing."""
+    assert "No such incident" in shown(source, "/incidents/sl-%00%2F")
+
+
+def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
+    """The page says who looks after it, and the channels are to be told."""
+    answer = client.post(f"/api/v1/incidents/{told.OPEN}/acknowledge", json={}, headers=proof)
+    found = source.care.incident(told.OPEN)
+    assert found is not None
+
+    assert answer.status_code == 200
+    assert found.acked_by == "somebody at the dashboard"
+    assert [row.transition for row in found.deliveries if row.channel == "slack"] == ["opened", "acknowledged"]
+
+
+def test_a_silence_is_made_and_ended_from_a_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
+    """With who and why; ended, it is not in force."""
+    made = client.post("/api/v1/silences", json={"service": "x", "for": "8h", "comment": "deploy"}, headers=proof)
+    name = json.loads(made.text)["id"]
+    silent = {each.id: each for each in source.care.silences()}
+    ended = client.post(f"/api/v1/silences/{name}/end", json={}, headers=proof)
+
+    assert (made.status_code, ended.status_code) == (201, 200)
+    assert silent[name].matchers == {"service": "x"}
+    assert (silent[name].author, silent[name].comment) == ("somebody at the dashboard", "deploy")
+    assert name not in {each.id for each in source.care.silences()}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        ("incidents/sl-1/acknowledge", {}, 404, "there is no incident 'sl-1'"),
+        (f"incidents/{told.OVER}/acknowledge", {}, 404, "is over since"),
+        ("silences", {}, 400, "a silence needs something to go by"),
+        ("silences", {"service": "x", "for": "soon"}, 400, "for is 'soon'"),
+        ("silences", {"service": "x", "for": "4000d"}, 400, "for is '4000d'"),
+        ("silences", {"colour": "red"}, 400, "colour is no field of a silence"),
+        ("silences", {"service": 7}, 400, "service is no field of a silence, or no text"),
+        ("silences", [], 400, "the body is no JSON object"),
+        ("silences/si-1/end", {}, 404, "there is no silence 'si-1'"),
+    ],
+)
+def test_a_mistake_says_its_cure(  # noqa: PLR0917 - two fixtures and a case
+    client: FlaskClient, proof: dict[str, str], path: str, body: object, status: int, said: str
+) -> None:
+    """What is wrong, in JSON."""
+    answer = client.post(f"/api/v1/{path}", json=body, headers=proof)
+
+    assert answer.status_code == status
+    assert said in json.loads(answer.text)["error"]
+
+
+@pytest.mark.parametrize("path", [f"incidents/{told.OPEN}/acknowledge", "silences", "silences/si-1/end"])
+def test_only_our_own_pages_may_do_it(client: FlaskClient, proof: dict[str, str], path: str) -> None:
+    """Without the proof, and from another site, nothing is done."""
+    foreign = {**proof, "Origin": "https://evil.example"}
+    attempts = [client.post(f"/api/v1/{path}", json={}), client.post(f"/api/v1/{path}", json={}, headers=foreign)]
+
+    assert {each.status_code for each in attempts} == {403}
+
+
+def pressed(action: str) -> bytes:
+    payload = {
+        "type": "block_actions",
+        "user": {"name": "ann"},
+        "actions": [{"action_id": action, "value": told.OPEN}],
+    }
+    return urlencode({"payload": json.dumps(payload)}).encode()
+
+
+def signed(body: bytes, secret: str = "s3cret") -> dict[str, str]:  # noqa: S107 - of a test
+    at = str(int(NOW.timestamp()))
+    mark = hmac.new(secret.encode(), b"v0:" + at.encode() + b":" + body, hashlib.sha256).hexdigest()
+    return {"X-Slack-Request-Timestamp": at, "X-Slack-Signature": f"v0={mark}"}
+
+
+def test_a_button_in_slack_acknowledges(source: Source, client: FlaskClient) -> None:
+    """Signed with the secret of the file, it is done in the name of who pressed it; else it is refused."""
+    body = pressed(ACKNOWLEDGE)
+    refused = client.post("/hooks/slack", data=body, headers=signed(body, "wrong"))
+    taken = client.post("/hooks/slack", data=body, headers=signed(body))
+    again = client.post("/hooks/slack", data=body, headers=signed(body))
+    found = source.care.incident(told.OPEN)
+    assert found is not None
+
+    assert (refused.status_code, taken.status_code, again.status_code) == (401, 200, 200)
+    assert found.acked_by == "ann"
+    assert [row.event for row in found.transitions] == ["opened", "acknowledged"]
+
+
+def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None:
+    """For an hour, the objective of that incident."""
+    body = pressed(SILENCE)
+    answer = client.post("/hooks/slack", data=body, headers=signed(body))
+    made = [each for each in source.care.silences() if each.author == "ann" and each.comment.startswith("from ")]
+
+    assert answer.status_code == 200
+    assert [dict(each.matchers) for each in made] == [{"service": "checkout", "slo": "checkout-latency"}]
+
+
+def test_an_acknowledgement_in_pagerduty_is_ours_too(source: Source, client: FlaskClient) -> None:
+    """Whoever acknowledges there looks after it here."""
+    event = {
+        "event_type": "incident.acknowledged",
+        "agent": {"type": "user_reference", "summary": "Bob"},
+        "data": {"incident_key": told.OPEN},
+    }
+    body = json.dumps({"event": event}).encode()
+    mark = "v1=" + hmac.new(b"h00k", body, hashlib.sha256).hexdigest()
+    answer = client.post("/hooks/pagerduty", data=body, headers={"X-PagerDuty-Signature": mark})
+    found = source.care.incident(told.OPEN)
+    assert found is not None
+
+    assert (answer.status_code, found.acked_by) == (200, "Bob")
+
+
+def test_a_hook_needs_no_account_and_opens_nothing_else(source: Source) -> None:
+    """Where readers must sign in, a signature is enough for a hook, and for nothing but that."""
+    guarded = build(source, DashboardConfig(token="t")).server.test_client()  # noqa: S106 - of a test
+    body = pressed(ACKNOWLEDGE)
+
+    assert guarded.post("/hooks/slack", data=body, headers=signed(body)).status_code == 200
+    assert guarded.post("/hooks/slack", data=body).status_code == 401
+    assert guarded.get("/hooks/slack").status_code == 401
+    assert guarded.post("/hooks/other", data=body).status_code == 401
+    assert guarded.post("/api/v1/silences", json={"service": "x"}).status_code == 401

@@ -1,0 +1,155 @@
+"""The menus of the top bar: the environment, the range of time, and what a card offers to be taken along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from dash import html
+
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
+from stagelens.dashboard.components import card, chart, table
+from stagelens.dashboard.menus import environment_menu, menus, time_menu
+from stagelens.dashboard.outline import text
+from stagelens.dashboard.router import context_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import COMPARED, parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+WHOLE = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store without requests."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'menus.db'}", clock=NOW.timestamp)
+    yield opened
+    opened.close()
+
+
+def came_from(store: Store, *environments: str) -> None:
+    """Write one request of each environment."""
+    histogram = Histogram()
+    histogram.record(0.1)
+    at = int(NOW.timestamp()) - 300
+    points = [
+        Point(Series("shop", "1", environment=each), REQUEST_DURATION, "forward", at, histogram)
+        for each in environments
+    ]
+    store.write([Batch("-".join(environments), points)])
+
+
+class Objectives:
+    """Alerts that know objectives in the states they are given, each of an environment or of all."""
+
+    def __init__(self, *states: tuple[str, str | None]) -> None:
+        self._states = states
+
+    def slos(self, now: datetime | None = None) -> list[Any]:  # noqa: ARG002 - they do not change
+        """Return the objectives."""
+        named = enumerate(self._states)
+        return [
+            SimpleNamespace(state=state, burn_1h=0.0, slo=SimpleNamespace(name=f"{place}", environment=environment))
+            for place, (state, environment) in named
+        ]
+
+    def incidents(self) -> list[Any]:
+        """Return none."""
+        return []
+
+    def problems(self) -> list[str]:
+        """Return none."""
+        return []
+
+
+def shown(store: Store, search: str = "", alerts: Objectives | None = None) -> Any:
+    """Return the menu of environments at an address."""
+    return environment_menu(context_of(parse("/", search, NOW), Source(store, alerts, NOW.timestamp)))
+
+
+def buttons(node: Any, key: str) -> dict[str, str]:
+    """Return the buttons that set *key*: value to label."""
+    here = {getattr(node, "data-value"): text(node)} if getattr(node, "data-key", "") == key else {}
+    inside = getattr(node, "children", None)
+    for each in inside if isinstance(inside, list) else [inside]:
+        if each is not None and not isinstance(each, str):
+            here |= buttons(each, key)
+    return here
+
+
+@pytest.mark.parametrize("environments", [(), ("",), ("prod",), ("", "prod")])
+def test_one_environment_is_no_choice(store: Store, environments: tuple[str, ...]) -> None:
+    """Nor are requests that name none."""
+    if environments:
+        came_from(store, *environments)
+
+    assert shown(store) is None
+    assert len(menus(context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp)))) == 1
+
+
+def test_environments_are_offered_by_name(store: Store) -> None:
+    """And all of them together, which is the default."""
+    came_from(store, "staging", "", "prod")
+    menu = shown(store)
+
+    assert buttons(menu, "env") == {"": "All environments", "prod": "prod", "staging": "staging"}
+    assert text(menu.children[0]) == "All environments"
+
+
+def test_an_environment_that_is_gone_can_be_left(store: Store) -> None:
+    """A link to it still says where one is."""
+    came_from(store, "prod")
+    menu = shown(store, "?env=canary")
+
+    assert text(menu.children[0]) == "canary"
+    assert list(buttons(menu, "env")) == ["", "prod", "canary"]
+
+
+@pytest.mark.parametrize(
+    ("search", "dot"), [("", "bad"), ("?env=prod", "warn"), ("?env=staging", "bad"), ("?env=canary", "good")]
+)
+def test_its_dot_is_the_worst_of_its_objectives(store: Store, search: str, dot: str) -> None:
+    """Those of one environment, and those of all."""
+    came_from(store, "prod", "staging")
+    alerts = Objectives(("healthy", None), ("at_risk", "prod"), ("burning", "staging"))
+
+    assert shown(store, search, alerts).children[0].children[0].className == f"dot {dot}"
+
+
+def test_the_time_menu_carries_the_window_and_the_clock() -> None:
+    """The keys that move the window start from it, by the server's clock."""
+    menu = time_menu(parse("/", "?from=now-1h&vs=7d&tz=utc", NOW, "Europe/Berlin"))
+    bounds = {key: int(getattr(menu, f"data-{key}")) / 1000 for key in ("start", "end", "now")}
+
+    assert bounds == {
+        "start": (WHOLE - timedelta(hours=1)).timestamp(),
+        "end": WHOLE.timestamp(),
+        "now": NOW.timestamp(),
+    }
+    assert list(buttons(menu, "vs")) == ["", *list(COMPARED)[1:]]
+    assert buttons(menu, "tz") == {"": "My zone", "utc": "UTC"}
+    assert "Times are in UTC" in text(menu)
+
+
+def test_only_cards_with_numbers_can_be_exported() -> None:
+    """A chart or a table, also deep in the card; a sentence is none, and a card without a title has no place for it."""
+    drawn = chart("percentile", {"data": [], "layout": {}}, "said", frame=pd.DataFrame())
+    listed = table([("a", "")], [html.Tr(html.Td("1"))], "list")
+    offered = {
+        name: "Export" in str(made)
+        for name, made in {
+            "chart": card("Latency", drawn),
+            "table": card("Requests", html.Div([None, html.Div([listed])])),
+            "text": card("Said", ["a", html.P("b")]),
+            "untitled": card(None, drawn),
+        }.items()
+    }
+
+    assert offered == {"chart": True, "table": True, "text": False, "untitled": False}

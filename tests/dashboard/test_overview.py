@@ -1,0 +1,379 @@
+"""The overview: every service with its own numbers, in any order, however many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from crowd import MANY, NOW, crowd_at
+from dash import html
+
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Batch, Event, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.figures.fleet import busy_seconds, fleet_figure
+from stagelens.dashboard.figures.heat import heat_figure
+from stagelens.dashboard.figures.time_axis import TimeAxis
+from stagelens.dashboard.format import THIN, duration
+from stagelens.dashboard.pages.fleet import Row, urgent_first
+from stagelens.dashboard.pages.measures import measure
+from stagelens.dashboard.pages.overview_table import services_card
+from stagelens.dashboard.pages.page import Context
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.shell import side
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+
+@pytest.fixture(scope="module")
+def source(filled: Store, alerts: AlertsReader) -> Source:
+    """Three services, two of them with an objective."""
+    return Source(filled, alerts, NOW.timestamp)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store of 300 services."""
+    store = crowd_at(tmp_path_factory.mktemp("crowd") / "crowd.db")
+    yield store
+    store.close()
+
+
+def context_at(source: Source, address: str, now: datetime = NOW) -> Context:
+    """Return the context of an address."""
+    path, _, search = address.partition("?")
+    return context_of(parse(path, search, now), source)
+
+
+def words(node: Any) -> str:
+    """Return all text of a component, with plain spaces."""
+    if isinstance(node, list | tuple):
+        return " ".join(words(each) for each in node)
+    said = str(node) if isinstance(node, str | int) else "" if node is None else words(getattr(node, "children", None))
+    return said.replace(THIN, " ")
+
+
+def text_of(source: Source, address: str, now: datetime = NOW) -> str:
+    """Return the text of a page."""
+    page = page_of(context_at(source, address, now))
+    assert page is not None
+    return words(page.body)
+
+
+def all_of(node: Any, kind: type) -> Iterator[Any]:
+    """Yield the components of one kind."""
+    if isinstance(node, list | tuple):
+        for each in node:
+            yield from all_of(each, kind)
+    elif node is not None and not isinstance(node, str):
+        if isinstance(node, kind):
+            yield node
+        yield from all_of(getattr(node, "children", None), kind)
+
+
+def names(source: Source, address: str) -> list[str]:
+    """Return the services of the table, in its order."""
+    page = page_of(context_at(source, address))
+    assert page is not None
+    links = [each for each in all_of(page.body, html.A) if each.className == "n"]
+    return [each.children for each in links]
+
+
+@pytest.mark.parametrize("window", ["", "?from=now-15m", "?env=demo", "?env=nowhere"])
+def test_the_fleet_says_what_each_service_says_of_itself(source: Source, window: str) -> None:
+    """Requests, errors, latencies and stages are those of its own page."""
+    rows = urgent_first(context_at(source, f"/{window}"))
+
+    assert len(rows) == (0 if "nowhere" in window else 3)
+    for row in rows:
+        own = measure(source, context_at(source, f"/s/{row.service}{window}").selection)
+        assert (row.now.requests, row.now.errors, row.now.p50, row.now.p99) == (
+            own.requests,
+            own.errors,
+            own.p50,
+            own.p99,
+        )
+        assert row.now.median_stages == pytest.approx(own.median_stages)
+        assert row.now.tail_stages == pytest.approx(own.tail_stages)
+
+
+def test_page_and_side_bar_show_one_number(source: Source) -> None:
+    """p99 of the table, of the side bar on any page and of the tile is the same."""
+    overview = context_at(source, "/")
+    p99 = {row.service: duration(row.now.p99).replace(THIN, " ") for row in urgent_first(overview)}
+    beside = words(side(context_at(source, "/s/chat-llm?v=1.0.0"), "/", source.state()))
+
+    for service, told in p99.items():
+        assert f"{service} {told}" in " ".join(beside.split())
+        assert told in text_of(source, "/")
+
+
+def test_the_side_bar_counts_what_is_open(source: Source) -> None:
+    """Regressions and objectives in trouble stand beside their pages."""
+    found = {
+        words(each.children[1]): words(each.children[2])
+        for each in all_of(side(context_at(source, "/"), "/", source.state()), html.A)
+        if isinstance(each.children, list) and len(each.children) > 2
+    }
+
+    assert found["Regressions"] == "1"
+    assert found["SLOs"] in {"1 at risk", "2 at risk", "1 burning", "2 burning"}
+
+
+def test_the_gravest_stands_first(source: Source) -> None:
+    """What burns, then what got slower, then the rest; and no more than three cards."""
+    page = page_of(context_at(source, "/"))
+    assert page is not None
+    cards = [each for each in all_of(page.body, html.A) if each.className == "ins"]
+
+    assert 1 <= len(cards) <= 3
+    assert words(cards[0]).split()[0] in {"SLO", "Regression"}
+    assert "vision-api" in words(cards[0])
+
+
+@pytest.mark.parametrize(
+    "sort", ["name", "rate", "p50", "p99", "change", "where", "budget", "errors", "status", "burn"]
+)
+def test_every_column_sorts_both_ways(source: Source, sort: str) -> None:
+    """The head says which way, and leads to the other; all services stay."""
+    page, back = (context_at(source, f"/?sort={each}") for each in (sort, f"-{sort}"))
+    heads = [each for each in all_of(services_card(page, urgent_first(page)), html.Th) if hasattr(each, "aria-sort")]
+    turned = [each for each in all_of(services_card(back, urgent_first(back)), html.Th) if hasattr(each, "aria-sort")]
+
+    assert (
+        sorted(names(source, f"/?sort={sort}"))
+        == sorted(names(source, f"/?sort=-{sort}"))
+        == sorted(names(source, "/"))
+    )
+    assert len(heads) == len(turned) == 1
+    assert {getattr(each[0], "aria-sort") for each in (heads, turned)} == {"ascending", "descending"}
+    if sort != "burn":
+        assert f"sort=-{sort}" in heads[0].children.href
+
+
+def test_numbers_sort_by_size_and_unknown_ones_come_last(source: Source) -> None:
+    """p99 from the largest, from the smallest; a service without an objective has no budget to sort by."""
+    p99 = {row.service: row.now.p99 or 0 for row in urgent_first(context_at(source, "/"))}
+    falling = sorted(p99, key=lambda name: -p99[name])
+
+    assert names(source, "/?sort=p99") == falling
+    assert names(source, "/?sort=-p99") == falling[::-1]
+    assert names(source, "/?sort=name") == sorted(p99)
+    assert names(source, "/?sort=budget")[-1] == names(source, "/?sort=-budget")[-1] == "fraud-score"
+
+
+@pytest.mark.parametrize("query", ["sort=nonsense", "sort=--p99", "n=0", "n=99", "n=x", "n=²", "kind=<b>"])
+def test_garbage_falls_back_to_the_default(source: Source, query: str) -> None:
+    """An address with a value nobody knows shows what the address without it shows."""
+    assert names(source, f"/?{query}") == names(source, "/")
+
+
+def test_kind_and_words_narrow_the_page(source: Source) -> None:
+    """Only what generates tokens is an LLM; words are looked for in name and model."""
+    assert names(source, "/?kind=llm") == ["chat-llm"]
+    assert sorted(names(source, "/?kind=model")) == ["fraud-score", "vision-api"]
+    assert names(source, "/?q=RESNET") == ["vision-api"]
+    assert "1 of 3 services" in text_of(source, "/?q=vision")
+    assert "No service has such a name" in text_of(source, "/?q=nobody")
+
+
+def test_every_cell_leads_where_its_number_is_explained(source: Source) -> None:
+    """Row to the service, bar to its p99, budget to the objective, change to the comparison."""
+    page = page_of(context_at(source, "/?from=now-1h"))
+    assert page is not None
+    row = next(each for each in all_of(page.body, html.Tr) if "vision-api" in words(each))
+    leads = {each.href for each in all_of(row, html.A)}
+
+    assert getattr(row, "data-href") == "/s/vision-api?from=now-1h"
+    assert {"/s/vision-api?p=99&from=now-1h", "/slo/vision-latency?from=now-1h"} <= leads
+    assert any(each.startswith("/compare?svc=vision-api") for each in leads)
+
+
+def test_hundreds_of_services_stand_on_pages(crowd: Store) -> None:
+    """Fifty at a time, by kind; the side bar shows forty and says how many more there are."""
+    source = Source(crowd, None, NOW.timestamp)
+    pages = [names(source, f"/?n={each}") for each in range(1, 7)]
+    first = text_of(source, "/")
+    beside = words(side(context_at(source, "/s/service-299"), "/s/service-299", source.state()))
+
+    assert [len(each) for each in pages] == [50] * 6
+    assert len({name for page in pages for name in page}) == MANY
+    assert "1 to 50 of 300" in first
+    assert "Model · 300" in first
+    assert "and 259 more" in beside
+    assert "service-299" in beside
+    assert names(source, "/?sort=p99")[:2] == ["service-299", "service-298"]
+
+
+def test_hundreds_of_services_cost_a_few_questions(crowd: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is asked a service: page and side bar of 300 services ask as much as those of three."""
+    source = Source(crowd, None, NOW.timestamp)
+    asked: list[str] = []
+    ask = source.ask
+
+    def counted(query: Any, *args: Any, **more: Any) -> Any:
+        asked.append(query.__qualname__)
+        return ask(query, *args, **more)
+
+    monkeypatch.setattr(source, "ask", counted)
+    context = context_at(source, "/")
+    page_of(context)
+    side(context, "/", source.state())
+
+    assert len(asked) < 30
+
+
+def test_services_in_trouble_stand_above_the_kinds(crowd: Store, tmp_path: Path) -> None:
+    """Among hundreds, what burns is on the first page."""
+    path = tmp_path / "slo.yaml"
+    path.write_text("slos: [{name: one, service: service-250, objective: 0.99, threshold: 10ms, window: 30d}]")
+    source = Source(crowd, AlertsReader(crowd, LiveFile(path, {})), NOW.timestamp)
+
+    assert names(source, "/")[0] == "service-250"
+    assert "Needs attention · 1" in text_of(source, "/")
+    assert "Needs attention" not in text_of(source, "/?sort=p99")
+
+
+def test_one_request_is_a_page(tmp_path: Path) -> None:
+    """It says how many requests p99 needs, and breaks nothing."""
+    store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
+    histogram = Histogram()
+    histogram.record(0.2)
+    at = int(NOW.timestamp()) - 60
+    store.write([Batch("one", [Point(Series("lonely"), REQUEST_DURATION, "forward", at, histogram)])])
+    source = Source(store, None, NOW.timestamp)
+    text, beside = text_of(source, "/"), words(side(context_at(source, "/"), "/", source.state()))
+    store.close()
+
+    assert "1 service" in text
+    assert "1 request: p99 needs 1 000" in text
+    assert "could not be made" not in text
+    assert "lonely –" in " ".join(beside.split())  # noqa: RUF001 - an en dash stands for unknown
+
+
+def test_a_service_that_fell_silent_is_named(traffic: ModuleType, tmp_path: Path) -> None:
+    """While others send on; one that never sent much may just have nothing to do."""
+    store = Store.open(f"sqlite:///{tmp_path / 'stale.db'}", clock=NOW.timestamp)
+    few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
+    steady, gone, rare = (
+        traffic.Service(each, "m", rate, ("/",), few) for each, rate in (("steady", 4.0), ("gone", 4.0), ("rare", 0.02))
+    )
+    start = NOW - timedelta(minutes=20)
+    traffic.fill(store, start, NOW - timedelta(minutes=8), services=[steady, gone, rare])
+    traffic.fill(store, NOW - timedelta(minutes=8), NOW, services=[steady])
+    text = text_of(Source(store, None, NOW.timestamp), "/")
+    store.close()
+
+    assert "Stale gone" in text
+    assert "No request for 8 m" in text
+    assert "Stale rare" not in text
+
+
+def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, tmp_path: Path) -> None:
+    """With how many requests pay it, and how much."""
+    store = Store.open(f"sqlite:///{tmp_path / 'cold.db'}", clock=NOW.timestamp)
+    stages = {
+        "forward": traffic.Shape(20, 0.1),
+        "load": traffic.Shape(0.02, 0.1, 0.03, 200_000),
+        "overhead": traffic.Shape(1),
+    }
+    service = traffic.Service("image-gen", "m", 20.0, ("/",), stages)
+    traffic.fill(store, NOW - timedelta(minutes=5), NOW, services=[service])
+    text = text_of(Source(store, None, NOW.timestamp), "/")
+    store.close()
+
+    assert "Tail image-gen" in text
+    assert "Cold start is" in text
+    assert "% of p99 and 0 % of p50" in text
+
+
+def test_what_happened_stands_in_order(traffic: ModuleType, tmp_path: Path) -> None:
+    """Releases and what pipelines told, newest first; a finding that was put aside is no event of the fleet."""
+    store = Store.open(f"sqlite:///{tmp_path / 'events.db'}", clock=NOW.timestamp)
+    traffic.fill(store, NOW - timedelta(minutes=3), NOW, released=NOW - timedelta(minutes=1))
+    store.add_event(Event(NOW - timedelta(minutes=2), "chat-llm", "config", "batch", "max_batch 16"))
+    store.add_event(Event(NOW - timedelta(minutes=2), "chat-llm", "advice", "a", "dismissed"))
+    text = text_of(Source(store, None, NOW.timestamp), "/")
+    told = text[text.index("Deploys and events") :]
+    store.close()
+
+    assert told.index("2.0.0 first seen") < told.index("max_batch 16")
+    assert "dismissed" not in told
+
+
+def test_busy_seconds_are_requests_times_their_time() -> None:
+    """Ten requests a second of 0.2 s keep two of them busy at a time; a step without any is empty."""
+    start = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
+    at = [pd.Timestamp(start), pd.Timestamp(start + timedelta(minutes=2))]
+    frame = pd.DataFrame({"at": at, "n": [600, 300], "value_seconds": 0.2, "forward": 0.15, "queue": 0.05})
+    busy = busy_seconds(frame, axis)
+    figure = fleet_figure(busy, axis)
+
+    assert busy["forward"].tolist() == pytest.approx([1.5, 0.0, 0.75])
+    assert busy["queue"].tolist() == pytest.approx([0.5, 0.0, 0.25])
+    assert len(figure["data"]) == 3
+
+
+def test_a_step_that_the_window_cuts_counts_what_is_inside() -> None:
+    """A window that begins between two steps has a shorter first one."""
+    start = datetime(2026, 11, 20, 12, 0, 40, tzinfo=UTC)
+    axis = TimeAxis(start, start + timedelta(seconds=100), timedelta(minutes=1), UTC)
+    starts = [pd.Timestamp(each) for each in (start, start + timedelta(seconds=20), start + timedelta(seconds=80))]
+
+    assert axis.covered_seconds(starts).tolist() == [20, 60, 20]
+    assert np.isclose(axis.covered_seconds(starts).sum(), 100)
+
+
+def test_a_window_between_two_steps_has_no_gaps() -> None:
+    """Its first step begins where it does, the others at whole steps; none is taken for missing."""
+    start = datetime(2026, 11, 20, 12, 0, 40, tzinfo=UTC)
+    axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
+    at = [pd.Timestamp(start), *(pd.Timestamp(start + timedelta(seconds=each)) for each in (20, 80, 140))]
+    frame = pd.DataFrame({"at": at, "n": [20, 60, 60, 40], "value_seconds": 1.0, "forward": 1.0})
+
+    assert busy_seconds(frame, axis)["forward"].tolist() == pytest.approx([1.0] * 4)
+
+
+def test_every_request_of_such_a_window_has_its_column() -> None:
+    """The map of all requests takes a first step between two as it is."""
+    start = datetime(2026, 11, 20, 12, 0, 50, tzinfo=UTC)
+    axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
+    at = [pd.Timestamp(start + timedelta(seconds=each)) for each in (0, 10, 70, 130)]
+    shares = {"dominant": "forward", "share": 1.0, "second": "", "second_share": 0.0}
+    cells = pd.DataFrame({"at": at, "low_seconds": 0.1, "high_seconds": 0.2, "n": 5, **shares})
+    quantiles = pd.DataFrame({"at": at, "n": 5, "p50": 0.15, "p99": 0.15})
+
+    assert heat_figure(cells, quantiles, axis)["data"]
+
+
+def test_the_cost_of_the_fleet_stands_only_where_prices_are(filled: Store, tmp_path: Path) -> None:
+    """A tile and a column, in the currency of the file; without a file neither."""
+    path = tmp_path / "prices.yaml"
+    path.write_text('currency: "$"\nprices:\n  - {service: vision-api, per_hour: 12.5}\n')
+    configs = (DashboardConfig(port=0, prices=path), DashboardConfig(port=0))
+    priced, without = (Source(filled, None, NOW.timestamp, config=each) for each in configs)
+    text = text_of(priced, "/")
+
+    assert "Serving cost $12.5" in text
+    assert "2 without a price" in text
+    assert "$ / 1 M" in text
+    assert names(priced, "/?sort=cost")[0] == "vision-api"
+    assert "Serving cost" not in text_of(without, "/")
+
+
+def test_rows_are_ordered_by_urgency(source: Source) -> None:
+    """The table of the default order is the order of the side bar."""
+    rows: list[Row] = urgent_first(context_at(source, "/"))
+
+    assert [row.service for row in rows] == names(source, "/")
+    assert rows == sorted(rows, key=lambda row: row.urgency)

@@ -1,0 +1,73 @@
+"""A rate is divided by the time it is of: of services that are young, of those that stopped, and of a window before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from served import NOW, Served, shown, write
+
+from stagelens.collector.store import Store
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.format import UNKNOWN
+from stagelens.dashboard.source import Source
+
+PRICES = 'currency: "$"\nprices:\n' + "".join(f"  - service: {name}\n    per_hour: 3.6\n" for name in ("old", "young"))
+OLD = Served("old", "1.0.0", 90)
+Serve = Callable[..., Source]
+
+
+@pytest.fixture
+def serve(traffic: ModuleType, tmp_path: Path) -> Iterator[Serve]:
+    """Serve, and return the pages' source, with prices."""
+    store = Store.open(f"sqlite:///{tmp_path / 'rates.db'}", clock=NOW.timestamp)
+    prices = tmp_path / "prices.yaml"
+    prices.write_text(PRICES)
+
+    def serve(*served: Served) -> Source:
+        write(store, traffic, *served)
+        return Source(store, None, NOW.timestamp, config=DashboardConfig(prices=prices))
+
+    yield serve
+    store.close()
+
+
+def test_a_young_service_has_the_rate_and_cost_of_its_own_page(serve: Serve) -> None:
+    """Twenty requests a second are twenty, however long others have been there: on both pages, and so is the cost."""
+    source = serve(OLD, Served("young", "1.0.0", 10))
+    fleet, own = (shown(source, address) for address in ("/", "/s/young"))
+
+    assert "Requests 20/s" in own
+    assert re.search(r"young .*? 20/s", fleet)
+    assert "$50.0" in own
+    assert fleet.count("$50.0") >= 2
+
+
+def test_a_service_that_stopped_says_since_when(serve: Serve) -> None:
+    """Its last rate is not what it serves now."""
+    source = serve(OLD, Served("gone", "1.0.0", 60, 20))
+
+    assert "no request for 20 m" in shown(source, "/s/gone?from=now-1h")
+    assert "Serving now 0/s" in shown(source, "/s/gone/capacity?from=now-1h")
+    assert "no request for" not in shown(source, "/s/old?from=now-1h")
+
+
+def test_a_window_before_that_is_half_history_is_no_half_rate(serve: Serve) -> None:
+    """The same traffic all along is no growth."""
+    page = shown(serve(OLD), "/?from=now-1h")
+
+    assert re.search(r"Requests 20/s ± 0 % vs prev\.", page)
+
+
+def test_a_price_is_not_put_on_the_requests_of_one_version(serve: Serve) -> None:
+    """It pays for the others too: no cost is shown, and no advice to write a price."""
+    source = serve(OLD, replace(OLD, version="2.0.0", begins=10))
+    whole, part = (shown(source, f"/s/old/capacity{query}") for query in ("", "?v=2.0.0"))
+
+    assert "Cost per 1 M $" in whole
+    assert f"Cost per 1 M {UNKNOWN} a price is of all requests" in part
+    assert "No price is set" not in part

@@ -1,0 +1,197 @@
+"""What got slower with its newest version: which, by how much, why, and at what price for the store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from served import FAST, NOW, SLOW, Served, shown, write
+
+from stagelens.alerts.reader import AlertsReader, Incident, SloStatus
+from stagelens.collector.store import Store
+from stagelens.dashboard.outline import outline
+from stagelens.dashboard.pages.page import Context
+from stagelens.dashboard.pages.releases import judge_releases, regressions
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+FLEET = (
+    *(Served("slower", "1", 30, 15), Served("slower", "2", 15, 0, SLOW)),
+    *(Served("faster", "1", 30, 15, SLOW), Served("faster", "2", 15, 0, FAST)),
+    *(Served("same", "1", 30, 15), Served("same", "2", 15, 0)),
+    *(Served("young", "1", 30, 0.5), Served("young", "2", 0.5, 0, SLOW, rate=1)),
+    *(Served("back", "1", 30, 20), Served("back", "2", 20, 10, SLOW), Served("back", "1", 10)),
+    Served("single", "1", 30),
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Iterator[Store]:
+    """A store with one service of each kind."""
+    opened = Store.open(f"sqlite:///{tmp_path_factory.mktemp('fleet') / 'fleet.db'}", clock=NOW.timestamp)
+    write(opened, traffic, *FLEET)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def source(store: Store) -> Source:
+    """The fleet."""
+    return Source(store, None, NOW.timestamp)
+
+
+def of(source: Source, address: str = "/regressions", now: datetime = NOW) -> Context:
+    """Return what the page at *address* is rendered from."""
+    path, _, search = address.partition("?")
+    return context_of(parse(path, search, now), source)
+
+
+def test_each_release_is_judged_against_the_version_before(source: Source) -> None:
+    """Slower ones first, then faster, then those that did not change, those nothing is known of last."""
+    found = [(each.service, each.comparison.verdict.kind) for each in judge_releases(of(source))]
+
+    assert found == [
+        ("slower", "regression"),
+        ("back", "regression"),
+        ("faster", "improvement"),
+        ("same", "same"),
+        ("young", "not_enough"),
+    ]
+
+
+def test_the_overview_and_the_side_bar_count_what_is_open(source: Source) -> None:
+    """A version that was rolled back is nobody's trouble any more."""
+    assert [each.service for each in regressions(of(source))] == ["slower"]
+
+
+def test_the_page_begins_with_the_finding(source: Source) -> None:
+    """Then what is open, what improved, and the rest folded away."""
+    said = shown(source, "/regressions")
+
+    assert said.startswith("1 of 5 released services got slower")
+    assert said.index("Open slower") < said.index("slower 1 → 2") < said.index("Improved") < said.index("faster 1 → 2")
+    assert "No difference, or not judged: 3 services" in said
+    assert "Queue" in said
+    assert "back 1 → 2 Rolled back" in said
+
+
+def test_a_row_opens_the_comparison_that_says_the_same(source: Source) -> None:
+    """The same pair, percentile and numbers."""
+    page = page_of(of(source))
+    assert page is not None
+    row = outline(page.body).tables[0].rows[0]
+    release = regressions(of(source))[0]
+    opened = shown(source, release.href)
+
+    assert release.href == "/compare?svc=slower&a=1&b=2&p=99"
+    assert row[2].removesuffix(" p99") in opened
+    assert row[4].split()[0] in opened
+
+
+def test_the_window_goes_along(source: Source) -> None:
+    """Whoever looks at a day keeps it."""
+    assert "from=now-24h" in regressions(of(source, "/regressions?from=now-24h"))[0].href
+
+
+def test_old_releases_are_not_judged(store: Store) -> None:
+    """After seven days a version is what the service is, unless the window reaches back to its release."""
+    later = NOW + timedelta(days=8)
+    source = Source(store, None, later.timestamp)
+    recent = judge_releases(of(source, "/regressions", later))
+    wide = judge_releases(of(source, "/regressions?from=now-30d", later))
+
+    assert recent == []
+    assert len(wide) == 5
+    assert "No service was released in the last 7 days" in shown(
+        source, "/regressions?from=2026-11-27T00:00&to=2026-11-28T00:00"
+    )
+
+
+def test_an_environment_without_traffic_has_no_releases(source: Source) -> None:
+    """And the page says that nobody knows it."""
+    assert "No environment called nowhere" in shown(source, "/regressions?env=nowhere")
+
+
+def test_an_empty_store_shows_how_to_begin(tmp_path: Path) -> None:
+    """As every page does."""
+    store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
+    said = shown(Source(store, None, NOW.timestamp), "/regressions")
+    store.close()
+
+    assert "pip install stagelens" in said
+
+
+@dataclass
+class Alerts:
+    """Alerts that know of one incident."""
+
+    incident: Incident
+
+    def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - as it is asked
+        """No objective."""
+        return []
+
+    def incidents(self) -> list[Incident]:
+        """The one."""
+        return [self.incident]
+
+    def problems(self) -> list[str]:
+        """No file, nothing wrong with it."""
+        return []
+
+
+def test_an_open_incident_stands_beside_its_release(store: Store) -> None:
+    """With how long it has been open."""
+    began = NOW - timedelta(minutes=12)
+    incident = Incident(
+        *("i1", "slo", "slower", "page", "open", began, began, None, "slower burns", "burned", (), "2", "", ())
+    )
+    said = shown(Source(store, Alerts(incident), NOW.timestamp), "/regressions")
+
+    assert "open for 12 m" in said
+
+
+def test_a_refresh_of_a_large_fleet_asks_few_questions(
+    store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New data makes the versions known anew, and judges none whose time is over again."""
+    asked: Counter[str] = Counter()
+    later = NOW + timedelta(minutes=2)
+    source = Source(store, None, later.timestamp)
+    for name in ("latency", "compare", "mix", "releases"):
+        monkeypatch.setattr(source.read, name, counting(getattr(source.read, name), name, asked))
+    first = judge_releases(of(source, now=later))
+    before = Counter(asked)
+    write(store, traffic, Served("single", "1", -0.5, -0.8))
+    again = judge_releases(of(source, now=later))
+
+    assert before["latency"] >= len(first)
+    assert [each.service for each in again] == [each.service for each in first]
+    assert asked - before == Counter(releases=1)
+
+
+def counting(query: Callable[..., Any], name: str, asked: Counter[str]) -> Callable[..., Any]:
+    """Return *query*, counted."""
+
+    def count(*args: Any) -> Any:
+        asked[name] += 1
+        return query(*args)
+
+    count.__qualname__ = name
+    return count
+
+
+def test_the_page_of_the_filled_store_names_the_guilty_stage(filled: Store, alerts: AlertsReader) -> None:
+    """The made-up traffic has one regression, and its preprocess made it."""
+    found = regressions(of(Source(filled, alerts, NOW.timestamp)))
+
+    assert [each.service for each in found] == ["vision-api"]
+    assert found[0].comparison.growth[0].stage == "preprocess"
+    assert found[0].since.astimezone(UTC) < NOW

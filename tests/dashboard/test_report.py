@@ -1,0 +1,185 @@
+"""A view as one file, and the picture of a page that comes before its scripts: static, whole, and harmless."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pytest
+from dash import dcc, html
+from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Store
+from stagelens.dashboard.components import attributes, chart
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.first_paint import Handover
+from stagelens.dashboard.html_out import as_html
+from stagelens.dashboard.pages.page import Context, Page
+from stagelens.dashboard.report import report
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def client(filled: Store, alerts: AlertsReader) -> FlaskClient:
+    """A client of the dashboard over the filled store."""
+    return Dashboard(DashboardConfig(), filled, alerts, clock=NOW.timestamp).app.server.test_client()
+
+
+class Reader(HTMLParser):
+    """Takes HTML apart as a browser does: its tags with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a tag."""
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        """Note text."""
+        self.text += data
+
+
+@given(st.text(), st.text())
+def test_no_text_becomes_markup(text: str, name: str) -> None:
+    """Whatever a service is called, and wherever its name stands."""
+    read = Reader(as_html(html.Div([text, html.B(name)], title=name, **attributes({"data-name": text}))))
+
+    assert [tag for tag, _ in read.tags] == ["div", "b"]
+    assert set(read.tags[0][1]) == {"title", "data-name"}
+    assert lines(read.text) == lines(text + name)
+
+
+def lines(text: str) -> str:
+    """The text with its ends of lines as HTML counts them."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def test_attributes_are_spelled_as_html_has_them() -> None:
+    """Classes, styles with their own properties, switches, and no ids that two elements could share."""
+    made = html.Label(
+        html.Details(open=True, hidden=False, id="x"), className="a b", htmlFor="y", style={"fontSize": "1px", "--i": 2}
+    )
+
+    assert as_html(made, "report") == (
+        '<label class="a b" for="y" style="font-size:1px;--i:2"><details open></details></label>'
+    )
+
+
+@pytest.mark.parametrize(
+    "address", ["javascript:alert(1)", " javascript:alert(1)", "data:text/html,x", "//evil.example"]
+)
+def test_an_address_that_runs_or_leaves_is_no_link(address: str) -> None:
+    """It may have come with an event."""
+    assert as_html(html.A("x", href=address)) == "<a>x</a>"
+
+
+def test_what_needs_a_server_is_left_out() -> None:
+    """Of a group of choices the chosen one stays, and what the rows of a table are called."""
+    made = html.Div(
+        [
+            dcc.Store(id="s", data={"a": 1}),
+            html.Script("alert(1)"),
+            html.Button("Time", className="on"),
+            html.Button("Share"),
+            html.Form(html.Button("Send", className="on")),
+            html.Table(html.Tr(html.Th(html.Button("Queue")))),
+        ]
+    )
+
+    assert as_html(made, "report") == (
+        '<div><span class="on">Time</span><table><tr><th><button>Queue</button></th></tr></table></div>'
+    )
+
+
+def test_a_picture_cannot_be_taken_for_the_page() -> None:
+    """Scripts find the page by ids and data attributes."""
+    made = html.Button("Time", id="root", className="on", **attributes({"data-do": "theme", "aria-label": "x"}))
+
+    assert as_html(made, "picture") == '<button class="on" aria-label="x">Time</button>'
+
+
+def test_a_report_is_whole(client: FlaskClient) -> None:
+    """Its figures are inside, and nothing in it is fetched from anywhere."""
+    answer = client.get("/report", query_string={"path": "/s/vision-api", "y": "share"})
+    read = Reader(answer.text)
+    fetched = [attrs for tag, attrs in read.tags if tag in ("link", "img", "iframe") or "src" in attrs]
+    figures = [attrs["data-spec"] for tag, attrs in read.tags if tag == "script" and "data-spec" in attrs]
+    styles = "".join(re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL))
+
+    assert answer.status_code == 200
+    assert fetched == []
+    assert set(figures) >= {"percentile", "over", "heat"}
+    assert all(url.startswith(("data:", '"data:')) for url in re.findall(r"url\(([^)]{0,12})", styles))
+    assert "20 Nov 2026 06:00 to 20 Nov 2026 12:00 UTC" in read.text
+    assert "localhost/s/vision-api?y=share" in answer.text
+    assert len(answer.data) < 2_200_000
+
+
+def test_a_report_can_be_kept(client: FlaskClient) -> None:
+    """Under a name that says what it is."""
+    answer = client.get("/report", query_string={"path": "/s/vision-api", "download": "1"})
+
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="stagelens-s-vision-api.html"'
+    assert "script-src 'sha256-" in answer.headers["Content-Security-Policy"]
+
+
+def test_no_name_ends_the_tag_around_a_figure(filled: Store) -> None:
+    """A service may be called anything."""
+    context = Context(parse("/", "", NOW), Source(filled, None, NOW.timestamp))
+    page = Page(EVIL, [(EVIL, None)], [chart("c", {"data": [], "layout": {"title": EVIL}}, EVIL)])
+    text = report(context, page, NOW, "")
+    figure = re.search(r'data-spec="c">(.*?)</script>', text)
+
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert figure is not None
+    assert json.loads(figure[1])["layout"]["title"] == EVIL
+
+
+def test_without_an_address_a_report_has_no_links(filled: Store) -> None:
+    """They would lead nowhere."""
+    context = Context(parse("/", "", NOW), Source(filled, None, NOW.timestamp))
+    text = report(context, Page("t", [("t", None)], [html.A("x", href="/s/a")]), NOW, "")
+
+    assert "<a" not in text.partition("<body")[2].partition("<script")[0].replace("<a>x</a>", "")
+
+
+@pytest.mark.parametrize("path", ["/", "/s/vision-api", "/slo", "/nowhere"])
+def test_the_first_answer_holds_the_page(client: FlaskClient, path: str) -> None:
+    """Its title and its finding stand there before any script has run."""
+    text = client.get(path).text
+    read = Reader(text)
+
+    assert "<title>Stagelens</title>" not in text
+    assert text.count('id="react-entry-point"') == 1
+    assert [attrs for _, attrs in read.tags if "data-chart" in attrs or attrs.get("id") == "root"] == []
+    assert "Skip to content" in read.text
+
+
+def test_a_page_is_handed_over_once(filled: Store) -> None:
+    """Who asks for the same again, as after an error, gets it made anew."""
+    source = Source(filled, None, NOW.timestamp)
+    made, handover = Page("t", [("t", None)], []), Handover()
+    context = Context(parse("/", "", NOW), source)
+    handover.put(context, made)
+    later = Context(parse("/", "", NOW + timedelta(minutes=1)), source)
+
+    assert handover.take(later) is None
+    assert handover.take(context) is made
+    assert handover.take(context) is None

@@ -1,0 +1,371 @@
+"""The page of one service: every number once, nothing told that its requests cannot tell, every control an address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stagelens.alerts.reader import Incident, SloStatus
+from stagelens.collector.store import Batch, Event, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.format import THIN, duration, interval, money
+from stagelens.dashboard.html_out import as_html
+from stagelens.dashboard.outline import Outline, outline
+from stagelens.dashboard.pages.charts import CHARTS
+from stagelens.dashboard.pages.inspector import mixtures
+from stagelens.dashboard.pages.page import Context
+from stagelens.dashboard.pages.service import around
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+QUARTER = "from=now-15m"
+
+
+class Incidents:
+    """Alerts that know incidents only."""
+
+    def __init__(self, *found: Incident) -> None:
+        self.found = found
+
+    def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - there are none
+        """Return no objective."""
+        return []
+
+    def incidents(self) -> list[Incident]:
+        """Return those it was made with."""
+        return list(self.found)
+
+    def problems(self) -> list[str]:
+        """No file, nothing wrong with it."""
+        return []
+
+
+def incident(opened: datetime, resolved: datetime | None, service: str = "two-models") -> Incident:
+    """An incident between two moments."""
+    return Incident(
+        *("one", "latency", service, "page", "open" if resolved is None else "resolved", opened, opened, resolved),
+        *("It burns", "burned", (), "", "", ()),
+    )
+
+
+def scraped(now: datetime) -> Batch:
+    """A source whose buckets are a doubling wide, as of a Prometheus histogram."""
+    random = np.random.default_rng(1)
+    seconds = np.exp(random.normal(np.log(0.05), 0.6, 5000))
+    bucket = np.ceil(np.log2(seconds)).astype(int) - 1
+    at = int((now - timedelta(minutes=2)).timestamp()) // 10 * 10
+    counted = {int(index): int(n) for index, n in zip(*np.unique(bucket, return_counts=True), strict=True)}
+    spent = {index: n * 1000 for index, n in counted.items()}
+    series = Series("scraped", "1", "demo", "m", "1", "/", "cpu")
+    points = [
+        Point(series, REQUEST_DURATION, "forward", at, Histogram(0, counted, 0, float(seconds.sum()))),
+        Point(series, STAGE_TIME, "forward", at, Histogram(0, spent, 0, 0.0)),
+    ]
+    return Batch("scraped", points, [], 0, "scraper")
+
+
+@pytest.fixture(scope="module")
+def store(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Services that are hard to tell of: two models, fixed buckets, one request, much that nobody claimed."""
+    shape = traffic.Shape
+    stages = {"forward": shape(20, 0.2), "queue": shape(4, 1.0, 0.05, 20), "overhead": shape(1, 0.2)}
+    unclaimed = {"forward": shape(20, 0.2), "overhead": shape(9, 0.2)}
+    busy = [traffic.Service("two-models", model, 12.0, ("/",), stages) for model in ("small", "large")]
+    made = Store.open(f"sqlite:///{tmp_path_factory.mktemp('service') / 'hard.db'}", clock=NOW.timestamp)
+    traffic.fill(made, NOW - timedelta(minutes=20), NOW, services=busy[:1])
+    for at in range(int(NOW.timestamp()) // 10 * 10 - 300, int(NOW.timestamp()), 10):
+        second = traffic.batch(busy[1], at, second_version=False, seed=1)
+        made.write([replace(second, id=f"large:{at}")])
+    few = [traffic.Service("unclaimed", "m", 9.0, ("/",), unclaimed), traffic.Service("rare", "m", 1.0, ("/",), stages)]
+    traffic.fill(made, NOW - timedelta(minutes=3), NOW, services=few)
+    at = int(NOW.timestamp()) // 10 * 10 - 60
+    one = traffic.draw(stages, 1, np.random.default_rng(2))
+    made.write([scraped(NOW), Batch("one", list(traffic.points(Series("one", "1"), at, one)), [], 0, "one")])
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def source(store: Store) -> Source:
+    """The data behind the pages."""
+    return Source(store, Incidents(), NOW.timestamp)
+
+
+def context(source: Source, address: str) -> Context:
+    """Read an address."""
+    path, _, search = address.partition("?")
+    return context_of(parse(path, search, NOW), source)
+
+
+def told(source: Source, address: str) -> Outline:
+    """Return what a page says."""
+    page = page_of(context(source, address))
+    assert page is not None
+    return outline(page.body)
+
+
+def html_of(source: Source, address: str) -> str:
+    """Return a page as text with its tags."""
+    page = page_of(context(source, address))
+    assert page is not None
+    return as_html(page.body)
+
+
+def figure(source: Source, name: str, address: str) -> dict[str, Any]:
+    """Return one chart of a page."""
+    return CHARTS[name](context(source, address))
+
+
+def stages_in(made: dict[str, Any]) -> set[str]:
+    """Return the names of the stacked stages of a figure."""
+    return {trace["name"] for trace in made["data"] if "stackgroup" in trace}
+
+
+def notes(made: dict[str, Any]) -> str:
+    """Return all that is written into a figure."""
+    return " ".join(str(each["text"]) for each in made["layout"]["annotations"])
+
+
+@pytest.mark.parametrize("query", [QUARTER, f"{QUARTER}&m=small", f"{QUARTER}&vs=off", "from=now-5m"])
+def test_tile_chart_and_table_say_the_same(source: Source, query: str) -> None:
+    """One window and one function: p99 is one number wherever it stands."""
+    address = f"/s/two-models?{query}"
+    said = told(source, address)
+    frame = said.charts["percentile"].frame
+    assert frame is not None
+    p99 = duration(float(frame.loc[frame["percentile"] == "p99", "latency (s)"].iloc[0]))
+    page = html_of(source, address)
+
+    assert p99 in notes(figure(source, "percentile", address))
+    assert re.search(rf">p99<.*?>{p99.partition(THIN)[0]}<small>{p99.partition(THIN)[2]}", page)
+    assert re.search(rf"<td[^>]*data-total[^>]*>{p99}<", page)
+
+
+def test_every_chart_brings_its_numbers(source: Source) -> None:
+    """For the table beside it, CSV and JSON, in words with units."""
+    charts = told(source, f"/s/two-models?{QUARTER}").charts
+    frames = {name: drawn.frame for name, drawn in charts.items()}
+
+    assert set(frames) == {"percentile", "over", "heat"}
+    assert all(frame is not None and len(frame) for frame in frames.values())
+    assert all(frame is not None and not any("_" in str(column) for column in frame) for frame in frames.values())
+    assert all(any(letter.isdigit() for letter in drawn.spoken) for drawn in charts.values())
+
+
+def test_a_rate_is_compared_over_the_time_there_was(source: Source) -> None:
+    """The window before holds five minutes of history only: three times as long is not three times as busy."""
+    made = context(source, f"/s/two-models?{QUARTER}&m=small")
+    page = html_of(source, f"/s/two-models?{QUARTER}&m=small")
+    change = page.partition("Requests")[2].partition("vs prev.")[0]
+
+    assert made.previous_seconds == pytest.approx(300, abs=20)
+    assert "▲\u202f1" not in change
+    assert "▲\u202f2" not in change
+
+
+def test_nothing_is_compared_where_the_address_says_so(source: Source) -> None:
+    """`vs=off` leaves the changes out, and says how many requests there were instead."""
+    page = html_of(source, "/s/two-models?from=now-5m&vs=off")
+
+    assert "vs prev." in html_of(source, "/s/two-models?from=now-5m")
+    assert "vs prev." not in page
+    assert "k requests" in page
+
+
+def test_a_model_is_an_address(source: Source) -> None:
+    """The service's models stand in its head, each a link; the page of one tells its requests only."""
+    both, small, large = (context(source, f"/s/two-models?{QUARTER}{query}") for query in ("", "&m=small", "&m=large"))
+    counted = [each.source.read.latency(each.selection).count for each in (both, small, large)]
+    page = html_of(source, f"/s/two-models?{QUARTER}")
+
+    assert counted[0] == counted[1] + counted[2]
+    assert counted[2] < counted[1]
+    assert "m=small" in page
+    assert "m=large" in page
+    assert "All models" in html_of(source, f"/s/two-models?{QUARTER}&m=small")
+
+
+def test_fixed_buckets_give_intervals(source: Source) -> None:
+    """Where the source knows no better, tile, chart and table say between what."""
+    page = html_of(source, f"/s/scraped?{QUARTER}")
+    written = notes(figure(source, "percentile", f"/s/scraped?{QUARTER}"))
+
+    assert interval(0.125, 0.25) in written
+    assert interval(0.125, 0.25) in page
+    assert "fixed buckets" in page
+    assert "≈ " in page
+
+
+def test_one_request_tells_no_percentile(source: Source) -> None:
+    """The page stands, says what is missing, and still shows the request."""
+    page = html_of(source, f"/s/one?{QUARTER}")
+
+    assert "Too few requests for a percentile" in page
+    assert "could not be made" not in page
+    assert "1 request, needs 1\u202f000" in page
+    assert set(told(source, f"/s/one?{QUARTER}").charts) == {"over", "heat"}
+
+
+def test_a_page_of_few_requests_greys_what_they_cannot_tell(source: Source) -> None:
+    """Steps with too few for p99 are veiled and named; at the mean nothing is."""
+    tail, mean = (figure(source, "over", f"/s/rare?{QUARTER}&t={each}") for each in ("99", "mean"))
+    veiled = [shape for shape in tail["layout"]["shapes"] if shape["type"] == "rect"]
+
+    assert veiled
+    assert "of 1\u202f000 requests a step" in tail["subtitle"]
+    assert not [shape for shape in mean["layout"]["shapes"] if shape["type"] == "rect"]
+
+
+def test_time_that_nobody_claimed_is_named(source: Source) -> None:
+    """More than 15 % of it leads to advice; less is not worth a word."""
+    assert "time between stages is not instrumented" in html_of(source, f"/s/unclaimed?{QUARTER}")
+    assert "time between stages is not instrumented" not in html_of(source, f"/s/two-models?{QUARTER}")
+
+
+def test_a_stage_can_be_left_out(source: Source) -> None:
+    """The address names it; no chart draws it or speaks of the whole latency, and the table leads back."""
+    address = f"/s/two-models?{QUARTER}&hide=queue,nobody"
+    percentiles, over, heat = (figure(source, name, address) for name in ("percentile", "over", "heat"))
+    page = html_of(source, address)
+
+    assert stages_in(percentiles) == stages_in(over) == {"Forward", "Overhead"}
+    assert "ms</b>" not in notes(percentiles)
+    assert (
+        percentiles["layout"]["yaxis"]["range"][1]
+        < figure(source, "percentile", f"/s/two-models?{QUARTER}")["layout"]["yaxis"]["range"][1]
+    )
+    assert (
+        heat["data"][0]["_cells"]["counts"]
+        != figure(source, "heat", f"/s/two-models?{QUARTER}")["data"][0]["_cells"]["counts"]
+    )
+    assert "Not in the charts" in page
+    assert "Show all" in page
+
+
+def test_a_pinned_percentile_is_marked_and_has_its_own_exemplars(source: Source) -> None:
+    """Chart, table and exemplars follow the address."""
+    address = f"/s/two-models?{QUARTER}&p=97"
+    page = html_of(source, address)
+    solid = [
+        each for each in figure(source, "percentile", address)["layout"]["shapes"] if each["line"]["dash"] == "solid"
+    ]
+
+    assert len(solid) == 1
+    assert "Exemplars around p97" in page
+    assert "p50→p96.8" in page or "p50→p97" in page
+
+
+def test_what_happened_stands_in_the_time_charts(store: Store) -> None:
+    """Alerts as fields from opening to end, what people wrote as a solid line; others' alerts and later ones stay out."""
+    store.add_event(Event(NOW - timedelta(minutes=4), "two-models", "deploy", "v9", "new weights"))
+    store.add_event(Event(NOW - timedelta(minutes=4), "two-models", "advice", "batching", "done"))
+    found = Incidents(
+        incident(NOW - timedelta(minutes=3), None),
+        incident(NOW - timedelta(minutes=8), NOW - timedelta(minutes=6)),
+        incident(NOW - timedelta(hours=8), NOW - timedelta(hours=7)),
+        incident(NOW - timedelta(minutes=3), None, service="another"),
+    )
+    made = figure(Source(store, found, NOW.timestamp), "over", f"/s/two-models?{QUARTER}&t=mean")
+    fields = [each for each in made["layout"]["shapes"] if each["type"] == "rect"]
+    solid = [each for each in made["layout"]["shapes"] if each["type"] == "line" and each["line"]["dash"] == "solid"]
+
+    assert len(fields) == 4, "two alerts, each a field and a mark along its top"
+    assert fields[0]["x1"] - fields[0]["x0"] == pytest.approx(120_000)
+    assert notes(made).count("■ latency") == 2
+    assert len(solid) == 1
+    assert "v9" in notes(made)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["p=banana", "p=-3", "p=100", "hide=,,", "hide=%3Cb%3E", "m=no-such-model", "t=7&by=x&y=z&x=q", "v=0&m=small"],
+)
+def test_garbage_in_the_address_breaks_nothing(source: Source, query: str) -> None:
+    """A wrong value falls back to its default, or finds nothing and says so."""
+    page = html_of(source, f"/s/two-models?{QUARTER}&{query}")
+
+    assert "could not be made" not in page
+    assert "Not in the charts" not in page
+
+
+def test_a_control_gets_its_chart_alone(dashboard: Dashboard) -> None:
+    """A figure is an address of its own; what is no chart leads nowhere."""
+    client = dashboard.app.server.test_client()
+    found = client.get("/figures/percentile?path=/s/vision-api&y=share")
+    wrong = client.get("/figures/no-such-chart?path=/s/vision-api")
+    lost = client.get("/figures/percentile?path=/s/nobody")
+
+    assert found.status_code == 200
+    assert found.get_json()["layout"]["yaxis"]["range"] == [0, 1.0]
+    assert wrong.status_code == 404
+    assert (lost.status_code, lost.mimetype) == (404, "text/plain")
+    assert "/s/nobody has no requests" in lost.text
+
+
+def test_causes_mix_where_two_dominate() -> None:
+    """One that dominates nearly all, or others that are noise, make no mixture."""
+    frame = pd.DataFrame({"percentile": [0.5, 0.9, 0.99]})
+    rows = [
+        (0.5, "forward", 1.0),
+        *((0.9, "queue", 0.93), (0.9, "load", 0.07)),
+        *((0.99, "queue", 0.58), (0.99, "load", 0.41), (0.99, "forward", 0.01)),
+    ]
+    found = mixtures(pd.DataFrame(rows, columns=["percentile", "stage", "share"]), frame)
+
+    assert found == [None, None, ("queue", 0.58, "load", 0.41)]
+
+
+def test_exemplars_around_a_percentile_are_the_nearest_in_rank() -> None:
+    """In nines, as the chart has them: p99.9 is as far from p99 as p90 is."""
+    kept = pd.DataFrame({"rank": [0.2, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0, float("nan")], "trace_id": list("abcdefgh")})
+
+    assert "".join(around(kept, 0.99, limit=3)["trace_id"]) == "fed"
+    assert "".join(around(kept, 0.5, limit=1)["trace_id"]) == "a"
+
+
+def test_a_service_of_another_environment_is_not_mixed_in(source: Source) -> None:
+    """Where nobody serves there is no request, and the page leads to where there are some."""
+    made = replace(context(source, f"/s/two-models?{QUARTER}").selection, environment="staging")
+
+    page = html_of(source, f"/s/two-models?{QUARTER}&env=staging")
+
+    assert source.read.latency(made).count == 0
+    assert "two-models was not seen in staging" in page
+    assert "All environments" in page
+    assert "No service called nobody" in html_of(source, f"/s/nobody?{QUARTER}&env=staging")
+
+
+def test_every_stage_can_be_left_out(source: Source) -> None:
+    """Empty charts are charts."""
+    address = f"/s/two-models?{QUARTER}&hide=forward,queue,overhead"
+
+    assert "could not be made" not in html_of(source, address)
+    assert stages_in(figure(source, "percentile", address)) == stages_in(figure(source, "over", address)) == set()
+
+
+def test_a_price_is_told_for_all_that_it_pays_for(store: Store, tmp_path: Path) -> None:
+    """A million requests cost what the hours they took cost; a part of the requests has no price of its own."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("currency: '$'\nprices:\n  - service: two-models\n    per_hour: 36\n")
+    source = Source(store, Incidents(), NOW.timestamp, config=DashboardConfig(prices=prices))
+    made = context(source, f"/s/two-models?{QUARTER}")
+    requests = store.read.latency(made.selection).count
+    page = html_of(source, f"/s/two-models?{QUARTER}")
+
+    assert money(36 / 3600 * made.seconds / requests * 1e6, "$") in page.partition("Cost per 1 M")[2]
+    assert "Cost per 1 M" not in html_of(source, f"/s/two-models?{QUARTER}&m=small")
+    assert "Cost per 1 M" not in html_of(source, f"/s/rare?{QUARTER}")

@@ -1,0 +1,277 @@
+"""Signing in: by token, by name and password, by what a trusted proxy says; and out again."""
+
+from __future__ import annotations
+
+import io
+import stat
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.__main__ import main
+from stagelens.collector.store import Store
+from stagelens.core.errors import ConfigError
+from stagelens.dashboard import users as users_module
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.patience import Patience
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.sessions import is_session, name_in, session_of
+from stagelens.dashboard.users import Users, add_user
+
+TOKEN = "correct horse battery staple"  # noqa: S105 - the secret of this test
+PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hash as always, at a fraction of the cost."""
+    monkeypatch.setattr(users_module, "_N", 2)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with one user, ada."""
+    path = tmp_path / "users.txt"
+    add_user(path, "ada", PASSWORD)
+    return path
+
+
+def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
+    return Dashboard(config, store).app.server.test_client()
+
+
+def test_the_file_holds_no_password_and_is_for_its_owner_only(file: Path) -> None:
+    """Whoever finds a copy still has to guess."""
+    assert PASSWORD not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_name_has_one_password(file: Path) -> None:
+    """The new one replaces the old one, others stay."""
+    add_user(file, "bob", PASSWORD)
+    add_user(file, "ada", "another password")
+    users = Users(file)
+
+    assert users.accept("ada", "another password")
+    assert not users.accept("ada", PASSWORD)
+    assert users.accept("bob", PASSWORD)
+    assert not users.accept("eve", PASSWORD)
+
+
+def test_a_changed_file_is_read_again(file: Path) -> None:
+    """Nobody restarts the dashboard to let somebody in, or out."""
+    users = Users(file)
+    add_user(file, "bob", PASSWORD)
+
+    assert users.accept("bob", PASSWORD)
+
+    file.write_text("")
+
+    assert not users.accept("ada", PASSWORD)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ada:secret", "ada", "ada:scrypt$3$8$1$YQ==$YQ==", "a b:scrypt$2$8$5$YQ==$YQ==", "ada:scrypt$x$8$5$YQ==$YQ=="],
+)
+def test_a_wrong_line_is_named_and_not_repeated(tmp_path: Path, line: str) -> None:
+    """It may hold a password, and the message goes to a log."""
+    path = tmp_path / "users.txt"
+    path.write_text(f"# readers\n{line}\n")
+    with pytest.raises(ConfigError, match="line 2") as refused:
+        Users(path)
+
+    assert "secret" not in str(refused.value)
+
+
+def test_a_missing_file_stops_the_start(filled: Store, tmp_path: Path) -> None:
+    """With the command that writes one."""
+    with pytest.raises(ConfigError, match="--add-user"):
+        Dashboard(DashboardConfig(users=tmp_path / "none"), filled)
+
+
+def test_the_command_adds_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The password comes from where nobody sees it, not from the command line."""
+    path = tmp_path / "users.txt"
+    monkeypatch.setenv("STAGELENS_DASHBOARD_USERS", str(path))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
+
+    assert main(["dashboard", "--add-user", "ada"]) == 0
+    assert Users(path).accept("ada", PASSWORD)
+
+
+@pytest.mark.parametrize(("name", "password"), [("a:b", PASSWORD), ("", PASSWORD), ("ada", "short")])
+def test_what_will_not_do_is_not_written(tmp_path: Path, name: str, password: str) -> None:
+    """A name that would break the file, a password that a guess would find."""
+    with pytest.raises(ConfigError):
+        add_user(tmp_path / "users.txt", name, password)
+
+    assert not (tmp_path / "users.txt").exists()
+
+
+def test_a_name_and_password_sign_in(filled: Store, file: Path) -> None:
+    """The form leads to where the reader wanted to go, and the cookie opens it."""
+    client = client_of(filled, DashboardConfig(users=file))
+    asked = client.get("/s/vision-api?y=share")
+    answer = client.post("/signin", data={"name": "ada", "secret": PASSWORD, "next": "/s/vision-api?y=share"})
+
+    assert asked.status_code == 401
+    assert 'value="/s/vision-api?y=share"' in asked.text
+    assert answer.status_code == 303
+    assert answer.headers["Location"] == "/s/vision-api?y=share"
+    assert client.get("/s/vision-api?y=share").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "to", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""]
+)
+def test_signing_in_leads_nowhere_else(filled: Store, file: Path, to: str) -> None:
+    """A link with a foreign `next` must not send a reader away with what they typed fresh in mind."""
+    answer = client_of(filled, DashboardConfig(users=file)).post(
+        "/signin", data={"name": "ada", "secret": PASSWORD, "next": to}
+    )
+
+    assert answer.headers["Location"] == "/"
+
+
+def test_signing_out_ends_it(filled: Store, file: Path) -> None:
+    """And asks again."""
+    client = client_of(filled, DashboardConfig(users=file))
+    client.post("/signin", data={"name": "ada", "secret": PASSWORD})
+    answer = client.post("/signout")
+
+    assert answer.status_code == 303
+    assert client.get("/").status_code == 401
+
+
+def test_who_is_taken_out_of_the_file_is_signed_out(filled: Store, file: Path) -> None:
+    """At their next request."""
+    client = client_of(filled, DashboardConfig(users=file))
+    client.post("/signin", data={"name": "ada", "secret": PASSWORD})
+    before = client.get("/_dash-layout").status_code
+    file.write_text("")
+
+    assert before == 200
+    assert client.get("/_dash-layout").status_code == 401
+
+
+def test_programs_show_a_password_or_the_token(filled: Store, file: Path) -> None:
+    """In the header made for it, each time."""
+    client = client_of(filled, DashboardConfig(users=file, token=TOKEN))
+    codes = [
+        client.get("/api/v1/names", auth=auth).status_code
+        for auth in (("ada", PASSWORD), ("ada", PASSWORD), ("ada", "wrong"), ("", TOKEN))
+    ]
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+
+    assert codes == [200, 200, 401, 200]
+    assert client.get("/api/v1/names", headers=bearer).status_code == 200
+    assert client.get("/api/v1/names", headers={"Authorization": "Bearer x"}).status_code == 401
+    assert client.get("/api/v1/names", headers={"Authorization": "Digest x=y"}).status_code == 401
+
+
+def test_a_program_is_told_how_and_a_browser_is_not_asked_by_itself(filled: Store, file: Path) -> None:
+    """A browser would open a window of its own over the page."""
+    client = client_of(filled, DashboardConfig(users=file))
+    program = client.get("/api/v1/names")
+    browser = client.get("/api/v1/names", headers={"Sec-Fetch-Mode": "cors"})
+
+    assert program.status_code == browser.status_code == 401
+    assert "Basic" in program.headers["WWW-Authenticate"]
+    assert program.json is not None
+    assert program.json["key"] == "Authorization"
+    assert "WWW-Authenticate" not in browser.headers
+
+
+def test_who_guesses_waits(filled: Store) -> None:
+    """Even for the right token; a reader who is in stays in."""
+    server = Dashboard(DashboardConfig(token=TOKEN), filled).app.server
+    inside, guesser = server.test_client(), server.test_client()
+    inside.get("/", query_string={"token": TOKEN})
+    for _ in range(5):
+        guesser.post("/signin", data={"secret": "wrong"})
+    answer = guesser.post("/signin", data={"secret": "also wrong"})
+
+    assert answer.status_code == 429
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert inside.get("/_dash-layout").status_code == 200
+
+
+def test_patience_doubles_forgets_and_is_bounded() -> None:
+    """A mistyped password costs nothing; each guess after the fifth costs twice as long."""
+    now = [0.0]
+    patience = Patience(lambda: now[0])
+    waits: list[float] = []
+    for _ in range(8):
+        patience.failed("a")
+        waits.append(patience.wait_seconds("a"))
+    for number in range(5000):
+        patience.failed(str(number))
+
+    assert waits == [0, 0, 0, 0, 1, 2, 4, 8]
+    assert patience.wait_seconds("a") == 0
+
+    patience.failed("b")
+    patience.succeeded("b")
+
+    assert patience.wait_seconds("b") == 0
+
+
+def proxied(filled: Store, **more: str) -> int:
+    config = DashboardConfig(
+        host="0.0.0.0", proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("10.0.0.0/24"),)
+    )
+    address = more.pop("address")
+    environ = {"REMOTE_ADDR": address}
+    return client_of(filled, config).get("/_dash-layout", headers=more, environ_overrides=environ).status_code
+
+
+def test_a_proxy_says_who_reads(filled: Store) -> None:
+    """It is believed; without the header nobody is signed in."""
+    assert proxied(filled, address="10.0.0.5", **{"X-Forwarded-User": "ada"}) == 200
+    assert proxied(filled, address="::ffff:10.0.0.5", **{"X-Forwarded-User": "ada"}) == 200
+    assert proxied(filled, address="10.0.0.5") == 401
+    assert proxied(filled, address="10.0.0.5", **{"X-Forwarded-User": " "}) == 401
+
+
+def test_the_header_of_anybody_else_is_ignored(filled: Store) -> None:
+    """Anybody can send it."""
+    assert proxied(filled, address="10.0.1.5", **{"X-Forwarded-User": "ada"}) == 401
+    assert proxied(filled, address="127.0.0.1", **{"X-Forwarded-User": "ada"}) == 401
+
+
+def test_behind_tls_the_cookie_stays_on_https(filled: Store) -> None:
+    """A trusted proxy's word is taken for what the browser speaks, nobody else's."""
+    config = DashboardConfig(token=TOKEN, trusted_proxies=(ip_network("10.0.0.5"),))
+    https = {"X-Forwarded-Proto": "https"}
+    cookies = [
+        client_of(filled, config)
+        .get("/", query_string={"token": TOKEN}, headers=https, environ_overrides={"REMOTE_ADDR": address})
+        .headers["Set-Cookie"]
+        for address in ("10.0.0.5", "10.0.0.6")
+    ]
+
+    assert "Secure" in cookies[0]
+    assert "Secure" not in cookies[1]
+
+
+@given(name=st.text(max_size=20), secret=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20))
+def test_a_session_fits_its_name_secret_and_time_only(name: str, secret: str, other: str) -> None:
+    """No other secret makes it, and it ends."""
+    name, secret, other = (each.encode(errors="replace").decode() for each in (name, secret, other))
+    cookie = session_of(name, secret, 1000.0)
+
+    assert name_in(cookie) == name
+    assert is_session(cookie, secret, 1000.0)
+    assert not is_session(cookie, secret, 1000.0 + 30 * 86_400 + 1)
+    assert is_session(cookie, other, 1000.0) == (other == secret)
+
+
+@given(st.text(max_size=60))
+def test_any_cookie_may_come(cookie: str) -> None:
+    """Garbage is nobody's session."""
+    assert name_in(cookie) is None or not is_session(cookie, "secret", 0.0)

@@ -1,0 +1,352 @@
+"""The page of objectives: budgets, what spent them, the rules as they stand, and the links of alerts."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pandas as pd
+import pytest
+from burning import ENV, NOW, SLO
+from dash.development.base_component import Component
+from served import shown
+
+from stagelens.alerts.burning.burn import Tier
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader, Delivery, Incident, RuleStatus, SloStatus
+from stagelens.collector.store import Store
+from stagelens.dashboard.figures.budget import budget_figure, markers
+from stagelens.dashboard.figures.spent import spent_figure
+from stagelens.dashboard.figures.time_axis import TimeAxis
+from stagelens.dashboard.outline import Outline, children, outline
+from stagelens.dashboard.pages.page import Context
+from stagelens.dashboard.pages.slo import finding
+from stagelens.dashboard.pages.slo_alerts import incident_path, rules_card
+from stagelens.dashboard.pages.slo_objectives import runs_out
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+AXIS = TimeAxis(NOW - timedelta(hours=1), NOW, timedelta(minutes=10), UTC)
+
+
+@pytest.fixture
+def alerts(burning_store: Store, tmp_path: Path) -> AlertsReader:
+    """Alerts over it, with a file of their own."""
+    path = tmp_path / "slo.yaml"
+    path.write_text(SLO, encoding="utf-8")
+    return AlertsReader(burning_store, LiveFile(path, ENV))
+
+
+@pytest.fixture
+def source(burning_store: Store, alerts: AlertsReader) -> Source:
+    """The data of the pages."""
+    return Source(burning_store, alerts, NOW.timestamp)
+
+
+def page(source: Source, address: str) -> Outline:
+    """What the page at *address* says, without its looks."""
+    path, _, search = address.partition("?")
+    found = page_of(context_of(parse(path, search, NOW), source))
+    assert found is not None
+    return outline(found.body)
+
+
+def links(node: Any) -> Iterator[str]:
+    """Every address that *node* leads to."""
+    for name in ("href", "data-href"):
+        if getattr(node, name, None):
+            yield str(getattr(node, name))
+    if isinstance(node, Component):
+        yield from itertools.chain.from_iterable(links(each) for each in children(node))
+
+
+def status_of(source: Source, name: str) -> SloStatus:
+    """The objective called *name*."""
+    return next(each for each in source.slos() if each.slo.name == name)
+
+
+def test_the_page_begins_with_the_finding(source: Source) -> None:
+    """Which objective is worst, how much of its budget is left, how fast it burns, and how long it lasts."""
+    said = shown(source, "/slo")
+
+    assert "4 objectives · 2 burning · 1 no data" in said
+    assert "of its error budget left and burns at" in said
+    assert "the sustainable pace; at this pace it is gone in" in said
+
+
+def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Source) -> None:
+    """Chart, table and the sentence below them speak of the same requests."""
+    found = page(source, "/slo/hot-latency?from=now-1h")
+    spent = found.charts["spent"].frame
+    assert spent is not None
+    stages = spent.drop(columns=["time (UTC)", "bad requests"])
+
+    assert stages.sum(axis=1).tolist() == pytest.approx(spent["bad requests"].tolist())
+    assert stages.sum().idxmax() == "Queue (requests)"
+    assert "Queue explains 9" in shown(source, "/slo/hot-latency?from=now-1h")
+    assert [each.name for each in found.tables] == [
+        "Objectives",
+        "Mean stage times of good and bad requests",
+        "Alert rules",
+        "Alert history",
+    ]
+
+
+def test_five_minutes_of_burn_are_five_minutes_in_every_window(source: Source) -> None:
+    """The line of the shortest alert window is made of whole steps: of three minutes each it would count six."""
+    frames = [
+        page(source, f"/slo/hot-latency?from=now-{window}").charts["burn"].frame for window in ("1h", "6h", "24h")
+    ]
+    steps = [frame["time (UTC)"].diff().min() for frame in frames if frame is not None]
+
+    assert [timedelta(minutes=5) % step for step in steps] == [timedelta(0)] * 3
+
+
+def test_requests_that_fail_at_once_blame_no_stage(source: Source) -> None:
+    """A failure that took no longer than a good request says nothing about stages."""
+    found = page(source, "/slo/failing-up?from=now-1h").charts["spent"].frame
+    assert found is not None
+
+    assert list(found.columns) == ["time (UTC)", "bad requests", "no stage stands out"]
+    assert "100 % failed without a stage that stands out" in shown(source, "/slo/failing-up?from=now-1h")
+
+
+@pytest.mark.parametrize("window", ["30d", "7d", "1d", "garbage"])
+def test_each_part_of_the_budget_ends_where_the_tile_says(source: Source, window: str) -> None:
+    """The course of a day is cut out of that of the month: it does not start again at the whole budget."""
+    found = page(source, f"/slo/hot-latency?w={window}").charts["budget"].frame
+    assert found is not None
+    left = status_of(source, "hot-latency").budget_left
+    assert left is not None
+
+    assert found["budget left (%)"].iloc[-1] == pytest.approx(100 * left, abs=0.02)
+
+
+def test_a_part_of_the_budget_starts_where_the_rest_left_it() -> None:
+    """What was spent before the shown part is gone when it begins, and the sustainable pace is that of the whole window."""
+    at = pd.date_range(AXIS.start, periods=6, freq="10min", tz=UTC)
+    series = pd.DataFrame({"at": at, "total": 100, "bad": 5.0})
+    figure = budget_figure(
+        series,
+        AXIS,
+        allowed_bad=100,
+        window=timedelta(hours=4),
+        since=AXIS.start - timedelta(hours=2),
+        bad_before=40,
+    )
+    pace = figure["data"][1]["y"]
+
+    assert pace == pytest.approx([50, 25])
+    assert unpacked(figure["data"][0]["y"])[[0, 1, -1]].tolist() == pytest.approx([60, 55, 30])
+
+
+def unpacked(packed: dict[str, str]) -> np.ndarray:
+    """The numbers a chart carries as bytes."""
+    return np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"])
+
+
+def test_a_bar_leads_to_the_requests_it_counts() -> None:
+    """The kept requests of that stage and step; where no stage explains anything, those that failed."""
+    at = pd.DatetimeIndex([AXIS.start, AXIS.start + AXIS.step])
+    frame = pd.DataFrame({"at": at, "bad": [3.0, 2.0], "unexplained": [0.0, 2.0], "queue": [3.0, 0.0]})
+    figure = spent_figure(frame, AXIS, lambda stage, when: f"/traces?dom={stage}&from={when:%H%M}")
+
+    assert [(bar["name"], bar["customdata"]) for bar in figure["data"]] == [
+        ("Queue", ["/traces?dom=queue&from=1100", ""]),
+        ("no stage stands out", ["", "/traces?dom=&from=1110"]),
+    ]
+    assert figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2, 3]
+
+
+def test_names_of_markers_never_cover_each_other() -> None:
+    """Two rows are enough for most; what fits in neither keeps its line only."""
+    close = {AXIS.start + timedelta(minutes=30, seconds=step): f"v{step}" for step in range(5)}
+    shapes, notes, room = markers(AXIS, close, {AXIS.start + timedelta(minutes=1): "told"})
+
+    assert len(shapes) == 6
+    assert [each["text"] for each in notes] == ["<b>▾ told</b>", "<b>▾ v0</b>", "<b>▾ v1</b>"]
+    assert {each["yshift"] for each in notes} == {0, 14}
+    assert room == 8 + 2 * 14
+
+
+def test_the_rules_say_how_both_windows_stand(source: Source) -> None:
+    """Firing, pending, calming, too few and quiet are different words with different shapes."""
+    slo = status_of(source, "hot-latency")
+    tier = Tier("page", 10.0, timedelta(hours=1), timedelta(minutes=5))
+    rules = tuple(
+        RuleStatus(tier, *state)
+        for state in ((20, 20, True), (5, 20, False), (20, 5, False), (20, 20, False), (5, 5, False))
+    )
+    rows = outline([rules_card(replace(slo, rules=rules))]).tables[0].rows
+
+    assert [row[0] for row in rows] == ["Firing", "Pending", "Calming", "Too few", "Quiet"]
+    assert rows[1][1:4] == ["Page at 10\u00d7", "5.0\u00d7 in 1 h", "20\u00d7 in 5 m"]
+
+
+def test_the_rules_of_the_page_are_those_that_told_somebody(source: Source) -> None:
+    """The severity of the open incident is that of a rule that fires."""
+    rules = page(source, "/slo/hot-latency").tables[2].rows
+    open_one = next(each for each in source.incidents() if each.name == "hot-latency")
+
+    assert any(row[0] == "Firing" and row[1].lower().startswith(open_one.severity) for row in rules)
+    assert len(rules) == len(status_of(source, "hot-latency").rules)
+
+
+@dataclass
+class Told:
+    """Alerts whose only incident was told to several channels."""
+
+    real: AlertsReader
+    incident: Incident
+
+    def slos(self, now: datetime | None = None) -> list[SloStatus]:
+        """Return the real ones."""
+        return self.real.slos(now)
+
+    def incidents(self) -> list[Incident]:
+        """The one."""
+        return [self.incident]
+
+    def problems(self) -> tuple[str, ...]:
+        """Return the real ones."""
+        return self.real.problems()
+
+
+def test_the_history_says_what_was_sent_to_whom(burning_store: Store, alerts: AlertsReader) -> None:
+    """What arrived, what waits, and what was given up with the receiver's last word."""
+    began = NOW - timedelta(minutes=40)
+    deliveries = (
+        Delivery("ops", "opened", "sent", 1, began, "", None),
+        Delivery("ops", "resolved", "waiting", 0, NOW, "", NOW),
+        Delivery("pager", "opened", "dead", 5, began, "HTTP 403", None),
+    )
+    one = replace(alerts.incidents()[0], deliveries=deliveries, resolved_at=NOW, state="resolved")
+    history = page(Source(burning_store, Told(alerts, one), NOW.timestamp), "/slo/hot-latency").tables[3].rows[0]
+
+    assert history[0] == "Resolved"
+    for part in ("ops opened 11:20", "ops resolved: waits", "pager opened: given up after 5 tries"):
+        assert part in " ".join(history)
+
+
+def test_the_link_of_a_message_opens_the_window_it_speaks_of(source: Source, alerts: AlertsReader) -> None:
+    """From the calm before the trouble to the moment of the message; the history leads there as well."""
+    for incident in alerts.incidents():
+        link = urlsplit(incident.link)
+        context = context_of(parse(link.path, link.query, NOW + timedelta(days=2)), source)
+        found = page_of(context)
+        assert found is not None
+
+        assert context.service == incident.service
+        assert context.view.start == pytest.approx(incident.since - timedelta(minutes=15), abs=timedelta(seconds=1))
+        assert context.view.percentile == 0.99
+        assert outline(found.body).charts
+        assert parse_qs(link.query)["from"] == parse_qs(urlsplit(incident_path(context.view, incident)).query)["from"]
+
+
+def test_an_objective_is_shown_as_it_stood_at_the_end_of_the_window(source: Source) -> None:
+    """An address with a fixed end speaks of that time, in tiles and charts: before version 2 nothing burned."""
+    end = str(int((NOW - timedelta(minutes=42)).timestamp() * 1000))
+    start = str(int((NOW - timedelta(minutes=100)).timestamp() * 1000))
+    said = shown(source, f"/slo/hot-latency?from={start}&to={end}")
+
+    assert "hot-latency has 100 % of its error budget left and burns at 0.0\u00d7" in said.replace("\u202f", " ")
+    assert "No bad request in this window" in said
+
+
+def test_an_objective_of_a_silent_service_says_so(source: Source) -> None:
+    """No number is made up: nothing is left, burned or healthy where nothing came."""
+    said = shown(source, "/slo/silent-latency")
+
+    assert "silent-latency cannot be judged: silent had no request in 7 d." in said.replace("\u202f", " ")
+    for part in ("no request in its window", "No request of silent", "No request in this window", "No data"):
+        assert part in said
+    assert "Quiet" not in said
+
+
+def test_a_calm_objective_lasts(source: Source) -> None:
+    """Where less than the budget is spent no end is foretold."""
+    found = status_of(source, "calm-latency")
+    slow = replace(found, burn_1h=0.9, exhausted_in=timedelta(days=34))
+
+    assert runs_out(slow) is None
+    assert runs_out(replace(slow, burn_1h=1.1)) == timedelta(days=34)
+    assert runs_out(replace(slow, exhausted_in=timedelta())) == timedelta()
+    assert "gone in" not in finding(slow)
+    assert "lasts the window out" in shown(source, "/slo/calm-latency")
+
+
+def test_an_overspent_budget_says_by_how_much(source: Source, burning_store: Store) -> None:
+    """Nobody reads a negative share."""
+    found = status_of(source, "hot-latency")
+    spent = replace(found, budget_left=-0.5, bad_left=-120.0, bad=360.0, exhausted_in=timedelta())
+
+    @dataclass
+    class Overspent(Told):
+        def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - always the same
+            return [spent]
+
+    real = AlertsReader(burning_store, LiveFile(None, ENV))
+    said = shown(Source(burning_store, Overspent(real, source.incidents()[0]), NOW.timestamp), "/slo").replace(
+        "\u202f", " "
+    )
+
+    assert "hot-latency is 50 % overspent" in said
+    assert "360 bad requests, 120 too many" in said
+    assert "-50" not in said
+
+
+def test_without_alerts_the_page_says_how_to_start_them(burning_store: Store) -> None:
+    """A dashboard that runs alone has no objectives to show."""
+    assert "Alerts do not run beside this dashboard" in shown(Source(burning_store, None, NOW.timestamp), "/slo")
+
+
+def test_a_broken_file_is_said_with_its_line_and_what_stays_in_force(
+    source: Source, alerts: AlertsReader, burning_store: Store
+) -> None:
+    """Whoever saved a mistake reads where it is; the objectives from before are still there."""
+    assert source.slos()
+    path = alerts.file.path
+    assert path is not None
+    path.write_text(SLO.replace("objective: 0.9,", "objective: 9,"), encoding="utf-8")
+    later = Source(burning_store, alerts, (NOW + timedelta(minutes=1)).timestamp)
+    said = shown(later, "/slo")
+
+    assert "What was read before it changed stays in force." in said
+    assert f"{path}:4" in said
+    assert "hot-latency" in said
+
+    never = AlertsReader(burning_store, LiveFile(path, ENV))
+    assert "Nothing of it is in force." in shown(Source(burning_store, never, NOW.timestamp), "/slo")
+
+
+@pytest.mark.parametrize("name", ["no-such", "<script>", "%00", "a" * 300])
+def test_an_unknown_objective_leads_back(source: Source, name: str) -> None:
+    """A link to an objective that was renamed is no dead end."""
+    assert "All objectives" in shown(source, f"/slo/{name}")
+
+
+def test_every_link_of_the_page_opens_a_page(source: Source) -> None:
+    """Objectives, windows and incidents lead where something is shown."""
+    found = page_of(context_of(parse("/slo", "", NOW), source))
+    assert found is not None
+    addresses = set(itertools.chain.from_iterable(links(each) for each in found.body))
+
+    assert len(addresses) > 6
+    for address in addresses:
+        path, _, search = address.partition("?")
+        assert page_of(context_of(parse(path, search, NOW), source)) is not None
+
+
+def test_markers_of_events_stand_on_the_charts_of_a_service(source: Source) -> None:
+    """What was told to the service and to all, by key or text; what was done with advice changes nothing."""
+    context = Context(parse("/s/hot", "from=now-1h", NOW), source, "hot")
+
+    assert list(context.events.values()) == ["2", "two replicas <b>more</b>"]

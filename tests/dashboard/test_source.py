@@ -1,0 +1,137 @@
+"""Answers are kept while what they are about stays as it is: of a service, of all; and each is worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Barrier, Event
+
+import pandas as pd
+import pytest
+
+from stagelens.collector.store import Batch, Point, Selection, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
+from stagelens.dashboard.answers import Answers
+from stagelens.dashboard.source import Source
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+ROOM = 1_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A store with two services."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'two.db'}", clock=NOW.timestamp)
+    for service in ("shop", "desk"):
+        send(opened, service, "first")
+    yield opened
+    opened.close()
+
+
+def send(store: Store, service: str, name: str) -> None:
+    """Write one request of *service*."""
+    histogram = Histogram()
+    histogram.record(0.1)
+    at = int(NOW.timestamp()) - 300
+    point = Point(Series(service), REQUEST_DURATION, "forward", at, histogram)
+    store.write([Batch(f"{name}-{service}", [point])])
+
+
+def of(service: str | None) -> Selection:
+    """The last hour of *service*."""
+    return Selection(NOW - timedelta(hours=1), NOW, service=service)
+
+
+def test_others_data_does_not_make_an_answer_old(store: Store) -> None:
+    """What is about one service holds until that service writes; what is about all does not."""
+    source = Source(store, None, NOW.timestamp)
+    asked: list[Selection] = []
+
+    def count(selection: Selection) -> int:
+        asked.append(selection)
+        return store.read.latency(selection).count
+
+    before = [source.ask(count, of(each)) for each in ("shop", None)]
+    send(store, "desk", "second")
+    after = [source.ask(count, of(each)) for each in ("shop", None)]
+    send(store, "shop", "second")
+    own = source.ask(count, of("shop"))
+
+    assert (before, after, own) == ([1, 2], [1, 3], 2)
+    assert [each.service for each in asked] == ["shop", None, None, "shop"]
+
+
+def test_a_question_about_two_services_is_old_when_either_writes(store: Store) -> None:
+    """As a comparison is."""
+    source = Source(store, None, NOW.timestamp)
+
+    def both(a: Selection, b: Selection) -> int:
+        return store.read.latency(a).count + store.read.latency(b).count
+
+    first = source.ask(both, of("shop"), b=of("desk"))
+    send(store, "desk", "second")
+
+    assert (first, source.ask(both, of("shop"), b=of("desk"))) == (2, 3)
+
+
+def test_two_who_ask_the_same_at_once_cost_one_answer() -> None:
+    """The second waits for the first one's."""
+    answers, begun, goes_on = Answers(ROOM), Event(), Event()
+    made: list[int] = []
+
+    def slow() -> int:
+        begun.set()
+        goes_on.wait(10)
+        made.append(1)
+        return len(made)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(answers.get, "question", 1, slow)
+        begun.wait(10)
+        second = pool.submit(answers.get, "question", 1, slow)
+        goes_on.set()
+
+        assert (first.result(10), second.result(10), made) == (1, 1, [1])
+
+
+def test_who_asks_another_question_does_not_wait() -> None:
+    """Two different questions are worked out side by side."""
+    answers, meet = Answers(ROOM), Barrier(2)
+
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(answers.get, name, 1, lambda: meet.wait(10)) for name in ("a", "b")]
+
+        assert sorted(each.result(10) for each in both) == [0, 1]
+
+
+def test_an_error_reaches_who_asked_and_is_not_kept() -> None:
+    """The next one who asks gets an answer."""
+    answers = Answers(ROOM)
+
+    def fails() -> int:
+        msg = "no"
+        raise ValueError(msg)
+
+    with pytest.raises(ValueError, match="no"):
+        answers.get("question", 1, fails)
+
+    assert answers.get("question", 1, lambda: 5) == 5
+
+
+def test_memory_is_bounded_and_what_was_asked_last_stays() -> None:
+    """A large answer, be it a table or many small ones in one, drives out those nobody asked for longest."""
+    answers = Answers(130_000)
+    large = (pd.DataFrame({"n": range(5_000)}), dict.fromkeys(range(5)))
+    made: list[str] = []
+
+    def make(name: str) -> object:
+        made.append(name)
+        return large[name == "b"]
+
+    for name in ("a", "b", "a", "c", "a", "b"):
+        answers.get(name, 1, lambda name=name: make(name))
+
+    assert made == ["a", "b", "c", "b"]

@@ -1,0 +1,238 @@
+"""One kept request: its lanes, its file, and the list it stands in."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from google.protobuf.json_format import ParseDict
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from playwright.sync_api import expect
+from tabs import Visit
+
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import KeptTrace, Selection, Series, Store
+from stagelens.core.errors import ConfigError
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.html_out import as_html
+from stagelens.dashboard.pages.page import Page
+from stagelens.dashboard.pages.trace_lanes import busy_ns, lane_of
+from stagelens.dashboard.pages.trace_timeline import Scale
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.trace_file import as_otlp
+from stagelens.dashboard.view import parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)
+
+
+@pytest.fixture(scope="module")
+def source(filled: Store, alerts: AlertsReader) -> Source:
+    """What the pages read."""
+    return Source(filled, alerts, NOW.timestamp, tracer="https://jaeger.example/trace/{trace_id}")
+
+
+@pytest.fixture(scope="module")
+def slow(filled: Store) -> KeptTrace:
+    """A kept request that its preprocess dominates."""
+    window = Selection(NOW - timedelta(hours=1), NOW, service="vision-api")
+    frame = filled.read.exemplars(window, limit=1, dominant="preprocess")
+    found = filled.read.trace(str(frame["trace_id"].iloc[0]))
+    assert found is not None
+    return found
+
+
+def page(source: Source, address: str) -> Page:
+    """The page of an address."""
+    path, _, search = address.partition("?")
+    found = page_of(context_of(parse(path, search, NOW), source))
+    assert found is not None
+    return found
+
+
+def text(page: Page) -> str:
+    """The page as HTML."""
+    return "".join(as_html(each) for each in page.body if each is not None)
+
+
+@pytest.mark.parametrize(
+    ("stage", "facts", "device", "lane"),
+    [
+        ("forward", {}, "cuda:0", "GPU"),
+        ("forward", {}, "cpu", "CPU"),
+        ("forward", {"stagelens.timing": "gpu"}, "", "GPU"),
+        ("tokenize", {}, "cuda:0", "CPU"),
+        ("queue", {}, "cuda:0", "Waiting"),
+        ("network", {}, "", "Network"),
+        ("dependency", {}, "", "Other services"),
+        ("own-stage", {}, "cuda:0", "CPU"),
+    ],
+)
+def test_a_span_stands_in_the_lane_of_where_it_ran(stage: str, facts: dict[str, Any], device: str, lane: str) -> None:
+    """The model's stages where the model is, the others on the CPU, waiting and the wire apart."""
+    assert lane_of({"stage": stage, "attributes": facts}, device) == lane
+
+
+@given(SPANS)
+def test_time_that_spans_share_counts_once(spans: list[tuple[int, int]]) -> None:
+    """A lane was busy at every moment at least one of its spans ran."""
+    moments = {moment for start, length in spans for moment in range(start, start + length)}
+
+    assert busy_ns([{"start_ns": start, "duration_ns": length} for start, length in spans]) == len(moments)
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(0, 10**12))
+def test_a_bar_stays_inside_its_request(start: int, length: int) -> None:
+    """Whatever the clock of another process said."""
+    left, width = Scale(1.0).place({"start_ns": start, "duration_ns": length})
+
+    assert 0 <= left <= 100
+    assert 0 <= width <= 100 - left + 1e-9
+
+
+def test_the_file_is_what_opentelemetry_reads(slow: KeptTrace) -> None:
+    """Times, ids and parents as they were; our own collector and any other takes it."""
+    message = ParseDict(json.loads(json.dumps(as_otlp(slow))), ExportTraceServiceRequest())
+    root, *children = message.resource_spans[0].scope_spans[0].spans
+
+    assert root.end_time_unix_nano - root.start_time_unix_nano == slow.duration_ns
+    assert len({span.span_id for span in [root, *children]}) == len(slow.spans) + 1
+    assert {span.parent_span_id for span in children} == {root.span_id}
+
+
+def test_the_file_of_a_request_without_anything() -> None:
+    """No version, no route, no spans: nothing is made up."""
+    bare = KeptTrace("a" * 32, "b" * 16, Series("shop"), 1, 0, "slow", "forward", {})
+    whole = as_otlp(bare)["resourceSpans"][0]
+
+    assert whole["resource"]["attributes"] == [{"key": "service.name", "value": {"stringValue": "shop"}}]
+    assert whole["scopeSpans"][0]["spans"][0]["name"] == "request"
+
+
+def test_a_kept_request_is_fetched_as_a_file(base: str, slow: KeptTrace) -> None:
+    """By the name its page has; one that was not kept is said to be so, in JSON."""
+    name = f"{slow.trace_id}-{slow.span_id}"
+    answer = httpx.get(f"{base}/api/v1/traces/{name}")
+    gone = httpx.get(f"{base}/api/v1/traces/{'0' * 32}")
+
+    assert answer.status_code == 200
+    assert f"trace-{slow.trace_id[:8]}" in answer.headers["content-disposition"]
+    assert answer.json()["resourceSpans"]
+    assert (gone.status_code, sorted(gone.json())) == (404, ["cure", "error", "key"])
+
+
+def test_the_lanes_of_a_request_are_an_address(source: Source, slow: KeptTrace) -> None:
+    """The same spans by where they ran, and how long each place was busy."""
+    shown = text(page(source, f"/traces/{slow.trace_id}?y=lanes"))
+
+    assert 'data-lane="CPU"' in shown
+    assert 'data-lane="Waiting"' in shown
+    assert "data-stage" not in shown.partition("More like this")[0]
+
+
+def test_a_trace_leads_to_the_readers_own_tracer(source: Source, slow: KeptTrace) -> None:
+    """Where one is configured."""
+    shown = text(page(source, f"/traces/{slow.trace_id}"))
+
+    assert f"https://jaeger.example/trace/{slow.trace_id}" in shown
+    assert 'rel="noopener noreferrer"' in shown
+
+
+@pytest.mark.parametrize("url", ["jaeger/{trace_id}", "https://jaeger.example/trace/", "javascript:{trace_id}"])
+def test_a_tracer_that_leads_nowhere_is_refused(url: str) -> None:
+    """With an example of one that does."""
+    with pytest.raises(ConfigError, match=r"STAGELENS_TRACER_URL.*such as https://"):
+        DashboardConfig.from_env({"STAGELENS_TRACER_URL": url})
+
+
+def test_a_trace_that_was_not_kept_shows_the_newest_that_were(source: Source) -> None:
+    """Nobody stands before an empty page."""
+    shown = text(page(source, f"/traces/{'0' * 32}"))
+
+    assert "This trace was not kept" in shown
+    assert "Newest kept requests" in shown
+
+
+def rows(shown: str) -> int:
+    """How many traces are listed."""
+    return shown.count('data-href="/traces/')
+
+
+@pytest.mark.parametrize("query", ["min=nonsense", "max=-3", "min=1e400ms", "at=no-colon", "dom=nothing&err=2&t=x"])
+def test_garbage_in_the_filters_breaks_nothing(source: Source, query: str) -> None:
+    """A bound that cannot be read is none; a stage nobody has finds nothing."""
+    assert "could not be made" not in text(page(source, f"/traces?svc=vision-api&{query}"))
+
+
+def test_the_filters_add_up(source: Source) -> None:
+    """Slower than a bound and of one stage: never more than each alone, and at most fifty."""
+    every, slower, both, none = (
+        rows(text(page(source, f"/traces?svc=vision-api{query}")))
+        for query in ("", "&min=120ms", "&min=120ms&dom=preprocess", "&min=99s")
+    )
+
+    assert 50 >= every >= slower >= both > none == 0
+
+
+def test_the_list_says_how_its_requests_were_picked(source: Source) -> None:
+    """The rule, how many of which kind there are, and for how long they are kept."""
+    shown = text(page(source, "/s/vision-api/traces"))
+
+    assert "Every request is counted. Kept whole:" in shown
+    assert "slowest" in shown
+    assert "Kept for 7" in shown
+
+
+def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: KeptTrace) -> None:
+    """Key and value as the trace shows them."""
+    key, value = next(iter(slow.attributes.items()))
+    shown = text(page(source, f"/traces?svc=vision-api&at={quote(f'{key}:{value}')}"))
+
+    assert rows(shown) > 0
+    assert rows(text(page(source, f"/traces?svc=vision-api&at={quote(f'{key}:no such value')}"))) == 0
+
+
+@pytest.fixture
+def opened(visit: Visit, slow: KeptTrace) -> Visit:
+    """The page of a trace in a browser."""
+    visit.go(f"/traces/{slow.trace_id}")
+    return visit
+
+
+def test_dragging_along_the_axis_looks_closer(opened: Visit) -> None:
+    """A double click shows the whole again."""
+    page = opened.page
+    axis = page.locator(".wf thead .lane").bounding_box()
+    assert axis is not None
+    bar = page.locator(".wf tbody .lane i").last
+    before = bar.bounding_box()
+    page.mouse.move(axis["x"] + axis["width"] * 0.5, axis["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(axis["x"] + axis["width"] * 0.75, axis["y"] + 8, steps=3)
+    page.mouse.up()
+    expect(page.locator(".wf.zoomed")).to_have_count(1)
+    closer = bar.bounding_box()
+    page.locator(".wf tbody").dblclick()
+    expect(page.locator(".wf.zoomed")).to_have_count(0)
+
+    assert before is not None
+    assert closer is not None
+    assert closer["width"] > 3 * before["width"]
+    assert bar.bounding_box() == before
+
+
+def test_a_typed_bound_filters_the_list(visit: Visit) -> None:
+    """A field in the menu of latencies, for what it does not offer."""
+    page = visit.go("/traces?svc=vision-api")
+    page.locator(".menu", has=page.locator("[data-field=min]")).locator("summary").click()
+    page.locator("[data-field=min] input").fill("99s")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_text("No kept request fits")).to_be_visible()

@@ -1,0 +1,63 @@
+"""A store with incidents and what was told of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from stagelens.alerts.delivery import outbox
+from stagelens.alerts.delivery.message import Burn, Finding
+from stagelens.alerts.incidents import journal, silences
+from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.telling import Turn
+from stagelens.alerts.tail.regression import StageGrowth
+from stagelens.collector.store import Store
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+OPEN, MUTED, OVER = "sl-00000000000000000001", "sl-00000000000000000002", "sl-00000000000000000003"
+_AT = NOW.timestamp()
+
+
+def fill(store: Store) -> None:
+    """Write an incident that is open and was sent to one channel, one that is muted, one that is over, and a silence."""
+    with store.transaction() as connection:
+        opened = _record(OPEN, "checkout-latency", 31.2, 720)
+        journal.write(connection, Turn(opened, "opened", told=True), ("slack", "pagerduty"), _AT - 720)
+        muted = replace(
+            _record(MUTED, "checkout-first-token", 8.0, 300), muted=f"told with {OPEN}", heard="", story=OPEN
+        )
+        journal.write(connection, Turn(muted, "opened", note=muted.muted), (), _AT - 300)
+        over = _record(OVER, "search-latency", 16.0, 9000, service="search")
+        journal.write(connection, Turn(over, "opened", told=True), ("slack",), _AT - 9000)
+        ended = replace(over, resolved_at=_AT - 6000, ending="recovered", sequence=2, heard="over")
+        journal.write(connection, Turn(ended, "resolved", told=True), ("slack",), _AT - 6000)
+        taken = outbox.claim(connection, "slack", "tests", _AT, 60.0)
+        assert taken is not None
+        outbox.sent(connection, taken, _AT - 5990)
+        silences.create(
+            connection,
+            {"service": "batch", "severity": "ticket"},
+            starts_at=NOW - timedelta(hours=1),
+            ends_at=NOW + timedelta(hours=7),
+            author="ann",
+            comment="the new disks are slow until they are full",
+        )
+
+
+def _record(name: str, slo: str, rate: float, before: float, service: str = "checkout") -> Record:
+    month = 30 * 86_400.0
+    burn = Burn(rate, 14.4, 3600.0, 300.0, 1872.0, 6000.0, 0.94, 48_900.0, month, 78_000.0)
+    finding = Finding(
+        name=slo,
+        service=service,
+        promise=f"99 % of requests to {service} succeed within 250 ms, over 30 days",
+        kind="latency",
+        severity="page",
+        since=_AT - before - 300,
+        burn=burn,
+        growth=(StageGrowth("preprocess", 0.18, 0.92),),
+        version="2",
+        quantile=0.99,
+    )
+    at = _AT - before
+    return Record(name, f"slo:{slo}", finding, at, at, at, sequence=1, peak=rate, heard="open", story=name)
