@@ -53,13 +53,17 @@ DASHBOARD = (
     ("--tracer", "STAGELENS_TRACER_URL", "address of a trace elsewhere, with {trace_id} in it (default none)"),
 )
 ALERTS = (("--slo", "STAGELENS_SLO_FILE", "objectives and channels (default slo.yaml, if this folder has one)"),)
+ALERT_METRICS = (
+    ("--metrics-host", "STAGELENS_ALERTS_METRICS_HOST", "address of the alerts' own metrics (default 127.0.0.1)"),
+    ("--metrics-port", "STAGELENS_ALERTS_METRICS_PORT", "port for Prometheus to read them, 0 for any (default none)"),
+)
 
 SERVERS: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "up": ("collector, alerts and dashboard in one process", (*STORE, *COLLECTOR, *DASHBOARD, *ALERTS)),
     "collector": ("receive OTLP and keep it in the store", (*STORE, *COLLECTOR)),
     "alerts": (
         "evaluate the objectives and deliver alerts; `alerts list`, `show`, `ack`, `silence`… look after incidents",
-        (*STORE, *ALERTS),
+        (*STORE, *ALERTS, *ALERT_METRICS),
     ),
     "dashboard": ("serve the pages", (*STORE, *DASHBOARD, *ALERTS)),
 }
@@ -282,9 +286,11 @@ def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[t
         from .collector.serve import Collector, CollectorConfig  # noqa: PLC0415
 
         collector = Collector(CollectorConfig.from_env(environment), store)
+        if command == "up":
+            collector.metrics.include(alerts.metrics)
         parts.append((collector, lambda: f"OTLP/HTTP  {_url(collector.address)}"))
     if command in ("up", "alerts"):
-        parts.append((alerts, lambda: f"alerts     {alerts.file.path or 'none: there is no slo.yaml'}"))
+        parts.append((alerts, lambda: f"alerts     {alerts.place}"))
     if command in ("up", "dashboard"):
         from .dashboard.serve import Dashboard, DashboardConfig  # noqa: PLC0415
 

@@ -8,7 +8,8 @@ from functools import partial
 
 from ..collector.store import Reader
 from .burning.links import link
-from .delivery.message import Absence, Finding
+from .delivery.finding_parts import Absence
+from .delivery.message import Finding
 from .incidents.policy import NoData
 from .objectives.slo import Slo
 from .objectives.slo_file import Definitions
@@ -77,7 +78,7 @@ class AbsenceJudge:
             severity=policy.severity,
             since=since.timestamp(),
             absence=Absence(counts[back], back.total_seconds(), policy.after.total_seconds()),
-            link=link(url, _all_of(slo), since, now),
+            link=link(url, _all_of(slo), since, now, slo.objective),
             where={"environment": slo.environment} if slo.environment else {},
         )
 

@@ -18,7 +18,8 @@ from .burning.burn import Counts, Tier
 from .burning.findings import onset
 from .burning.history import MINUTE, History, Windows, load
 from .burning.measure import measure, tiers_of
-from .delivery.message import Burn, Finding
+from .delivery.finding_parts import Burn
+from .delivery.message import Finding
 from .incidents import lifecycle
 from .incidents.record import Record
 from .objectives.slo import Slo
@@ -112,7 +113,7 @@ def replay(history: History, slo: Slo, policy: Policy, since: int = 0) -> list[R
             if not len(ahead):
                 break
             edge = int(ahead[0])
-        step = _step(history.at(edge), record, _counts(windows, edge), slo, policy)
+        step = _step(history.at(edge), record, _counts(windows, edge), slo, policy, seen=history.seen(edge))
         if step is not None and record is not None and step.record.id == record.id:
             kept[-1] = step.record
         elif step is not None:
@@ -133,11 +134,17 @@ def _counts(windows: Mapping[timedelta, Windows], edge: int) -> dict[timedelta, 
 
 
 def _step(
-    at: datetime, record: Record | None, counts: Mapping[timedelta, Counts], slo: Slo, policy: Policy
+    at: datetime,
+    record: Record | None,
+    counts: Mapping[timedelta, Counts],
+    slo: Slo,
+    policy: Policy,
+    *,
+    seen: timedelta,
 ) -> lifecycle.Step | None:
     """Return what the evaluator would have done at one moment."""
     already = record is not None and record.is_open
-    firing = burn.firing(tiers_of(slo, policy), counts, slo.objective, policy, already=already)
+    firing = burn.firing(tiers_of(slo, policy), counts, slo.objective, policy, already=already, seen=seen)
     return lifecycle.decide(
         record,
         _finding(at, slo, firing[0], counts) if firing else None,

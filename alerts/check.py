@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ from .config import DEFAULT_FILE
 from .objectives.slo import Slo
 from .objectives.slo_file import Definitions, read
 from .policy_file import default_policy
-from .preview import Seen, preview
+from .preview import LOOK_BACK, Seen, preview
 
 DEFAULT_STORE = "the database in STAGELENS_DATABASE, or stagelens.db here, if there is one"
 
@@ -53,7 +53,9 @@ def main(argv: Sequence[str]) -> int:
         store = _store(options.store, os.environ)
         if isinstance(store, Store):
             stack.callback(store.close)
-        print("\n".join(summary(options.file, definitions, store)))
+        # Looking back takes seconds for each SLO: what is known already is shown meanwhile.
+        for line in summary(options.file, definitions, store, _note):
+            print(line, flush=True)
     return 0
 
 
@@ -72,13 +74,23 @@ def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
         return f"{str(error).partition(';')[0]}; name one with --store"
 
 
-def summary(path: Path, definitions: Definitions, store: Store | str = "") -> Iterator[str]:
+def _note(text: str) -> None:
+    """Show what is being done in a terminal, until the next line is there."""
+    if sys.stderr.isatty():
+        # Carriage return, and "erase to the end of the line" of ECMA-48.
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def summary(
+    path: Path, definitions: Definitions, store: Store | str = "", note: Callable[[str], None] = lambda _: None
+) -> Iterator[str]:
     """Say what *definitions* promise, tier by tier, what that would have meant lately, and where messages go.
 
     Args:
         path: The file.
         definitions: What it says.
         store: Where requests are, or why it is not known.
+        note: Told what is being done when that takes a while, and nothing when it is done.
     """
     slos, channels = definitions.slos, definitions.channels
     yield f"{path}: {_plural(len(slos), 'SLO')}, {_plural(len(channels), 'channel')}"
@@ -86,7 +98,12 @@ def summary(path: Path, definitions: Definitions, store: Store | str = "") -> It
     seen = Seen(store.read) if isinstance(store, Store) else None
     for slo in slos:
         yield ""
-        yield from _about(slo, seen)
+        yield from _about(slo)
+        if seen is not None:
+            note(f"  looking at the last {words.duration(LOOK_BACK)} …")
+            lines = list(preview(seen, slo, default_policy(), _now()))
+            note("")
+            yield from (f"  {line}" for line in lines)
     yield ""
     if isinstance(store, str) and store:
         yield f"Nothing is said of the past: {store}"
@@ -97,7 +114,7 @@ def summary(path: Path, definitions: Definitions, store: Store | str = "") -> It
         yield f"Messages go to {entry.name}{'' if entry.name == entry.kind else f' ({entry.kind})'}{waiting}"
 
 
-def _about(slo: Slo, seen: Seen | None) -> Iterator[str]:
+def _about(slo: Slo) -> Iterator[str]:
     yield f"{slo.name}: {slo.in_words()}"
     yield f"  {_budget(slo)}"
     if slo.budgets:
@@ -113,8 +130,6 @@ def _about(slo: Slo, seen: Seen | None) -> Iterator[str]:
         yield f"  Next planned work: {words.moment(low)}, for {words.duration(high - low)}; it counts for nothing."
     for tier in burn.tiers(default_policy(), slo.window):
         yield f"  {_tier(tier, slo)}"
-    if seen is not None:
-        yield from (f"  {line}" for line in preview(seen, slo, default_policy(), now))
 
 
 def _budget(slo: Slo) -> str:

@@ -1,4 +1,4 @@
-"""`stagelens alerts list`, `show`, `ack`, `silence`, `silences`, `unsilence` and `test`: incidents from the command line."""
+"""`stagelens alerts list`, `show`, `ack`, `accept`, `silence`, `silences`, `unsilence`, `test`: incidents from the shell."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from .incidents import silences
 from .incidents.acknowledging import IncidentError, acknowledge
 from .objectives.slo_file import LiveFile, read
 from .reader import AlertsReader, Incident
+from .watching.accepting import accept
 
 _LENGTH = "2h"
 _LIMIT = 50
@@ -68,6 +69,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     acked = _command(commands, "ack", "say that you look after an incident; channels are told", _ack)
     acked.add_argument("id", metavar="ID")
     _by(acked, environment)
+    normal = "take what became slower for the new normal; only what is slower still is told again"
+    accepted = _command(commands, "accept", normal, _accept)
+    accepted.add_argument("id", metavar="ID")
+    accepted.add_argument("--why", metavar="TEXT", default="", help="why; channels are told")
+    _by(accepted, environment)
     _silence_options(
         _command(commands, "silence", "tell nobody of certain incidents for a while", _silence), environment
     )
@@ -144,6 +150,14 @@ def _ack(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any,
     found = acknowledge(store, options.id, _name(options), now)
     answer = {"id": found.id, "acked_by": found.acked_by, "acked_at": now}
     return answer, f"{found.acked_by} looks after {found.id}: {found.finding.name} of {found.finding.service}"
+
+
+def _accept(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
+    found = accept(store, options.id, _name(options), now, options.why)
+    ended = now if found.resolved_at is None else datetime.fromtimestamp(found.resolved_at, UTC)
+    answer = {"id": found.id, "acked_by": found.acked_by, "resolved_at": ended}
+    normal = f"{found.acked_by} accepted {found.id} as the new normal of {found.finding.service}"
+    return answer, f"{normal}; it is told again if it gets slower still"
 
 
 def _silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:

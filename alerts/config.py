@@ -12,6 +12,8 @@ from ..core.settings import parse_duration
 
 DEFAULT_FILE = Path("slo.yaml")
 DEFAULT_DASHBOARD = "http://127.0.0.1:8600"
+DEFAULT_METRICS_HOST = "127.0.0.1"
+MAX_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +25,20 @@ class AlertsConfig:
         interval: How often SLOs are evaluated.
         dashboard_url: What links in messages begin with, unless the SLO file says.
         env: Where the secrets named in the SLO file are.
+        metrics_host: Where Prometheus may read the metrics of the alerts.
+        metrics_port: The port of that, 0 for a free one; None to listen nowhere.
     """
 
     slo_file: Path | None = None
     interval: timedelta = timedelta(seconds=10)
     dashboard_url: str = DEFAULT_DASHBOARD
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    metrics_host: str = DEFAULT_METRICS_HOST
+    metrics_port: int | None = None
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AlertsConfig:
-        """Read STAGELENS_SLO_FILE, STAGELENS_ALERT_INTERVAL and STAGELENS_DASHBOARD_URL.
+        """Read STAGELENS_SLO_FILE, STAGELENS_ALERT_INTERVAL, STAGELENS_DASHBOARD_URL and STAGELENS_ALERTS_METRICS_….
 
         Raises:
             ConfigError: One of them is wrong.
@@ -45,7 +51,8 @@ class AlertsConfig:
         if not url.startswith(("http://", "https://")):
             msg = f"STAGELENS_DASHBOARD_URL is {url!r}; write a web address, such as {DEFAULT_DASHBOARD}"
             raise ConfigError(msg)
-        return cls(_slo_file(env), interval, url.rstrip("/"), dict(env))
+        host = env.get("STAGELENS_ALERTS_METRICS_HOST") or DEFAULT_METRICS_HOST
+        return cls(_slo_file(env), interval, url.rstrip("/"), dict(env), host, _metrics_port(env))
 
 
 def _slo_file(env: Mapping[str, str]) -> Path | None:
@@ -57,3 +64,13 @@ def _slo_file(env: Mapping[str, str]) -> Path | None:
         msg = f"STAGELENS_SLO_FILE is {given!r}, which is not a file; give the path of an SLO file, such as slo.yaml"
         raise ConfigError(msg)
     return path
+
+
+def _metrics_port(env: Mapping[str, str]) -> int | None:
+    given = env.get("STAGELENS_ALERTS_METRICS_PORT")
+    if not given:
+        return None
+    if not given.isdecimal() or int(given) > MAX_PORT:
+        msg = f"STAGELENS_ALERTS_METRICS_PORT is {given!r}; write a port between 0 and {MAX_PORT}, such as 9464"
+        raise ConfigError(msg)
+    return int(given)

@@ -93,7 +93,7 @@ class Evaluator:
         began = self._stopwatch()
         verdicts = self._judged(definitions, now, open_now, broken)
         missed = self._missed(definitions, before, now, broken)
-        told = self._write(verdicts, missed, definitions, now, self._stopwatch() - began)
+        told = self._write(verdicts, missed, definitions, now, took_seconds=self._stopwatch() - began, judged=open_now)
         if broken:
             raise broken[0]
         return told
@@ -150,14 +150,22 @@ class Evaluator:
         missed: Sequence[Record],
         definitions: Definitions,
         now: datetime,
+        *,
         took_seconds: float,
+        judged: Collection[str],
     ) -> list[Turn]:
-        """Commit what follows from *verdicts*, unless the lease was lost while they were made."""
+        """Commit what follows from *verdicts*, unless the lease was lost while they were made.
+
+        What was open when they were made, by the causes *judged*, and is not any more was accepted meanwhile: nothing follows
+        from what was said of it.
+        """
         at = now.timestamp()
         with self._store.transaction() as connection:
             if not self._hold(connection, at + took_seconds):
                 return []
             before = record.find_open(connection)
+            ended = set(judged) - set(record.causes_of(before))
+            verdicts = {cause: None if cause in ended else verdict for cause, verdict in verdicts.items()}
             for each in missed:
                 if each.cause not in record.causes_of(before):
                     catch_up.write(connection, each)

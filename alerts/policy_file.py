@@ -32,10 +32,12 @@ class Guard:
     Args:
         bad: In the long window. [count]
         all_bad: Or in the short window, when nothing in it was good. [count]
+        seen: What was seen for less than so many short windows has the rest of them counted as good.
     """
 
     bad: float
     all_bad: float
+    seen: float
 
 
 @dataclass(frozen=True, slots=True)

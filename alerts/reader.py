@@ -2,77 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, select
 
 from ..collector.store import Store
-from .burning.burn import FAST, RECENT, Tier
-from .burning.measure import Measurement, measure
-from .delivery.message import Message
+from .delivery.finding_parts import Overrun
+from .delivery.message import Ending, Message
 from .delivery.wording import headline, impact, worst
 from .incidents import journal, record, silences, telling
 from .incidents.record import Record
 from .incidents.silences import Silence
-from .objectives.slo import Slo
 from .objectives.slo_file import LiveFile
 from .policy_file import Policy, default_policy
 from .schema import outbox, transitions
+from .standing import URGENCY, SloStatus, standing
 from .tail.regression import StageGrowth
 
-SloState = Literal["healthy", "at_risk", "burning", "no_data"]
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
-
-
-@dataclass(frozen=True, slots=True)
-class RuleStatus:
-    """How one alert rule of an SLO stands.
-
-    Args:
-        tier: The rule.
-        long_burn: The burn rate over its long window.
-        short_burn: The one over its short window.
-        fires: Whether it tells somebody; both windows at its burn rate is not enough while hardly any request was bad.
-    """
-
-    tier: Tier
-    long_burn: float
-    short_burn: float
-    fires: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SloStatus:
-    """How one SLO stands.
-
-    Args:
-        slo: The promise.
-        total: Requests of its window. [count]
-        bad: How many of them broke it; not whole when the threshold splits a bucket. [count]
-        attained: The share of good requests, or None without requests. [ratio]
-        budget_left: The share of the window's error budget still unspent; below zero when overspent. None without requests. [ratio]
-        bad_left: How many more bad requests fit into the budget. [count]
-        burn_1h: The burn rate of the last hour; 1 spends exactly the budget.
-        burn_5m: The burn rate of the last five minutes.
-        state: `burning` a page fires, `at_risk` a ticket fires or the budget is spent, `no_data` no request in the last hour.
-        exhausted_in: When the budget is spent at the last hour's pace; zero when it is, None when it never will be.
-        rules: The alert rules that can fire for it, pages first.
-    """
-
-    slo: Slo
-    total: float
-    bad: float
-    attained: float | None
-    budget_left: float | None
-    bad_left: float
-    burn_1h: float
-    burn_5m: float
-    state: SloState
-    exhausted_in: timedelta | None
-    rules: tuple[RuleStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +94,9 @@ class Incident:
         told_with: The incident it is told with, if that is why.
         story: The incident that began the story it belongs to; incidents of a story are told as one.
         transitions: What happened to it, oldest first.
+        ending: How it ended: `recovered`, `no_data` nothing came to judge it by, `removed` it is not watched any more.
+        overruns: The stages that broke their budgets, worst first.
+        where: What it is about where that is not all of the service: of `environment`, `route`, `model` and `version`.
     """
 
     id: str
@@ -168,6 +121,9 @@ class Incident:
     told_with: str = ""
     story: str = ""
     transitions: tuple[Transition, ...] = ()
+    ending: Ending = ""
+    overruns: tuple[Overrun, ...] = ()
+    where: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class AlertsReader:
@@ -194,8 +150,8 @@ class AlertsReader:
         # Where no alerts run in this process, as beside a dashboard that runs alone, nobody else reads the file.
         self.file.refresh(now)
         found = self.file.current.slos if self.file.current else ()
-        measured = [measure(self._store.read, slo, self._policy, now) for slo in found]
-        return sorted((_status(one) for one in measured), key=lambda status: (_ORDER[status.state], -status.burn_1h))
+        stood = (standing(self._store.read, slo, self._policy, now) for slo in found)
+        return sorted(stood, key=lambda status: (URGENCY[status.state], -status.burn_1h))
 
     def problems(self) -> tuple[str, ...]:
         """Return what is wrong with the SLO file as it is now, one line each; what was read before stays in force."""
@@ -216,38 +172,6 @@ class AlertsReader:
         """Return the silences in force and to come, with *over* also those that ended."""
         with self._store.engine.connect() as connection:
             return silences.listed(connection, now or datetime.now(UTC), over=over)
-
-
-_ORDER: dict[SloState, int] = {"burning": 0, "at_risk": 1, "no_data": 2, "healthy": 3}
-
-
-def _status(measured: Measurement) -> SloStatus:
-    counts = measured.counts[measured.slo.window]
-    known = counts.total > 0
-    return SloStatus(
-        slo=measured.slo,
-        total=counts.total,
-        bad=counts.bad,
-        attained=1 - counts.bad / counts.total if known else None,
-        budget_left=measured.budget.left if known else None,
-        bad_left=measured.budget.bad_left,
-        burn_1h=measured.burn(RECENT),
-        burn_5m=measured.burn(FAST),
-        state=_state(measured),
-        exhausted_in=measured.exhausted_in,
-        rules=tuple(
-            RuleStatus(tier, measured.burn(tier.long), measured.burn(tier.short), tier in measured.firing)
-            for tier in measured.tiers
-        ),
-    )
-
-
-def _state(measured: Measurement) -> SloState:
-    if any(tier.severity == "page" for tier in measured.firing):
-        return "burning"
-    if measured.counts[RECENT].total == 0:
-        return "no_data"
-    return "at_risk" if measured.firing or measured.budget.left <= 0 else "healthy"
 
 
 def _whole(connection: Connection, found: Sequence[Record]) -> list[Incident]:
@@ -317,6 +241,9 @@ def _incident(found: Record, sent: Sequence[Row[Any]], happened: Sequence[Row[An
         told_with=telling.lead_in(found.muted),
         story=found.story,
         transitions=tuple(_transition(row, sent) for row in happened),
+        ending=found.ending,
+        overruns=finding.overruns,
+        where=finding.where,
     )
 
 

@@ -109,6 +109,24 @@ tail_progress = Table(
     Column("progress", Text, nullable=False),
 )
 
+# What somebody took for normal, of a series or of a pair of versions: the minutes from `since` on show it, and `at` is the first
+# minute after it was accepted.
+tail_accepted = Table(
+    "tail_accepted",
+    metadata,
+    Column("cause", String(255), primary_key=True),
+    Column("since", Integer, nullable=False),
+    Column("at", Integer, nullable=False),
+)
+
+# Random keys that all processes over this database share, as hexadecimal digits.
+keys = Table(
+    "keys",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", String(64), nullable=False),
+)
+
 # Who evaluates: one process at a time. `done_at` is when it was last done, by whom ever.
 leases = Table(
     "leases",

@@ -22,8 +22,10 @@ from .delivery.pagerduty import PagerDuty
 from .delivery.releases import Herald
 from .delivery.worker import LEASE_SECONDS, Worker
 from .evaluate import LEASE, Evaluator
+from .metrics import AlertMetrics, Exposition
 from .objectives.slo_file import Definitions, LiveFile
 from .reader import AlertsReader
+from .unwatched import in_a_line
 from .watching.judge import TailJudge
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class Alerts:
     Attributes:
         file: The SLO file as it is in force.
         reader: What is known of SLOs and incidents.
+        metrics: What they say about themselves.
         holder: The name of this process, for leases.
     """
 
@@ -58,6 +61,7 @@ class Alerts:
     ) -> None:
         self.file = LiveFile(config.slo_file, config.env)
         self.reader = AlertsReader(store, self.file)
+        self.metrics = AlertMetrics(store)
         self._config = config
         self._store = store
         self._clock = clock
@@ -66,6 +70,7 @@ class Alerts:
         self._lease_seconds = max(_MISSED_TICKS * config.interval.total_seconds(), _MIN_LEASE_SECONDS)
         judges = [TailJudge(store)]
         self._evaluator = Evaluator(store, self.holder, lease_seconds=self._lease_seconds, judges=judges)
+        self._exposition: Exposition | None = None
         self._employees: dict[str, tuple[ChannelEntry, list[Loop]]] = {}
         self._employed: Definitions | None = None
         self._stopping = threading.Event()
@@ -73,9 +78,16 @@ class Alerts:
         self._thread = threading.Thread(target=self._run, name="stagelens-alerts", daemon=True)
 
     def start(self) -> None:
-        """Start to evaluate and to deliver; without an SLO file, say so and do nothing."""
-        if self.file.path is None:
-            log.info("alerts: no SLO file, so no SLO is watched; write slo.yaml or set STAGELENS_SLO_FILE")
+        """Start to evaluate and to deliver; without an SLO file, say so and do nothing.
+
+        Raises:
+            StagelensError: The address of the metrics cannot be listened on.
+        """
+        if self._config.metrics_port is not None:
+            self._exposition = Exposition(self.metrics, self._config.metrics_host, self._config.metrics_port)
+        self.file.refresh(self._clock())
+        if not self.file.errors and (trouble := in_a_line(self.file)):
+            log.warning("alerts: %s", trouble)
         self._thread.start()
 
     def stop(self) -> None:
@@ -86,6 +98,14 @@ class Alerts:
             self._dismiss(name)
         if self.file.path is not None:
             self._guarded(self._evaluator.release)
+        if self._exposition is not None:
+            self._exposition.stop()
+
+    @property
+    def place(self) -> str:
+        """What is watched, and where the metrics are, in words."""
+        watched = in_a_line(self.file) or str(self.file.path)
+        return watched if self._exposition is None else f"{watched}; metrics on {self._exposition.url}"
 
     def tick(self) -> None:
         """Read the file if it changed, evaluate once, and wake the workers if there is something to send.
@@ -126,7 +146,8 @@ class Alerts:
                 self._dismiss(name)
         for entry in definitions.channels:
             if entry.lacking:
-                log.error("alerts: channel %s waits: %s is not there; add it and restart", entry.name, entry.lacking)
+                cure = "a file is read again when it changes, a variable when alerts start again"
+                log.error("alerts: channel %s waits: %s holds no secret; %s", entry.name, entry.lacking, cure)
             elif entry.name not in self._employees:
                 self._employees[entry.name] = (entry, self._loops(entry))
         with self._store.transaction() as connection:

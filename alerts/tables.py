@@ -82,17 +82,20 @@ def _care(found: Incident) -> str:
 
 
 def _state(found: Incident) -> str:
-    return found.state if found.resolved_at is None else f"resolved at {words.moment(found.resolved_at)}"
+    if found.resolved_at is None:
+        return found.state
+    ended = f"accepted by {found.acked_by}" if found.ending == "accepted" else "resolved"
+    return f"{ended} at {words.moment(found.resolved_at)}"
 
 
 def _acked(found: Incident) -> str:
-    if found.acked_at is None:
+    if found.acked_at is None or found.ending == "accepted":
         return "nobody" if found.state == "open" else ""
     return f"{found.acked_by}, since {words.moment(found.acked_at)}"
 
 
 def _heard(each: Transition) -> str:
-    if each.event == "acknowledged":
+    if each.event in ("acknowledged", "accepted"):
         return f"by {each.note}"
     return each.note or (f"{each.told} channel{'s' if each.told != 1 else ''}" if each.told else "nobody")
 

@@ -65,7 +65,7 @@ def of_slo(
 
 def planned(calendar: Calendar, now: datetime) -> str:
     """Return which planned work is under way, or nothing."""
-    for each in calendar.planned:
-        if Calendar((each,)).at(now):
-            return f"planned work: {each.why}" if each.why else "planned work"
-    return ""
+    work = calendar.under_way(now)
+    if work is None:
+        return ""
+    return f"planned work: {work.why}" if work.why else "planned work"

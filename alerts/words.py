@@ -92,6 +92,15 @@ def whole(ratio: float) -> float:
     return round(ratio, 2) if ratio >= 0.01 else ratio  # noqa: PLR2004 - one percent
 
 
+def part(share: float) -> str:
+    """Return a share of a whole that other parts may have made smaller again: then one part can be more than all of it.
+
+    >>> part(0.92), part(0.998), part(1.02)
+    ('92 %', 'all', 'all')
+    """
+    return percent(whole(share)) if whole(share) < 1 else "all"
+
+
 def _three_digits(value: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
     return _trim(f"{value:.{digits}f}")

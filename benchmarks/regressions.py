@@ -1,6 +1,7 @@
 """Is a slower tail found, soon, and blamed on the right stage, and is nobody woken for nothing? Beside two others.
 
-    python benchmarks/regressions.py [--series N] [--seed S] [--regressions N] [--canaries N] [--processes N] [--gate]
+    python benchmarks/regressions.py [--series N] [--seed S] [--regressions N] [--canaries N] [--fastest R]
+        [--processes N] [--gate]
 
 Simulated services of 1 to 200 requests a second: every request is drawn, stage by stage, with noise that remembers
 (minutes to half a day), a rhythm of the day, queueing, cold starts, collections of garbage and noisy neighbours. One week
@@ -29,6 +30,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from traffic.episodes import World
 from traffic.judging import Outcome, judge
 from traffic.report import report
+from traffic.service import rate_of
 
 from stagelens.alerts.tail.policy import default_policy
 
@@ -42,6 +44,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=SEED, help=f"of the first (default: {SEED})")
     parser.add_argument("--regressions", type=int, default=REGRESSIONS, help=f"of each (default: {REGRESSIONS})")
     parser.add_argument("--canaries", type=int, default=CANARIES, help=f"of each (default: {CANARIES})")
+    parser.add_argument("--fastest", type=float, help="leave out series of more requests a second, which take long")
     parser.add_argument("--processes", type=int, default=1, help="that simulate at once (default: 1)")
     parser.add_argument("--gate", action="store_true", help="exit with 1 if a goal is missed")
     return parser.parse_args()
@@ -55,7 +58,15 @@ def measure(seed: int, regressions: int, canaries: int) -> Outcome:
 def main() -> int:
     """Measure and print."""
     options = arguments()
-    seeds = range(options.seed, options.seed + options.series)
+    seeds = [
+        seed
+        for seed in range(options.seed, options.seed + options.series)
+        if options.fastest is None or rate_of(seed) <= options.fastest
+    ]
+    if not seeds:
+        sys.exit(
+            f"none of these series has at most {options.fastest:g} requests a second: take more --series, or another --seed"
+        )
     outcomes: list[Outcome] = []
     with ProcessPoolExecutor(options.processes) as pool:
         running = [pool.submit(measure, seed, options.regressions, options.canaries) for seed in seeds]

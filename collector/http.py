@@ -200,7 +200,8 @@ class Intake:
         return PlainTextResponse("ok\n")
 
     async def _exposition(self, _request: Request) -> Response:
-        return Response(self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        exposition = await asyncio.to_thread(self._metrics.exposition)
+        return Response(exposition, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _welcome(self, _request: Request) -> Response:
         return PlainTextResponse(WELCOME.format(dashboard_url=self._config.dashboard_url))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from .health import Health
 from .store import Batch, StoreState
@@ -107,6 +108,10 @@ class SelfMetrics:
         self._budget.set(state.budget_bytes or 0)
         self._folds.set(folds)
 
+    def include(self, others: Collector) -> None:
+        """Show what *others* in this process have to say as well."""
+        self._registry.register(others)
+
     def exposition(self) -> bytes:
-        """Return the text Prometheus scrapes."""
+        """Return the text Prometheus scrapes; what was included may read a database for it."""
         return generate_latest(self._registry)

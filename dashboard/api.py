@@ -23,7 +23,7 @@ from .rendering import told
 from .replies import PREFIX, answer_json, explained, refusal
 from .router import context_of, page_of
 from .source import Source
-from .view import ORDER, View, parse, storable
+from .view import ORDER, PART, View, parse, storable
 
 _V1 = f"{PREFIX}v1"
 _EXPORT = ("path", "chart", "table", "format")
@@ -54,7 +54,8 @@ def serve(server: Flask, source: Source) -> None:
             raise AskError(msg, key="question", cure=f"one of {', '.join(QUESTIONS)}", status=NOT_FOUND)
         given = _given(*found.keys)
         service = needed(given, "service") if found.about_one else given.get("service")
-        context = _context(source, "/", given | {"v": given.get("version", "")}, service)
+        part = {key: given.get(name, "") for key, name in PART.items()}
+        context = _context(source, "/", given | part, service)
         return _fresh(context, lambda: answer_json({**_window(context), **found.answer(context, given)}))
 
     for path, answer in (("view", view), ("services", services), ("names", names), ("query/<question>", query)):

@@ -13,7 +13,7 @@ from typing import Any
 import flask
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
-from . import api, calls, guard, health, hooks, incident_writing, redraw, report, trace_file, transfer, writing
+from . import api, calls, charts, guard, health, hooks, incident_writing, redraw, report, trace_file, transfer, writing
 from .components import Nodes
 from .config import DashboardConfig
 from .first_paint import Application
@@ -71,6 +71,7 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     writing.serve(server, source)
     incident_writing.serve(server, source.care)
     hooks.serve(server, source)
+    charts.serve(server, source.care)
     trace_file.serve(server, source)
     transfer.compress(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, app.csp_hashes())

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from ..alerts.incidents import silences
+from ..alerts.delivery import chart, chart_address
+from ..alerts.incidents import record, silences
 from ..alerts.incidents.acknowledging import acknowledge
 from ..alerts.incidents.silences import Silence
 from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import AlertsReader, Incident
+from ..alerts.watching.accepting import accept
 from ..collector.store import Store
 
 
@@ -34,6 +36,14 @@ class Care:
         """Return the incident with the id *name*, None where there is none."""
         return self._reader.incident(name)
 
+    def chart(self, name: str, signature: str) -> bytes | None:
+        """Return the chart of the incident *name* as PNG, None where *signature* is not ours or there is nothing to draw."""
+        with self._store.engine.connect() as connection:
+            if not chart_address.is_genuine(connection, name, signature):
+                return None
+            found = record.get(connection, name)
+        return None if found is None else chart.draw(found.finding)
+
     def silences(self) -> list[Silence]:
         """Return the silences in force and to come."""
         return self._reader.silences(self._now())
@@ -46,6 +56,15 @@ class Care:
             StoreError: It cannot be written.
         """
         acknowledge(self._store, name, by, self._now())
+
+    def accept(self, name: str, by: str, why: str = "") -> str:
+        """Take what the incident *name* is about for the new normal, and return who did, maybe before.
+
+        Raises:
+            IncidentError: There is none, it is over, or it is about something else than a slower tail.
+            StoreError: It cannot be written.
+        """
+        return accept(self._store, name, by, self._now(), why).acked_by
 
     def silence(self, matchers: Mapping[str, str], length: timedelta, *, by: str, comment: str) -> Silence:
         """Tell nobody of what fits *matchers* from now on, for *length*.

@@ -23,8 +23,22 @@ _SPOKEN = 3
 _FLAT = 0.15
 _SPARK_POINTS = 40
 
-SHAPES = {"healthy": "good", "at_risk": "warn", "burning": "bad", "no_data": "none"}
-WORDS = {"healthy": "Healthy", "at_risk": "At risk", "burning": "Burning", "no_data": "No data"}
+SHAPES = {
+    "burning": "bad",
+    "at_risk": "warn",
+    "stale": "stale",
+    "healthy": "good",
+    "maintenance": "paused",
+    "no_data": "none",
+}
+WORDS = {
+    "burning": "Burning",
+    "at_risk": "At risk",
+    "stale": "Stale",
+    "healthy": "Healthy",
+    "maintenance": "In maintenance",
+    "no_data": "No data",
+}
 
 
 def attributes(values: Mapping[str, str]) -> dict[str, Any]:
@@ -48,7 +62,10 @@ def stage_name(stage: str, *more: Node) -> Component:
 
 
 def dot(state: str) -> Component:
-    """Return the shape of a status: circle, diamond, square or a hollow circle; the word stands near it."""
+    """Return the shape of a status, which differs also without its colour; the word stands near it.
+
+    Circle, diamond, square; a hollow diamond is stale, two bars are a pause, a hollow circle is nothing at all.
+    """
     return html.I(className=f"dot {SHAPES[state]}")
 
 
@@ -58,7 +75,7 @@ def status(state: str) -> Component:
 
 
 def pill(text: str, kind: str = "") -> Component:
-    """Return a badge; *kind* is `good`, `warn`, `bad`, `out` or nothing."""
+    """Return a badge; *kind* is `good`, `warn`, `bad`, `stale`, `paused`, `out` or nothing."""
     return html.Span(text, className=f"pill {kind}".strip())
 
 

@@ -60,6 +60,11 @@ class Application(Dash):
             return "Stagelens", ""
 
 
+def _not_found(response: flask.Response) -> flask.Response:
+    response.status_code = 404
+    return response
+
+
 def _path() -> str:
     """Return the path as the browser wrote it: decoded, a slash in a service's name would end the name."""
     environ = flask.request.environ
@@ -96,6 +101,8 @@ def first_paint(source: Source, handover: Handover, path: str, search: str) -> t
     """Return the title and the HTML of an address, the frame around it included."""
     context = context_of(view_of(source, path, search), source)
     made = page(context)
+    if not made.is_there:
+        flask.after_this_request(_not_found)
     handover.put(context, made)
     frame: Component = layout()
     for name, filled in framed(context, made).items():

@@ -27,6 +27,8 @@ _TENFOLD = 9.0
 MIN_REQUESTS_ABOVE = 10
 
 MILLI = 1e-3
+# From here on a share is written as 100 %, and more of a change than all of it says nothing to anybody.
+_NEARLY_ALL = 0.995
 # Two decimals end here; p100 would say that nothing can be slower.
 _HIGHEST_RANK = 99.99
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -44,7 +46,7 @@ def split_duration(seconds: float | None) -> tuple[str, str]:
     if size == 0:
         return "0", "ms"
     if round(size * 1e6) < 1000:  # noqa: PLR2004 - a thousand microseconds are a millisecond
-        return _signed(f"{seconds * 1e6:.0f}"), "µs"
+        return _three(seconds * 1e6), "µs"
     if float(f"{size:.3g}") < 1:
         return _three(seconds * 1e3), "ms"
     if round(size, 1) < 60:  # noqa: PLR2004 - sixty seconds are a minute
@@ -55,8 +57,8 @@ def split_duration(seconds: float | None) -> tuple[str, str]:
 def duration(seconds: float | None, *, sign: bool = False) -> str:
     r"""Return *seconds* with three significant digits and the unit that fits.
 
-    >>> duration(0.0402), duration(8.18), duration(72), duration(0.000649)
-    ('40.2\u202fms', '8.18\u202fs', '1\u202fm\xa012\u202fs', '649\u202fµs')
+    >>> duration(0.0402), duration(8.18), duration(72), duration(0.0000015)
+    ('40.2\u202fms', '8.18\u202fs', '1\u202fm\xa012\u202fs', '1.50\u202fµs')
     """
     number, unit = split_duration(seconds)
     text = f"{number}{THIN}{unit}" if unit else number
@@ -143,6 +145,15 @@ def percent(ratio: float | None, decimals: int = 0) -> str:
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN
     return _signed(f"{ratio * 100:.{decimals}f}") + THIN + "%"
+
+
+def portion(share: float) -> str:
+    """Return the share of a change; one part is more than all of it when others went the other way.
+
+    >>> portion(0.92), portion(1.02)
+    ('92\u202f%', 'all')
+    """
+    return percent(share) if share < _NEARLY_ALL else "all"
 
 
 def target(ratio: float) -> str:

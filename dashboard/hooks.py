@@ -78,6 +78,9 @@ def _do(source: Source, action: Action) -> None:
     if action.verb == "acknowledge":
         source.care.acknowledge(action.incident, action.person)
         return
+    if action.verb == "accept":
+        source.care.accept(action.incident, action.person)
+        return
     found = source.care.incident(action.incident)
     if found is not None:
         about = {"service": found.service, "slo": found.name}

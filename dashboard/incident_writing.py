@@ -1,6 +1,7 @@
-"""What is done about incidents from a page or a program: looking after one, silencing, ending a silence.
+"""What is done about incidents from a page or a program: looking after one, accepting, silencing, ending a silence.
 
     POST /api/v1/incidents/<id>/acknowledge
+    POST /api/v1/incidents/<id>/accept         {"why": …}
     POST /api/v1/silences                      {"service": …, "for": "1h", "comment": …}
     POST /api/v1/silences/<id>/end
 
@@ -39,9 +40,17 @@ def serve(server: Flask, care: Care) -> None:
             _known(lambda: care.acknowledge(name, asker()))
         return answer_json({"id": name, "acked_by": asker()})
 
+    def accept(name: str) -> Response:
+        check_proof()
+        why = _given("why").get("why", "")
+        with kept("stagelens alerts accept"):
+            status = NOT_FOUND if care.incident(name) is None else 409
+            by = _known(lambda: care.accept(name, asker(), why), status=status)
+        return answer_json({"id": name, "acked_by": by})
+
     def silence() -> Response:
         check_proof()
-        given = _given()
+        given = _given(*MATCHERS, "for", "comment")
         length = _length(given.pop("for", _DEFAULT))
         comment = given.pop("comment", "")
         with kept("stagelens alerts silence"):
@@ -55,6 +64,7 @@ def serve(server: Flask, care: Care) -> None:
         return answer_json({"id": name})
 
     server.add_url_rule(f"{INCIDENTS}/<name>/acknowledge", "api acknowledge", explained(acknowledge), methods=["POST"])
+    server.add_url_rule(f"{INCIDENTS}/<name>/accept", "api accept", explained(accept), methods=["POST"])
     server.add_url_rule(SILENCES, "api silence", explained(silence), methods=["POST"])
     server.add_url_rule(f"{SILENCES}/<name>/end", "api unsilence", explained(end), methods=["POST"])
 
@@ -72,18 +82,17 @@ def _known(act: Any, status: int = NOT_FOUND) -> Any:
         raise AskError(what, cure=cure, status=status) from error
 
 
-def _given() -> dict[str, str]:
+def _given(*fields: str) -> dict[str, str]:
     try:
         given = json.loads(request.get_data())
     except (ValueError, RecursionError):
         given = None
-    fields = (*MATCHERS, "for", "comment")
     if not isinstance(given, dict):
         msg = "the body is no JSON object"
         raise AskError(msg, cure=f"an object with some of {', '.join(fields)}")
     for key, value in cast("dict[str, object]", given).items():
         if key not in fields or not isinstance(value, str):
-            msg = f"{key[:60]} is no field of a silence, or no text"
+            msg = f"{key[:60]} is no field here, or no text"
             raise AskError(msg, key=key[:60], cure=f"texts for some of {', '.join(fields)}")
     return cast("dict[str, str]", given)
 

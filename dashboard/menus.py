@@ -10,12 +10,11 @@ from dash.development.base_component import Component
 from .components import Node, attributes, dot
 from .format import span
 from .pages.page import Context
+from .pages.standing import worst
 from .view import COMPARED, WINDOWS, View
 
 _ALL = "All environments"
 _COMPARED_WORDS = {"prev": "Previous", "1d": "Yesterday", "7d": "Last week", "off": "Off"}
-# The worst first.
-_STATES = ("burning", "at_risk", "healthy", "no_data")
 
 
 def menus(context: Context) -> list[Component]:
@@ -89,4 +88,4 @@ def _worst(context: Context, environment: str) -> str:
     states: Sequence[str] = [
         each.state for each in context.source.slos() if not environment or each.slo.environment in (None, environment)
     ]
-    return next((state for state in _STATES if state in states), "")
+    return worst(states)

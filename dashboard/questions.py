@@ -13,10 +13,12 @@ from .asking import NOT_FOUND, AskError, needed, percentiles
 from .format import enough
 from .pages.page import Context
 from .pages.pair import chosen_pair, compared, newest_pair
+from .pages.slo_stages import split_of
 from .plain import columns, rows
 
 Arguments = dict[str, str]
 _WINDOW = ("from", "to", "env")
+_PART = ("model", "route")
 _USUAL = "50,90,95,99"
 
 
@@ -91,15 +93,50 @@ def _slo(context: Context, given: Arguments) -> dict[str, Any]:
         if given.get("service") in (None, each.slo.service) and given.get("name") in (None, each.slo.name)
     ]
     if given.get("name") and not found:
-        msg = f"there is no objective {given['name']}"
-        names = ", ".join(each.slo.name for each in context.source.slos()) or "none are set"
-        raise AskError(msg, key="name", cure=names, status=NOT_FOUND)
+        raise _no_objective(context, given["name"])
     return {"objectives": found}
 
 
+def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
+    name = needed(given, "name")
+    slo = next((each.slo for each in context.source.slos() if each.slo.name == name), None)
+    if slo is None:
+        raise _no_objective(context, name)
+    if not slo.budgets:
+        msg = f"the objective {name} has no budgets"
+        cure = "write some into the SLO file, such as budgets: {queue: 50ms}"
+        raise AskError(msg, key="name", cure=cure, status=NOT_FOUND)
+    split = split_of(Context(context.view, context.source, slo.service), slo)
+    told = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}
+    if split is None:
+        return told | {"requests": 0, **framed(pd.DataFrame(columns=_BUDGETS))}
+    uses = [
+        (each.stage, each.budget_seconds, each.seconds, each.mean_seconds, each.over_seconds) for each in split.uses
+    ]
+    return {
+        **told,
+        "requests": split.requests,
+        "enough": enough(split.requests, slo.objective),
+        "value_seconds": split.seconds,
+        "mean_seconds": split.mean_seconds,
+        "rest_seconds": split.rest_seconds,
+        "rest_mean_seconds": split.rest_mean_seconds,
+        **framed(pd.DataFrame(uses, columns=_BUDGETS)),
+    }
+
+
+_BUDGETS = ["stage", "budget_seconds", "seconds", "mean_seconds", "over_seconds"]
+
+
+def _no_objective(context: Context, name: str) -> AskError:
+    names = ", ".join(each.slo.name for each in context.source.slos()) or "none are set"
+    return AskError(f"there is no objective {name}", key="name", cure=names, status=NOT_FOUND)
+
+
 QUESTIONS: dict[str, Question] = {
-    "breakdown": Question(("service", "version", "p", *_WINDOW), _breakdown),
-    "latency": Question(("service", "version", "p", *_WINDOW), _latency),
-    "compare": Question(("service", "a", "b", "p", *_WINDOW), _compare),
+    "breakdown": Question(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
+    "latency": Question(("service", "version", *_PART, "p", *_WINDOW), _latency),
+    "compare": Question(("service", "a", "b", *_PART, "p", *_WINDOW), _compare),
     "slo": Question(("service", "name"), _slo, about_one=False),
+    "budgets": Question(("name", "version", "from", "to"), _budgets, about_one=False),
 }

@@ -60,7 +60,7 @@ def page(context: Context) -> Page:
         return Page("Stagelens", [("Error", None)], [failed])
     if found is None:
         gone = missing(f"{context.view.path} leads nowhere.", context.view.link("/"))
-        return Page("Not found · Stagelens", [("Not found", None)], [gone])
+        return Page("Not found · Stagelens", [("Not found", None)], [gone], is_there=False)
     return found
 
 

@@ -64,7 +64,7 @@ def serve(server: Flask, source: Source) -> None:
         context = context_of(view, source)
         made = page(context)
         text = report(context, made, source.now(), guard.own_address())
-        response = Response(text, mimetype="text/html")
+        response = Response(text, 200 if made.is_there else 404, mimetype="text/html")
         response.headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
         response.headers["Cache-Control"] = "private, no-store"
         if request.args.get("download"):

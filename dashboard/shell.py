@@ -11,7 +11,7 @@ from .. import __version__
 from ..collector.store import StoreState
 from ..core.stages import OTHER, label
 from . import guard
-from .components import Node, attributes, banner, dot, link
+from .components import WORDS, Node, attributes, banner, dot, link
 from .dialogs import help_sheet, palette
 from .format import count, day, duration, size, span
 from .pages.advice_facts import advice_count
@@ -199,9 +199,11 @@ def _advice(context: Context) -> Node:
 
 def _slos_in_trouble(context: Context) -> Node:
     states = [each.state for each in context.source.slos()]
-    burning, risky = states.count("burning"), states.count("at_risk")
-    said = f"{burning} burning" if burning else f"{risky} at risk"
-    return html.Span(said, className="cnt bad" if burning else "cnt") if burning or risky else None
+    worst = next((state for state in ("burning", "at_risk", "stale") if state in states), None)
+    if worst is None:
+        return None
+    said = f"{states.count(worst)} {WORDS[worst].lower()}"
+    return html.Span(said, className="cnt bad" if worst == "burning" else "cnt")
 
 
 def _regressions(context: Context) -> Node:

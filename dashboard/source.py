@@ -13,10 +13,13 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import pandas as pd
 
+from ..alerts.objectives.slo import Slo
 from ..alerts.objectives.slo_file import LiveFile
-from ..alerts.reader import Incident, SloStatus
+from ..alerts.reader import Incident
+from ..alerts.standing import URGENCY, SloStatus
 from ..collector.store import Reader, Selection, Store, StoreState
 from ..collector.store.events import Event
+from ..collector.store.texts import name as stored
 from .answers import Answers
 from .care import Care
 from .config import DashboardConfig
@@ -155,12 +158,23 @@ class Source:
         # By the step of the data: an objective changes with time alone when its data stops.
         now = datetime.fromtimestamp(self._clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
         found = list(self.ask(self._alerts.slos, at or now))
-        return sorted(found, key=lambda each: (_URGENCY[each.state], -each.burn_1h, each.slo.name))
+        return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
 
-    def slo_of(self, service: str) -> SloStatus | None:
-        """Return the most urgent objective of *service* that is about latency, or the most urgent one."""
-        own = [each for each in self.slos() if each.slo.service == service]
-        return next((each for each in own if each.slo.threshold_seconds is not None), own[0] if own else None)
+    def slo_of(self, about: Selection) -> SloStatus | None:
+        """Return the objective that says most of the requests *about* of a service; None where it has no objective.
+
+        One about some of them comes before one about others, one about latency before one about anything else, one about few
+        requests more before one about many more, one in graver trouble before others, and one about them all before one about a
+        part of them.
+        """
+        own = [each for each in self.slos() if each.slo.service == about.service]
+        return min(own, key=lambda each: _strangeness(each, about), default=None)
+
+    def promise_of(self, about: Selection) -> SloStatus | None:
+        """Return the objective that promises a latency for each of the requests *about*; None where there is none."""
+        own = [each for each in self.slos() if each.slo.service == about.service]
+        able = [each for each in own if each.slo.threshold_seconds is not None and _covers(each.slo, about)]
+        return min(able, key=lambda each: _strangeness(each, about), default=None)
 
     def incidents(self) -> list[Incident]:
         """Return the incidents, newest first; none where alerts do not run."""
@@ -190,4 +204,22 @@ class Source:
         return self._alerts is not None
 
 
-_URGENCY = {"burning": 0, "at_risk": 1, "healthy": 2, "no_data": 3}
+def _strangeness(found: SloStatus, about: Selection) -> tuple[bool, bool, int, int, bool]:
+    """Say how far an objective is from being what *about* should be judged by, the gravest difference first."""
+    pairs = _parts(found.slo, about)
+    others = any(None not in pair and pair[0] != pair[1] for pair in pairs)
+    wider = sum(promised is None and chosen is not None for promised, chosen in pairs)
+    return others, found.slo.threshold_seconds is None, wider, URGENCY[found.state], not _covers(found.slo, about)
+
+
+def _covers(slo: Slo, about: Selection) -> bool:
+    """Say whether *slo* promises something of every request of *about*,; one of a single environment is taken to."""
+    return all(promised in (None, chosen) for promised, chosen in _parts(slo, about))
+
+
+def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
+    """Return what *slo* is about and what *about* is, by dimension; None is all."""
+    promised = [each if each is None else stored(each) for each in (slo.version, slo.model, slo.route)]
+    pairs = list(zip(promised, (about.version, about.model, about.route), strict=True))
+    # Who looks at all environments at once is shown the promise of one.
+    return [*pairs, (slo.environment, about.environment or slo.environment)]

@@ -4,13 +4,13 @@ Every view is a URL; defaults are left out, unknown keys are ignored, a wrong va
 about a view is kept anywhere else, so that a link opens exactly what its sender saw.
 
     /                     kind q sort n            the fleet
-    /s/<service>          p y x t by hide v m      one service: where its time goes
+    /s/<service>          p y x t by hide v m r    one service: where its time goes
     /s/<service>/tokens   /capacity /advice /traces
-    /compare              svc a b p
+    /compare              svc a b p m r
     /regressions
-    /slo[/<name>]         w
+    /slo[/<name>]         w v m r
     /incidents[/<id>]
-    /traces[/<id>]        svc v m dom err min max at
+    /traces[/<id>]        svc v m r dom err min max at
     /advice               rank
     /events               kind
     /settings
@@ -21,12 +21,13 @@ Every address takes `env from to vs tz refresh` too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 from zoneinfo import ZoneInfo
 
+from ..collector.store.texts import name as stored
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration
 from .format import span
@@ -38,12 +39,14 @@ WINDOWS = {f"now-{text}": parse_duration(text, "window") for text in ("15m", "1h
 BUCKET_SECONDS = 10
 # Kept from page to page; everything else belongs to the page it was set on.
 COMMON = ("env", "from", "to", "vs", "tz", "refresh")
+# What says which part of a service a page is about; kept on the pages of that service. Key to field of `store.Selection`.
+PART = {"v": "version", "m": "model", "r": "route"}
 # The values of `vs`, the default first: how far back the compared window lies. `prev` is as far as the window is long.
 COMPARED = {"prev": None, "1d": timedelta(days=1), "7d": timedelta(days=7), "off": None}
 _COMPARED_WORDS = {"prev": "vs prev.", "1d": "vs yesterday", "7d": "vs last week", "off": ""}
 # The order in a URL is fixed, so that equal views have equal addresses.
 ORDER = (
-    *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", "v", "m", "dom", "err", "min", "max", "at", "w"),
+    *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", *PART, "dom", "err", "min", "max", "at", "w"),
     *("kind", "q", "sort", "n", "rank"),
     *COMMON,
 )
@@ -149,6 +152,20 @@ class View:
     def text(self, key: str) -> str | None:
         """Return the value of *key*, None where it is not set."""
         return self.query.get(key) or None
+
+    @cached_property
+    def part(self) -> dict[str, str]:
+        """The part of the service it is about, by the keys of `PART`, as the store spells it; nothing where it is about all."""
+        return {key: stored(self.query[key]) for key in PART if key in self.query}
+
+    @property
+    def part_of_each_version(self) -> dict[str, str]:
+        """The same without the version, for pages that set two versions against each other."""
+        return {key: name for key, name in self.part.items() if key != "v"}
+
+    def of_whole_services(self) -> View:
+        """Return the same view of all that services have: the part of one means nothing to another."""
+        return replace(self, query={key: value for key, value in self.query.items() if key not in PART})
 
     def link(self, path: str, **changes: str | None) -> str:
         """Return the address of *path* in the same window, with *changes* to the query."""

@@ -79,7 +79,19 @@ def test_the_agent_needs_the_base_install_only() -> None:
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    heavy = {"numpy", "pandas", "sqlalchemy", "dash", "flask", "starlette", "fastapi", "torch", "onnxruntime", "google"}
+    heavy = {
+        "numpy",
+        "pandas",
+        "sqlalchemy",
+        "dash",
+        "flask",
+        "starlette",
+        "fastapi",
+        "torch",
+        "onnxruntime",
+        "google",
+        "PIL",
+    }
     assert heavy.intersection(loaded) == set()
 
 

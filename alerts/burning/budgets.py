@@ -1,4 +1,4 @@
-"""Stage budgets: the threshold of an SLO split among stages, and which of them took more than its part."""
+"""Stage budgets: the threshold of an SLO split among stages, which of them took more than its part, and what is left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import datetime
 
 from ...collector.store import Reader
 from ..objectives.slo import Slo
-from ..words import latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +35,68 @@ class StageUse:
         """Whether it took more than its budget."""
         return self.over_seconds > 0
 
-    def in_words(self) -> str:
-        """Say it in a few words.
 
-        >>> StageUse("queue", 0.05, 0.18, 0.02).in_words()
-        'queue took 180 ms, 130 ms over its budget of 50 ms'
-        """
-        by = latency(abs(self.over_seconds))
-        return f"{self.stage} took {latency(self.seconds)}, {by} {'over' if self.is_broken else 'under'} its budget of {latency(self.budget_seconds)}"
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How some requests spent the threshold of an SLO.
+
+    Args:
+        uses: What each stage with a budget took, the worst broken first.
+        requests: How many requests there are. [count]
+        seconds: The latency at the percentile the SLO promises; all stages together.
+        mean_seconds: The latency on average.
+    """
+
+    uses: tuple[StageUse, ...]
+    requests: int
+    seconds: float
+    mean_seconds: float
+
+    @property
+    def rest_seconds(self) -> float:
+        """What stages without a budget took in the requests at the percentile."""
+        return max(0.0, self.seconds - sum(use.seconds for use in self.uses))
+
+    @property
+    def rest_mean_seconds(self) -> float:
+        """What they took on average."""
+        return max(0.0, self.mean_seconds - sum(use.mean_seconds for use in self.uses))
+
+    @property
+    def broken(self) -> tuple[StageUse, ...]:
+        """The stages that took more than their budgets, the worst first."""
+        return tuple(use for use in self.uses if use.is_broken)
 
 
-def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> tuple[StageUse, ...]:
-    """Return what each stage with a budget took of it in the requests of `[start, end)`, the worst broken first.
+def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Split | None:
+    """Return how the requests of `[start, end)` spent the budgets of *slo*.
 
     Returns:
-        Nothing when the SLO has no budgets, or there are no requests.
+        None when the SLO has no budgets, or there are no requests.
 
     Raises:
         StoreError: The store cannot be read.
     """
     if not slo.budgets:
-        return ()
+        return None
     selection = slo.select(start, end)
     at = read.breakdown(selection, (slo.objective,))
     whole = read.breakdown_over_time(selection, None, end - start)
     if at.empty or whole.empty:
-        return ()
+        return None
+    there = at.iloc[0]
+
+    def mean(column: str) -> float:
+        # A stage that no request had has no column.
+        return float((whole.get(column, 0.0) * whole["n"]).sum() / whole["n"].sum())
+
     uses = [
-        StageUse(
-            stage,
-            length.total_seconds(),
-            seconds=float(at.iloc[0].get(stage, 0.0)),
-            mean_seconds=float((whole.get(stage, 0.0) * whole["n"]).sum() / whole["n"].sum()),
-        )
+        StageUse(stage, length.total_seconds(), seconds=float(there.get(stage, 0.0)), mean_seconds=mean(stage))
         for stage, length in slo.budgets
     ]
-    return tuple(sorted(uses, key=lambda use: -use.over_seconds))
+    return Split(
+        uses=tuple(sorted(uses, key=lambda use: -use.over_seconds)),
+        requests=int(at.attrs["requests"]),
+        seconds=float(there["value_seconds"]),
+        mean_seconds=mean("value_seconds"),
+    )

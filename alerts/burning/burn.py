@@ -102,7 +102,15 @@ def windows(policy: Policy, watched: Collection[Tier]) -> tuple[timedelta, ...]:
     return tuple(sorted(lengths | {policy.calm.window, FAST, RECENT}))
 
 
-def fires(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, guard: Guard, *, keep: float = 1.0) -> bool:
+def fires(
+    tier: Tier,
+    counts: Mapping[timedelta, Counts],
+    objective: float,
+    guard: Guard,
+    *,
+    keep: float = 1.0,
+    seen: timedelta = timedelta.max,
+) -> bool:
     """Say whether *tier* fires: both windows at or above its burn rate, and enough bad requests to be sure.
 
     Args:
@@ -111,11 +119,14 @@ def fires(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, guar
         objective: The share of good requests promised. [ratio]
         guard: How many bad requests are enough.
         keep: The share of the threshold that is enough to go on, for a tier that fires already. [ratio]
+        seen: How long ago the first of the requests was; until the short window is whole, the rest of it counts as good.
     """
     long, short = counts[tier.long], counts[tier.short]
+    whole = min(1.0, seen / (guard.seen * tier.short))
     needed = tier.burn * keep * (1 - _DUST)
-    burning = min(burn_rate(window.bad, window.total, objective) for window in (long, short)) >= needed
-    return burning and (long.bad >= guard.bad or short.bad == short.total >= guard.all_bad)
+    rates = burn_rate(long.bad, long.total, objective), whole * burn_rate(short.bad, short.total, objective)
+    all_bad = whole == 1 and short.bad == short.total >= guard.all_bad
+    return min(rates) >= needed and (long.bad >= guard.bad or all_bad)
 
 
 def calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, rule: Calm) -> bool:
@@ -136,6 +147,7 @@ def firing(
     policy: Policy,
     *,
     already: bool = False,
+    seen: timedelta = timedelta.max,
 ) -> tuple[Tier, ...]:
     """Return the tiers that fire and are not calm, in the order of *watched*.
 
@@ -145,12 +157,14 @@ def firing(
         objective: The share of good requests promised. [ratio]
         policy: Guard, calm and hysteresis.
         already: Whether an incident is open, so that less is enough to go on.
+        seen: How long ago the first of the requests was.
     """
-    keep = policy.patience.keep if already else 1.0
+    keep, seen = (policy.patience.keep, timedelta.max) if already else (1.0, seen)
     return tuple(
         tier
         for tier in watched
-        if fires(tier, counts, objective, policy.guard, keep=keep) and not calm(tier, counts, objective, policy.calm)
+        if fires(tier, counts, objective, policy.guard, keep=keep, seen=seen)
+        and not calm(tier, counts, objective, policy.calm)
     )
 
 

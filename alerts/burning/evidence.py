@@ -11,7 +11,7 @@ import pandas as pd
 
 from ...collector.store import Reader
 from ...core.names import STATUS_ERROR
-from ..delivery.message import Course, Exemplar
+from ..delivery.finding_parts import Course, Exemplar
 from ..objectives.slo import Slo
 from . import burn
 from .links import CALM_BEFORE, trace_link
@@ -42,7 +42,8 @@ def course(read: Reader, slo: Slo, began: datetime, now: datetime) -> Course | N
         for at, total, bad in counted(read, slo, start, now, step)
     }
     points = math.ceil((now - start) / step)
-    return Course(tuple(found.get(point) for point in range(points)), step.total_seconds()) if found else None
+    values = tuple(found.get(point) for point in range(points))
+    return Course(values, step.total_seconds(), start.timestamp()) if found else None
 
 
 def counted(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from ...collector.store import Reader, Selection
-from ..delivery.message import Burn, Finding, Overrun
+from ..delivery.finding_parts import Burn, Overrun
+from ..delivery.message import Finding
 from ..objectives.slo import Slo
 from ..tail.regression import StageGrowth, blame, culprit, highest_quantile, verdict
 from . import burn
@@ -96,8 +97,8 @@ def _burn(measured: Measurement, tier: Tier) -> Burn:
 
 
 def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[Overrun, ...]:
-    uses = stage_budgets(read, slo, began, now)
-    return tuple(Overrun(use.stage, use.seconds, use.budget_seconds) for use in uses if use.is_broken)
+    split = stage_budgets(read, slo, began, now)
+    return tuple(Overrun(use.stage, use.seconds, use.budget_seconds) for use in split.broken) if split else ()
 
 
 def onset(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...collector.store import Reader
 from ..objectives.slo import Slo
+from .measure import counted_from
 
 Floats = NDArray[np.float64]
 MINUTE = timedelta(minutes=1)
@@ -48,6 +49,7 @@ class History:
         bad: Also.
         first: The first edge from which anything counts: the reset of the budget. [index]
         coarse_until: Before it only whole hours, or whatever is kept, are known, and spread evenly; None where minutes are.
+        seen_from: When the first of it was ever counted; None for long before.
     """
 
     start: int
@@ -56,6 +58,7 @@ class History:
     bad: Floats
     first: int = 0
     coarse_until: datetime | None = None
+    seen_from: datetime | None = None
 
     @property
     def edges(self) -> int:
@@ -65,6 +68,10 @@ class History:
     def at(self, edge: int) -> datetime:
         """Return the time of *edge*."""
         return datetime.fromtimestamp(self.start + _MINUTE_SECONDS * edge, UTC)
+
+    def seen(self, edge: int) -> timedelta:
+        """Return how long it has been seen at *edge*."""
+        return timedelta.max if self.seen_from is None else self.at(edge) - self.seen_from
 
     def edge_of(self, at: datetime) -> int:
         """Return the last edge at or before *at*, within what is known."""
@@ -103,6 +110,7 @@ def load(read: Reader, slo: Slo, start: datetime, end: datetime) -> History:
         _spread(counted, found, first)
     for low, high in slo.maintenance.intervals(datetime.fromtimestamp(first, UTC), end):
         counted[:, _minute(low, first) : _minute(high, first)] = 0.0
+    seen = read.first_seen(slo.select(start, end))
     held = np.concatenate((np.zeros((3, 1)), np.cumsum(counted, axis=1)), axis=1)
     return History(
         start=first,
@@ -111,6 +119,7 @@ def load(read: Reader, slo: Slo, start: datetime, end: datetime) -> History:
         bad=held[2],
         first=_minute(slo.reset, first) if slo.reset is not None and slo.reset <= end else 0,
         coarse_until=None if coarse_until is None else datetime.fromtimestamp(coarse_until, UTC),
+        seen_from=None if seen is None else counted_from(slo, seen, end),
     )
 
 

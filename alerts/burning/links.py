@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
+from ...collector.store.texts import name as stored
 from ..objectives.slo import Slo
 
 # The page opens on some of the calm before it.
 CALM_BEFORE = timedelta(minutes=15)
-# The tab of a service that shows what a promise is about, where it is not the first.
-_TABS = {"ttft": "/tokens", "tpot": "/tokens"}
+# The tab of a service that shows best what a promise is about. All others are on the first, where each stage, and what no
+# stage claimed, stands with the time it takes at the percentile.
+_TOKENS, _ERRORS = "/tokens", "/traces"
+_TABS = {"ttft": _TOKENS, "tpot": _TOKENS, "availability": _ERRORS}
 
 
 def link(dashboard_url: str, slo: Slo, began: datetime, now: datetime, quantile: float = 0.0) -> str:
@@ -18,27 +21,36 @@ def link(dashboard_url: str, slo: Slo, began: datetime, now: datetime, quantile:
 
     Args:
         dashboard_url: Where the dashboard is; empty for no link.
-        slo: Whose requests; the dashboard shows those of all its routes.
+        slo: Whose requests, and what of them.
         began: When the trouble began.
         now: Until when it is shown.
-        quantile: The percentile the message speaks of; 0 for the one that is promised.
+        quantile: The percentile of the latency that the message speaks of; 0 where it speaks of what is promised.
 
-    >>> shop = Slo("x", "shop", 0.99, timedelta(days=30), version="v2")
+    >>> shop = Slo("x", "shop", 0.99, timedelta(days=30), timedelta(seconds=1), version="v2", route="/pay/{id}")
     >>> link("http://127.0.0.1:8600/", shop, datetime.fromtimestamp(900), datetime.fromtimestamp(1000))
-    'http://127.0.0.1:8600/s/shop?p=99&v=v2&from=0&to=1000000'
+    'http://127.0.0.1:8600/s/shop?p=99&v=v2&r=/pay/%7Bid%7D&from=0&to=1000000'
     """
     if not dashboard_url:
         return ""
+    tab = "" if quantile else _TABS.get(slo.kind, "")
+    # In the order the dashboard writes them in: equal views have equal addresses.
     query = {
-        "p": f"{100 * (quantile or slo.objective):g}",
-        "v": slo.version,
-        "m": slo.model,
-        "env": slo.environment,
+        "p": None if tab == _ERRORS else f"{100 * (quantile or slo.objective):g}",
+        "by": slo.definition if tab == _TOKENS else None,
+        **part_of(slo),
+        "err": "1" if tab == _ERRORS else None,
+        "env": slo.environment or None,
         "from": _milliseconds(began - CALM_BEFORE),
         "to": _milliseconds(now),
     }
-    asked = urlencode({key: value for key, value in query.items() if value is not None})
-    return f"{dashboard_url.rstrip('/')}/s/{quote(slo.service, safe='')}{_TABS.get(slo.kind, '')}?{asked}"
+    asked = urlencode({key: value for key, value in query.items() if value is not None}, safe=":,/")
+    return f"{dashboard_url.rstrip('/')}/s/{quote(slo.service, safe='')}{tab}?{asked}"
+
+
+def part_of(slo: Slo) -> dict[str, str]:
+    """Return which part of its service *slo* is about, by the keys of a dashboard address, cut as the store cuts names."""
+    found = {"v": slo.version, "m": slo.model, "r": slo.route}
+    return {key: stored(value) for key, value in found.items() if value}
 
 
 def trace_link(dashboard_url: str, trace: str) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ...collector.store import Reader
+import pandas as pd
+
+from ...collector.store import Reader, Selection, Tally
+from ..objectives.maintenance import Work
 from ..objectives.slo import Slo
 from ..policy_file import Policy
 from . import burn
@@ -28,7 +31,7 @@ class Measurement:
         tiers: The tiers that can fire for it.
         firing: Those that do, pages first.
         budget: What is left of its error budget.
-        in_maintenance: Whether now is planned work: nobody is told of anything.
+        work: The planned work that is under way: nobody is told of anything. None where there is none.
         stale_since: Since when the collector has not worked, so that nothing can be judged; None while it does.
     """
 
@@ -37,7 +40,7 @@ class Measurement:
     tiers: tuple[Tier, ...]
     firing: tuple[Tier, ...]
     budget: Budget
-    in_maintenance: bool = False
+    work: Work | None = None
     stale_since: datetime | None = None
 
     def burn(self, window: timedelta) -> float:
@@ -54,18 +57,6 @@ class Measurement:
     def has_data(self) -> bool:
         """Whether there is anything to judge by: without requests of late nothing is good, and nothing is bad."""
         return self.counts[burn.FAST].total > 0
-
-
-@dataclass(slots=True)
-class _Sum:
-    """What was counted in several pieces of a window, in the unit of the indicator."""
-
-    requests: float = 0.0
-    total: float = 0.0
-    bad: float = 0.0
-
-    def counts(self) -> Counts:
-        return counts_of(self.requests, self.total, self.bad)
 
 
 def counts_of(requests: float, total: float, bad: float) -> Counts:
@@ -96,16 +87,30 @@ def measure(read: Reader, slo: Slo, policy: Policy, now: datetime, *, already: b
     # Freshness is counted in whole minutes.
     end = now.replace(second=0, microsecond=0) if slo.kind == "freshness" else now
     counts = _counts(read, slo, {*burn.windows(policy, watched), slo.window}, end)
-    covered = _covered(read, slo, now) if counts[slo.window].total else 1.0
+    first = read.first_seen(slo.select(now - slo.window, now)) if counts[slo.window].total else None
+    since = None if first is None else counted_from(slo, first, now)
+    seen = timedelta.max if since is None else now - since
     return Measurement(
         slo=slo,
         counts=counts,
         tiers=watched,
-        firing=burn.firing(watched, counts, slo.objective, policy, already=already),
-        budget=burn.budget(counts[slo.window], slo.objective, covered=covered),
-        in_maintenance=slo.maintenance.at(now),
+        firing=burn.firing(watched, counts, slo.objective, policy, already=already, seen=seen),
+        budget=burn.budget(counts[slo.window], slo.objective, covered=_covered(slo, since, now)),
+        work=slo.maintenance.under_way(now),
         stale_since=read.stale_since(now, policy.stale),
     )
+
+
+def over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta) -> pd.DataFrame:
+    """Return what `Reader.tally_series` does of `[start, end)`, of those requests only that `measure` counts."""
+    stretches = slo.maintenance.without(counted_from(slo, start, end), end)
+    found = [read.tally_series(slo.select(low, high), slo.indicator, step) for low, high in stretches]
+    seen = [each for each in found if len(each)]
+    if not seen:
+        return pd.DataFrame(columns=["at", "requests", "total", "bad"])
+    series = pd.concat(seen, ignore_index=True)
+    series.attrs["step_seconds"] = max(each.attrs["step_seconds"] for each in seen)
+    return series
 
 
 def counted_from(slo: Slo, start: datetime, now: datetime) -> datetime:
@@ -115,23 +120,29 @@ def counted_from(slo: Slo, start: datetime, now: datetime) -> datetime:
 
 def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetime) -> dict[timedelta, Counts]:
     """Return the counts of windows of *lengths* up to *now*: each stretch between two of their starts is read once."""
-    found, so_far, end = dict[timedelta, Counts](), _Sum(), now
+    pieces: list[tuple[timedelta, Selection]] = []
+    end = now
     for length in sorted(lengths):
         start = counted_from(slo, now - length, now)
-        for low, high in slo.maintenance.without(start, end) if start < end else ():
-            tally = read.tally(slo.select(low, high), slo.indicator)
-            so_far.requests += tally.requests
-            so_far.total += tally.total
-            so_far.bad += tally.bad
-        found[length], end = so_far.counts(), min(start, end)
-    return found
+        within = slo.maintenance.without(start, end) if start < end else ()
+        pieces += [(length, slo.select(*stretch)) for stretch in within]
+        end = min(start, end)
+    # As of one moment: what is written or rolled up meanwhile must not make windows disagree.
+    tallies = read.tallies([selection for _, selection in pieces], slo.indicator)
+    counted = [(length, tally) for (length, _), tally in zip(pieces, tallies, strict=True)]
+    return {length: _added([tally for reach, tally in counted if reach <= length]) for length in lengths}
 
 
-def _covered(read: Reader, slo: Slo, now: datetime) -> float:
-    """Return the share of the SLO's window in which what it is about was seen, and counted."""
-    first = read.first_seen(slo.select(now - slo.window, now))
+def _added(tallies: Sequence[Tally]) -> Counts:
+    return counts_of(
+        sum(each.requests for each in tallies), sum(each.total for each in tallies), sum(each.bad for each in tallies)
+    )
+
+
+def _covered(slo: Slo, first: datetime | None, now: datetime) -> float:
+    """Return the share of the SLO's window in which what it is about was counted, since the *first* of it was."""
     if first is None:
         return 1.0
-    since = counted_from(slo, max(first, now - slo.window), now)
+    since = max(first, now - slo.window)
     worked = sum((high - low for low, high in slo.maintenance.intervals(since, now)), timedelta(0))
     return min(1.0, max(now - since - worked, _BUCKET) / slo.window)

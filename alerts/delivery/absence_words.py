@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from .. import words
-from .message import Absence
+from .finding_parts import Absence
 
 SUBJECT, IS, WAS = "traffic", "stopped", "was gone"
 

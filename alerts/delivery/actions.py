@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from urllib.parse import parse_qs
 
 from .cutting import line
-from .slack_blocks import ACKNOWLEDGE, SILENCE
+from .slack_blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 
 # https://docs.slack.dev/authentication/verifying-requests-from-slack: older ones may be a replay. [seconds]
 MAX_AGE_SECONDS = 300.0
@@ -36,7 +36,7 @@ class Action:
         seconds: For how long, of a silence. [seconds]
     """
 
-    verb: Literal["acknowledge", "silence"]
+    verb: Literal["acknowledge", "accept", "silence"]
     incident: str
     person: str
     seconds: float = 0.0
@@ -83,6 +83,8 @@ def from_slack(body: bytes) -> Action | None:
             continue
         if pressed.get("action_id") == ACKNOWLEDGE:
             return Action("acknowledge", incident, person)
+        if pressed.get("action_id") == ACCEPT:
+            return Action("accept", incident, person)
         if pressed.get("action_id") == SILENCE:
             return Action("silence", incident, person, _SILENCE_SECONDS)
     return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from .. import words
-from .message import Burn
+from .finding_parts import Burn
 
 
 @dataclass(frozen=True, slots=True)

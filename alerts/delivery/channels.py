@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..reading.fields import Fields
@@ -35,6 +36,7 @@ class ChannelEntry:
         lacking: The environment variable, or the file, that is missing.
         heartbeat: Of a heartbeat, whom to ping.
         signing_secret: What the receiver signs with what people do there; empty when they can do nothing.
+        secret_files: The files its secrets are in.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ChannelEntry:
     lacking: str = ""
     heartbeat: Heartbeat | None = None
     signing_secret: str = field(default="", repr=False)
+    secret_files: tuple[Path, ...] = field(default=(), repr=False)
 
     @property
     def takes_messages(self) -> bool:
@@ -127,8 +130,10 @@ KINDS: dict[str, Callable[[Fields, str, Secrets], _Read]] = {
 }
 
 
-def read(document: Document, place: Place, item: Any, env: Mapping[str, str]) -> ChannelEntry | None:
-    """Read one channel; what is wrong with it is added to the document's problems."""
+def read(
+    document: Document, place: Place, item: Any, env: Mapping[str, str], held: dict[str, str]
+) -> ChannelEntry | None:
+    """Read one channel; what is wrong with it is added to the document's problems. Of *held* see `Secrets`."""
     fields = Fields(document, place, item, example="kind: slack")
     if fields.broken:
         return None
@@ -138,9 +143,10 @@ def read(document: Document, place: Place, item: Any, env: Mapping[str, str]) ->
     name = fields.text("name", default=kind)
     if len(name) > MAX_NAME_CHARS:
         fields.complain(f"{fields.name('name')} has {len(name)} characters; {MAX_NAME_CHARS} are the most", "name")
-    secrets = Secrets(fields, env)
+    secrets = Secrets(document, fields, env, held)
     found = KINDS[kind](fields, name, secrets)
     fields.finish()
+    files = tuple(secrets.files)
     if secrets.lacking:
-        return ChannelEntry(name, kind, None, secrets.lacking)
-    return ChannelEntry(name, kind, found.channel, "", found.heartbeat, found.signing_secret)
+        return ChannelEntry(name, kind, None, secrets.lacking, secret_files=files)
+    return ChannelEntry(name, kind, found.channel, "", found.heartbeat, found.signing_secret, files)

@@ -1,4 +1,4 @@
-"""E-mail, by SMTP: text and HTML, and all messages of an incident in one conversation.
+"""E-mail, by SMTP: text, and HTML with the chart in it, and all messages of an incident in one conversation.
 
 A message's id is made of the incident and the transition, so one that was sent twice is one to mail programs that look.
 """
@@ -17,7 +17,7 @@ from email.utils import format_datetime
 from typing import Literal
 
 from ...core.errors import ChannelError
-from . import mail_page
+from . import chart, mail_page
 from .channel import OutcomeUnknownError, Refresh
 from .cutting import line
 from .http import shown
@@ -142,8 +142,21 @@ def compose(message: Message, sender: str, recipients: tuple[str, ...]) -> Email
     mail["Auto-Submitted"] = "auto-generated"
     mail["X-Stagelens-Incident"] = line(message.incident, MAX_SUBJECT_CHARS)
     mail.set_content(mail_page.text(message), cte="quoted-printable")
-    mail.add_alternative(mail_page.html(message), subtype="html", cte="quoted-printable")
+    png = chart.of(message)
+    name = _id_of(f"{message.key}.chart", sender)
+    # RFC 2392: an address of a part of the same mail is its id without the brackets.
+    page = mail_page.html(message, f"cid:{name.strip('<>')}" if png else "")
+    mail.add_alternative(page, subtype="html", cte="quoted-printable")
+    if png:
+        _page_of(mail).add_related(png, "image", "png", cid=name, disposition="inline", filename="chart.png")
     return mail
+
+
+def _page_of(mail: EmailMessage) -> EmailMessage:
+    """Return the part of *mail* that is HTML; what is related to it, programs that show text do not list."""
+    page = mail.get_body(("html",))
+    assert isinstance(page, EmailMessage)  # noqa: S101 - it was just added
+    return page
 
 
 def _id_of(key: str, sender: str) -> str:

@@ -1,16 +1,29 @@
-"""What a mail says: as text, and as HTML that mail programs show alike, from tables and inline styles, without images."""
+"""What a mail says: as text, and as HTML that mail programs show alike, from tables and inline styles; the chart comes with it."""
 
 from __future__ import annotations
 
 from html import escape
 
+from .chart import WIDTH
 from .cutting import line
 from .message import Message
-from .wording import basis, cause, examples, facts, headline, icon, impact, picture, small_print, table, title
+from .wording import (
+    basis,
+    cause,
+    chart_in_words,
+    examples,
+    facts,
+    headline,
+    icon,
+    impact,
+    picture,
+    small_print,
+    table,
+    title,
+)
 
 # A mail should be read in one go; names are cut, not the list of facts.
 MAX_CELL_CHARS = 300
-_BAR_PIXELS = 56
 _BLOCK = "padding:12px 24px 6px"
 _SANS = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,sans-serif"
 _BANDS = {"🔴": "#b3261e", "🟠": "#a34a00", "👀": "#3b5b92", "🟢": "#1b6e3c", "⚪": "#555b66"}
@@ -42,15 +55,20 @@ def text(message: Message) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def html(message: Message) -> str:
-    """Return the mail as HTML."""
+def html(message: Message, chart: str = "") -> str:
+    """Return the mail as HTML.
+
+    Args:
+        message: What is told.
+        chart: The address of the chart of how it goes; without one a row of bars shows it where it is known.
+    """
     body = "".join(
         (
             _band(message),
             _paragraphs(message),
             _facts(message),
             _also(message),
-            _picture(message),
+            _picture(message, chart),
             _stages(message),
             _examples(message),
             _buttons(message),
@@ -119,18 +137,14 @@ def _also(message: Message) -> str:
     return _row(_caption("Also:") + _list([_text(each) for each in message.also]), _BLOCK) if message.also else ""
 
 
-def _picture(message: Message) -> str:
-    course = message.finding.course
-    shown = picture(message)
-    if course is None or not shown:
-        return ""
-    top = max((value for value in course.values if value is not None), default=0.0) or 1.0
-    bars = "".join(
-        f'<td style="vertical-align:bottom;height:{_BAR_PIXELS}px;padding:0 1px">'
-        f'<div style="background:#6f8fd0;height:{max(1, round(_BAR_PIXELS * (value or 0.0) / top))}px"></div></td>'
-        for value in course.values
+def _picture(message: Message, chart: str) -> str:
+    if not chart:
+        return "".join(_row(_caption(f"{shape} {about}"), _BLOCK) for shape, about in picture(message))
+    shown = (
+        f'<img src="{escape(chart)}" alt="{_text(chart_in_words(message.finding))}" width="{WIDTH}" '
+        'style="display:block;width:100%;height:auto;border:0;border-radius:8px">'
     )
-    return _row(_caption(f"The {shown[0][1]}:") + _table(f"<tr>{bars}</tr>"), _BLOCK)
+    return _row(shown, _BLOCK)
 
 
 def _stages(message: Message) -> str:

@@ -23,6 +23,7 @@ from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 from ...collector.store.texts import storable
 from ...core.errors import ChannelError
 from ..schema import outbox, transitions
+from . import chart_address
 from .channel import OutcomeUnknownError, Refresh
 from .message import Message
 
@@ -207,7 +208,9 @@ def _lease(connection: Connection, row: Row[Any], holder: str, now: float, lease
     connection.execute(update(outbox).where(outbox.c.id == row.id).values(**lease))
     heard = _references(connection, row)
     reference = next((each for each in heard if each), "")
-    message = replace(_message(connection, row), first=not heard, repeat=unknown, reference=reference)
+    message = _message(connection, row)
+    chart = chart_address.of(connection, message)
+    message = replace(message, first=not heard, repeat=unknown, reference=reference, chart=chart)
     return Claim(row.id, row.channel, holder, message, attempts, row.created_at, reminder)
 
 

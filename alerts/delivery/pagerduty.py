@@ -3,6 +3,7 @@
 A ticket is severity `warning`, a page `critical`; a resolved incident resolves the alert, and one that was over before
 PagerDuty could be told pages nobody: PagerDuty drops a resolve without an open alert. Somebody who looks after it
 acknowledges the alert there, too. A new version of a service is a change event, which pages nobody and stands beside incidents.
+PagerDuty fetches the chart itself, from a dashboard that it can reach.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .cutting import cut, line
 from .http import post
 from .message import Finding, Message
 from .releases import Release
-from .wording import basis, cause, examples, facts, headline, impact, picture, small_print, table
+from .wording import basis, cause, chart_in_words, examples, facts, headline, impact, picture, small_print, table
 
 # https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
 MAX_SUMMARY_CHARS = 1024
@@ -86,6 +87,9 @@ def payload(message: Message, routing_key: str) -> dict[str, Any]:
     }
     if message.finding.link:
         event["client_url"] = message.finding.link
+    if message.chart and picture(message):
+        alt = line(chart_in_words(message.finding), MAX_SUMMARY_CHARS)
+        event["images"] = [{"src": message.chart, "href": message.finding.link, "alt": alt}]
     return event
 
 

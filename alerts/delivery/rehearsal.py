@@ -12,8 +12,9 @@ from ..tail.regression import StageGrowth
 from .channel import Channel, OutcomeUnknownError
 from .channels import ChannelEntry
 from .cures import cure
+from .finding_parts import Burn, Course
 from .heartbeat import Heartbeat
-from .message import Burn, Course, Finding, Message
+from .message import Finding, Message
 from .wording import headline
 
 DAY_SECONDS = 86_400.0
@@ -58,7 +59,7 @@ def sample(now: float) -> Message:
             exhausted_in_seconds=4.5 * DAY_SECONDS,
         ),
         growth=(StageGrowth("preprocess", 0.18, 0.92), StageGrowth("queue", 0.011, 0.06)),
-        course=Course((0.3, 0.4, 0.2, 0.5, 2.8, 6.1, 6.4, 6.2), 120.0),
+        course=Course((0.3, 0.4, 0.2, 0.5, 2.8, 6.1, 6.4, 6.2), 120.0, now - 960.0),
         description="This is a test of the channel: nothing is wrong.",
     )
     return Message(f"sl-test-{secrets.token_hex(6)}", 1, "opened", now, now, finding)

@@ -6,20 +6,22 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from .. import words
-from .message import Shift
+from .finding_parts import Shift
 
 
 def subject(shift: Shift, where: Mapping[str, str] | None = None) -> str:
-    """Return what became slower, and in which part of the service.
+    """Return what became slower, in which part of the service and where it is deployed.
 
-    >>> subject(Shift(0.999, 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0), {"route": "/search"})
-    'p99.9 of route /search'
+    >>> subject(Shift(0.999, 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0), {"environment": "prod", "route": "/search"})
+    'p99.9 of route /search in prod'
     >>> subject(Shift("mean", 0.1, 0.2, 1.8, 2.1, 5000, 1800.0, 9.0))
     'mean latency'
     """
     what = "mean latency" if shift.at == "mean" else f"p{100 * shift.at:g}"
-    part = ", ".join(f"{dimension} {value}" for dimension, value in (where or {}).items())
-    return f"{what} of {part}" if part else what
+    parts = dict(where or {})
+    place = parts.pop("environment", "")
+    part = ", ".join(f"{dimension} {value}" for dimension, value in parts.items())
+    return what + (f" of {part}" if part else "") + (f" in {place}" if place else "")
 
 
 def change(shift: Shift) -> str:
@@ -35,8 +37,10 @@ def change(shift: Shift) -> str:
 
 def basis(shift: Shift) -> str:
     """Return what the stages were compared to."""
-    other = f"of version {shift.against}" if shift.against else "of the days before"
-    return f"a request of the slowest 5 % against one {other}"
+    if shift.against:
+        return f"a request against one of version {shift.against}, on average"
+    which = "a request" if shift.at == "mean" else "a request of the slowest 5 %"
+    return f"{which} against one of the days before, on average"
 
 
 def impact(shift: Shift) -> str:

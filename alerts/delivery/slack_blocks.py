@@ -8,12 +8,27 @@ from typing import Any
 from .. import words
 from .cutting import cut, line
 from .message import Message
-from .wording import basis, cause, examples, facts, headline, icon, impact, picture, small_print, table, title
+from .slack_text import MAX_ROW_CHARS, escape, mild, sentence
+from .wording import (
+    basis,
+    cause,
+    chart_in_words,
+    examples,
+    facts,
+    headline,
+    icon,
+    impact,
+    picture,
+    small_print,
+    table,
+    title,
+)
 
 # https://docs.slack.dev/reference/block-kit/blocks
 MAX_HEADER_CHARS = 150
 MAX_SECTION_CHARS = 3000
 MAX_FIELD_CHARS = 2000
+MAX_ALT_CHARS = 2000
 MAX_BLOCK_ID_CHARS = 255
 # https://docs.slack.dev/reference/block-kit/block-elements/button-element
 MAX_URL_CHARS = 3000
@@ -23,10 +38,9 @@ MAX_TEXT_CHARS = 4000
 MAX_BLOCKS_BYTES = 10_000
 # One section of the longest letters must leave room for the headline and the link.
 MAX_STORY_CHARS = 1200
-MAX_ROW_CHARS = 400
 MAX_ALSO = 5
 
-ACKNOWLEDGE, SILENCE, OPEN = "acknowledge", "silence_1h", "open"
+ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
 _REPEAT = "This may be a repeat: an earlier try was cut off, and Slack could not be asked whether it arrived."
 # What goes first when a message is too long; headline, cause and link never do.
 _SPARE = ("promise", "examples", "stages", "also", "numbers")
@@ -34,7 +48,7 @@ _SPARE = ("promise", "examples", "stages", "also", "numbers")
 
 def text(message: Message) -> str:
     """Return the notification: one sentence."""
-    return cut(_mild(f"{icon(message)} {headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS)
+    return cut(mild(f"{icon(message)} {headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS)
 
 
 def plain(message: Message) -> str:
@@ -43,15 +57,16 @@ def plain(message: Message) -> str:
     return cut(f"{text(message)}\n{escape(_impact(message))}", MAX_TEXT_CHARS - len(link)) + link
 
 
-def blocks(message: Message, *, buttons: bool = False) -> list[dict[str, Any]]:
+def blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
     """Return how the incident stands, in full.
 
     Args:
         message: What is told.
         buttons: Whether somebody answers Slack when a button is pressed; without that Slack marks even a button that is
             only a link with a warning.
+        file: Slack's id of the chart of how it goes; without one, and of what is over, a row of bars shows it where it is known.
     """
-    found = [block for block in _all(message, buttons=buttons) if block]
+    found = [block for block in _all(message, buttons=buttons, file=file if picture(message) else "") if block]
     for part in _SPARE:
         if _size(found) <= MAX_BLOCKS_BYTES:
             break
@@ -61,29 +76,18 @@ def blocks(message: Message, *, buttons: bool = False) -> list[dict[str, Any]]:
 
 def reply(message: Message) -> list[dict[str, Any]]:
     """Return one turn of an incident, for its thread: what is new, in few lines."""
-    told = f"{icon(message)} *{_mild(title(message))}*"
+    told = f"{icon(message)} *{mild(title(message))}*"
     if message.transition == "acknowledged":
         return [_section(message, "turn", told)]
-    why = _sentence(cause(message))
+    why = sentence(cause(message))
     lines = [told, why] if message.resolved else [told, why, escape(_impact(message))]
-    lines += [f"{_mild(name)}: {_mild(value)}" for name, value in facts(message)]
+    lines += [f"{mild(name)}: {mild(value)}" for name, value in facts(message)]
     if message.repeat:
         lines.append(_REPEAT)
     return [_section(message, "turn", "\n".join(lines))]
 
 
-def escape(raw: str) -> str:
-    """Return *raw* so that Slack shows it as it is.
-
-    https://docs.slack.dev/messaging/formatting-message-text#escaping
-
-    >>> escape("a<b & c")
-    'a&lt;b &amp; c'
-    """
-    return raw.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _all(message: Message, *, buttons: bool) -> list[dict[str, Any]]:
+def _all(message: Message, *, buttons: bool, file: str) -> list[dict[str, Any]]:
     heading = line(f"{icon(message)} {title(message)}", MAX_HEADER_CHARS)
     also = message.also[:MAX_ALSO]
     return [
@@ -92,9 +96,10 @@ def _all(message: Message, *, buttons: bool) -> list[dict[str, Any]]:
             "block_id": _block_id(message, "headline"),
             "text": {"type": "plain_text", "text": heading, "emoji": True},
         },
-        _section(message, "cause", _story(message), MAX_STORY_CHARS),
+        _section(message, "cause", _story(message, bars=not file), MAX_STORY_CHARS),
+        _chart(message, file) if file else {},
         {"type": "section", "block_id": _block_id(message, "numbers"), "fields": _fields(message)},
-        _section(message, "also", "\n".join(["Also:", *(f"• {_mild(each)}" for each in also)]) if also else ""),
+        _section(message, "also", "\n".join(["Also:", *(f"• {mild(each)}" for each in also)]) if also else ""),
         _section(message, "stages", _stage_table(message)),
         _section(message, "examples", _examples(message)),
         _buttons(message) if buttons else _section(message, "links", _links(message)),
@@ -102,21 +107,30 @@ def _all(message: Message, *, buttons: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _story(message: Message) -> str:
+def _chart(message: Message, file: str) -> dict[str, Any]:
+    return {
+        "type": "image",
+        "block_id": _block_id(message, "chart"),
+        "slack_file": {"id": file},
+        "alt_text": line(chart_in_words(message.finding), MAX_ALT_CHARS),
+    }
+
+
+def _story(message: Message, *, bars: bool) -> str:
     """Return why and how bad; what is over is struck through."""
     finding = message.finding
-    why = _sentence(cause(message))
+    why = sentence(cause(message))
     lines = [f"~{why}~" if message.resolved else f"*{why}*"]
     if not message.resolved:
         lines.append(escape(_impact(message)))
-        lines += [f"`{shape}` {_mild(about)}" for shape, about in picture(message)]
+        lines += [f"`{shape}` {mild(about)}" for shape, about in picture(message) if bars]
     if finding.description:
-        lines.append(f"_{_mild(finding.description)}_")
+        lines.append(f"_{mild(finding.description)}_")
     return "\n".join(lines)
 
 
 def _fields(message: Message) -> list[dict[str, str]]:
-    return [_mrkdwn(f"*{_mild(name)}*\n{_mild(value)}", MAX_FIELD_CHARS) for name, value in facts(message)]
+    return [_mrkdwn(f"*{mild(name)}*\n{mild(value)}", MAX_FIELD_CHARS) for name, value in facts(message)]
 
 
 def _stage_table(message: Message) -> str:
@@ -126,14 +140,14 @@ def _stage_table(message: Message) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{stage:<{widths[0]}}  {growth:>{widths[1]}}  {share:>{widths[2]}}" for stage, growth, share in rows]
     body = cut(escape("\n".join(lines)).replace("`", "'"), MAX_SECTION_CHARS // 2)
-    return f"What grew, {_mild(basis(message.finding))}:\n```{body}```"
+    return f"What grew, {mild(basis(message.finding))}:\n```{body}```"
 
 
 def _examples(message: Message) -> str:
     if message.resolved:
         return ""
     rows = [
-        f"• <{escape(link)}|{_mild(what)}>" if link else f"• {_mild(what)}" for what, link in examples(message.finding)
+        f"• <{escape(link)}|{mild(what)}>" if link else f"• {mild(what)}" for what, link in examples(message.finding)
     ]
     return "\n".join(["Slow requests to look at:", *rows]) if rows else ""
 
@@ -154,6 +168,8 @@ def _buttons(message: Message) -> dict[str, Any]:
     ]
     if not message.resolved:
         elements.append(_button(SILENCE, "Silence 1 h", message))
+        if finding.shift is not None:
+            elements.append(_button(ACCEPT, "Accept as normal", message))
         if not message.acked_by:
             elements.insert(0, {**_button(ACKNOWLEDGE, "Acknowledge", message), "style": "primary"})
     shown = [element for element in elements if element]
@@ -176,10 +192,10 @@ def _link_button(action: str, name: str, href: str) -> dict[str, Any]:
 
 
 def _context(message: Message) -> list[dict[str, str]]:
-    lines = [_mild(each) for each in small_print(message)]
+    lines = [mild(each) for each in small_print(message)]
     # A time Slack shows in the reader's zone; elsewhere the text after the bar is shown.
     at = f"<!date^{int(message.opened_at)}^{{date_short_pretty}} {{time}}|{words.moment_of(message.opened_at)}>"
-    lines.append(f"Incident {_mild(message.incident)}, opened {at}")
+    lines.append(f"Incident {mild(message.incident)}, opened {at}")
     if message.repeat:
         lines.append(_REPEAT)
     return [_mrkdwn(each, MAX_FIELD_CHARS) for each in lines]
@@ -187,24 +203,6 @@ def _context(message: Message) -> list[dict[str, str]]:
 
 def _impact(message: Message) -> str:
     return line(impact(message.finding), MAX_ROW_CHARS)
-
-
-def _sentence(said: str) -> str:
-    said = line(said, MAX_ROW_CHARS)
-    return _mild(said[:1].upper() + said[1:] + ".")
-
-
-def _mild(raw: str, limit: int = MAX_ROW_CHARS) -> str:
-    """Return *raw* as one line that cannot end the bold, italic, struck or code text it may stand in.
-
-    >>> _mild("a`b` <!channel>")
-    "a'b' &lt;!channel&gt;"
-    """
-    return escape(line(raw, limit).translate(_HARMLESS))
-
-
-# Slack has no escape for its own marks; these look alike.
-_HARMLESS = str.maketrans({"*": "\N{ASTERISK OPERATOR}", "~": "\N{TILDE OPERATOR}", "`": "'"})
 
 
 def _section(message: Message, part: str, said: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:

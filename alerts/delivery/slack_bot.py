@@ -3,6 +3,9 @@
 A message whose fate is unknown is looked for before it is sent again, by the name it carries as metadata. That makes it
 once, but for one case: Slack takes a request after we looked, which takes a connection that was cut and lived on. A bot
 that may not read the channel (`channels:history`, private ones `groups:history`) says that it may be a repeat instead.
+
+The chart (`files:write`) is put into the incident's message once Slack has it, so that no page waits for a picture, and so
+that each message that was taken uploads one at most, however often it was tried.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...core.errors import ChannelError
-from . import slack_api, slack_blocks
+from . import chart, slack_api, slack_blocks, slack_files
 from .channel import OutcomeUnknownError, Refresh
 from .message import Message
 from .slack_api import SlackError
+from .slack_files import Pictures
+from .wording import chart_in_words
 
 EVENT_TYPE = "stagelens_incident"
 # https://docs.slack.dev/reference/methods/chat.update#errors: the message is not there, or not ours to change.
@@ -38,6 +43,30 @@ _PAGE, _MAX_PAGES = 100, 5
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the incident's message is: what the outbox keeps as the reference.
+
+    Args:
+        channel: The channel's id.
+        stamp: The message's time stamp, by which Slack knows it.
+        file: The id of the chart in it; empty for none.
+    """
+
+    channel: str
+    stamp: str
+    file: str = ""
+
+    @classmethod
+    def of(cls, reference: str) -> _Place:
+        """Read back what `__str__` wrote."""
+        channel, stamp, file = [*reference.split(":"), "", ""][:3]
+        return cls(channel, stamp, file)
+
+    def __str__(self) -> str:
+        return ":".join(part for part in (self.channel, self.stamp, self.file) if part)
+
+
+@dataclass(frozen=True, slots=True)
 class SlackBot:
     """A Slack channel a bot posts to.
 
@@ -47,6 +76,7 @@ class SlackBot:
         channel: The channel's id, such as `C0123456789`.
         buttons: Whether somebody answers when a button is pressed.
         base_url: Of Slack's Web API.
+        pictures: Puts charts into messages.
     """
 
     name: str
@@ -57,12 +87,13 @@ class SlackBot:
     # https://docs.slack.dev/apis/web-api/rate-limits: one message per second and channel
     gap_seconds: float = 1.0
     refresh: Refresh | None = None
+    pictures: Pictures = field(default_factory=Pictures, repr=False, compare=False)
 
     def send(self, message: Message) -> str:
-        """Post *message*, or bring the incident's message up to date and add the turn to its thread.
+        """Post *message*, or bring the incident's message up to date and add the turn to its thread; then draw its chart.
 
         Returns:
-            The message's channel and time stamp, which is what Slack knows it by.
+            The message's channel and time stamp, which is what Slack knows it by, and the file that its chart is.
         """
         parent = message.reference
         if not parent and (message.repeat or message.sequence > 1):
@@ -74,29 +105,54 @@ class SlackBot:
             else:
                 message = replace(message, repeat=False)
                 if found is not None and found.key == message.key:
-                    return found.reference
+                    return self._illustrated(found.reference, message)
                 parent = found.reference if found is not None else ""
         return self._follow(parent, message) if parent else self._begin(message)
 
     def _begin(self, message: Message) -> str:
-        return self._post(message, slack_blocks.blocks(message, buttons=self.buttons))
+        return self._illustrated(self._post(message, self._blocks(message)), message)
 
     def _follow(self, parent: str, message: Message) -> str:
         """Update the incident's message, then reply in its thread; where it is gone, begin anew."""
-        channel, _, stamp = parent.rpartition(":")
-        shown = slack_blocks.blocks(replace(message, repeat=False), buttons=self.buttons)
+        place, known = _Place.of(parent), replace(message, repeat=False)
+        # With the chart it has, if Slack still has that one.
+        shown = [self._blocks(known, file) for file in dict.fromkeys((place.file, ""))]
         try:
-            self._say("chat.update", message, shown, channel=channel, ts=stamp)
+            self._say("chat.update", message, *shown, channel=place.channel, ts=place.stamp)
         except SlackError as refused:
             if refused.word not in _GONE:
                 raise
             return self._begin(message)
-        replied = self._replied(parent, message) if message.repeat else False
+        replied = self._replied(place, message) if message.repeat else False
         if not replied:
             # Only who could not look has to say that this may be a repeat.
             turn = replace(message, repeat=replied is None)
-            self._post(turn, slack_blocks.reply(turn), thread_ts=stamp)
-        return parent
+            self._post(turn, slack_blocks.reply(turn), thread_ts=place.stamp)
+        return self._illustrated(parent, known)
+
+    def _illustrated(self, reference: str, message: Message) -> str:
+        """Put a new chart into the incident's message; when all that is new is who looks after it, the one there is kept."""
+        place = _Place.of(reference)
+        png = None if place.file and message.transition == "acknowledged" else chart.of(message)
+        if png is None or not reference:
+            return reference
+        file = self.pictures.put(
+            self.name,
+            lambda: slack_files.upload(
+                self.base_url, self.token, png, f"{message.incident}.png", chart_in_words(message.finding)
+            ),
+            lambda file: self._call(
+                "chat.update",
+                channel=place.channel,
+                ts=place.stamp,
+                text=slack_blocks.text(message),
+                blocks=self._blocks(message, file),
+            ),
+        )
+        return str(replace(place, file=file or place.file))
+
+    def _blocks(self, message: Message, file: str = "") -> list[dict[str, Any]]:
+        return slack_blocks.blocks(message, buttons=self.buttons, file=file)
 
     def _post(self, message: Message, shown: list[dict[str, Any]], **where: str) -> str:
         payload = {"incident": message.incident, "key": message.key}
@@ -112,14 +168,15 @@ class SlackBot:
         )
         return f"{answer.get('channel', self.channel)}:{answer['ts']}" if answer.get("ts") else ""
 
-    def _say(self, method: str, message: Message, shown: list[dict[str, Any]], **arguments: Any) -> dict[str, Any]:
-        """Call *method*; where Slack does not take the blocks, say it in words, once."""
-        try:
-            return self._call(method, text=slack_blocks.text(message), blocks=shown, **arguments)
-        except SlackError as refused:
-            if refused.word not in _BLOCK_ERRORS:
-                raise
-            return self._call(method, text=slack_blocks.plain(message), **arguments)
+    def _say(self, method: str, message: Message, *ways: list[dict[str, Any]], **arguments: Any) -> dict[str, Any]:
+        """Call *method* with the first of *ways*, which are blocks, that Slack takes; else say it in words, once."""
+        for shown in ways:
+            try:
+                return self._call(method, text=slack_blocks.text(message), blocks=shown, **arguments)
+            except SlackError as refused:
+                if refused.word not in _BLOCK_ERRORS:
+                    raise
+        return self._call(method, text=slack_blocks.plain(message), **arguments)
 
     def _sought(self, message: Message) -> _Found | None:
         """Return the incident's message in the channel, if it is there."""
@@ -133,13 +190,12 @@ class SlackBot:
             None,
         )
 
-    def _replied(self, parent: str, message: Message) -> bool | None:
+    def _replied(self, place: _Place, message: Message) -> bool | None:
         """Say whether this very turn is in the thread already; None when the bot may not look."""
-        channel, _, stamp = parent.rpartition(":")
         try:
             return any(
                 found.key == message.key and found.is_reply
-                for found in self._pages("conversations.replies", channel=channel, ts=stamp)
+                for found in self._pages("conversations.replies", channel=place.channel, ts=place.stamp)
             )
         except SlackError as refused:
             if refused.word not in _MAY_NOT_LOOK:

@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .channel import Refresh
+from .finding_parts import Burn, Shift
 from .http import post
-from .message import Burn, Message, Shift
+from .message import Message
 from .wording import cause, headline
 
 SIGNATURE_HEADER = "X-Stagelens-Signature"
@@ -96,6 +97,7 @@ def payload(message: Message) -> dict[str, Any]:
         "shift": finding.shift and _shift(finding.shift),
         "absence": finding.absence and dataclasses.asdict(finding.absence),
         "stages": [{"stage": row.stage, "seconds": row.seconds, "share": row.share} for row in finding.growth],
+        "overruns": [dataclasses.asdict(each) for each in finding.overruns],
         "also": list(message.also),
         "exemplars": [dataclasses.asdict(each) for each in finding.exemplars],
     }

@@ -10,12 +10,16 @@ from datetime import timedelta
 
 from ...core import stages
 from .. import words
+from ..tail.regression import StageGrowth
 from . import absence_words, burn_words, shift_words
 from .cutting import sparkline
-from .message import Finding, Message, Shift
+from .finding_parts import Course, Shift
+from .message import Finding, Message
 
 _ICONS = {"page": "🔴", "ticket": "🟠"}
-_UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "the SLO was taken out of its file"}
+# So little more than all of the excess is chance.
+_ALL = 1.05
+_UNKNOWN_ENDINGS = {"no_data": "no data any more", "removed": "it is not watched any more"}
 
 
 def headline(message: Message) -> str:
@@ -26,7 +30,7 @@ def headline(message: Message) -> str:
 
 def icon(message: Message) -> str:
     """Return how it stands as one sign."""
-    if message.ending in _UNKNOWN_ENDINGS:
+    if message.ending in _UNKNOWN_ENDINGS or message.ending == "accepted":
         return "⚪"
     if message.resolved:
         return "🟢"
@@ -39,6 +43,8 @@ def title(message: Message) -> str:
     what = f"{finding.service}: {_subject(finding)}"
     if message.ending in _UNKNOWN_ENDINGS:
         return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed without knowing how it went on"
+    if message.ending == "accepted":
+        return f"{what} {_is(finding)}, {message.acked_by or 'somebody'} accepts it as the new normal"
     lasted = words.duration(timedelta(seconds=max(60.0, message.at - finding.since)))
     if message.resolved and message.first:
         return f"{what} {_was(finding)} for {lasted} and recovered"
@@ -53,7 +59,7 @@ def title(message: Message) -> str:
 
 def cause(message: Message) -> str:
     """Return what the trouble comes from, in half a sentence that claims no more than was measured."""
-    finding, over = message.finding, message.resolved
+    finding, over = message.finding, message.resolved and message.ending != "accepted"
     if finding.absence is not None:
         return absence_words.cause(finding.absence)
     since = f" since version {finding.version}" if finding.version else ""
@@ -62,7 +68,7 @@ def cause(message: Message) -> str:
     blamed = finding.blamed
     if blamed is None:
         return f"no stage {'stood' if over else 'stands'} out{since}"
-    amount = f"{words.latency(blamed.seconds, signed=True)} ({words.percent(words.whole(blamed.share))} of the excess)"
+    amount = f"{words.latency(blamed.seconds, signed=True)} ({of_the_excess(blamed)})"
     if finding.quantile or finding.shift is not None:
         return f"{stage_name(blamed.stage)} {'had grown' if over else 'grew'} {amount}{since}"
     return f"slow requests {'spent' if over else 'spend'} {amount} in {stage_name(blamed.stage)}{since}"
@@ -115,9 +121,21 @@ def _overruns(finding: Finding) -> list[tuple[str, str]]:
 def table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
     """Return the stages that grew most, as (stage, growth, share)."""
     return [
-        (stages.label(row.stage), words.latency(row.seconds, signed=True), words.percent(words.whole(row.share)))
+        (stages.label(row.stage), words.latency(row.seconds, signed=True), words.part(row.share))
         for row in finding.growth[:limit]
     ]
+
+
+def of_the_excess(grown: StageGrowth) -> str:
+    """Say how much of the excess a stage made: all of it and more, when others shrank.
+
+    >>> of_the_excess(StageGrowth("queue", 0.3, 0.92))
+    '92 % of the excess'
+    >>> of_the_excess(StageGrowth("queue", 0.424, 1.02)), of_the_excess(StageGrowth("queue", 0.424, 1.25))
+    ('all of the excess', 'all of the excess, others shrank')
+    """
+    part = f"{words.part(grown.share)} of the excess"
+    return f"{part}, others shrank" if grown.share > _ALL else part
 
 
 def examples(finding: Finding) -> list[tuple[str, str]]:
@@ -133,15 +151,21 @@ def examples(finding: Finding) -> list[tuple[str, str]]:
 
 def picture(message: Message) -> list[tuple[str, str]]:
     """Return how it went so far, as (bars, what they show); nothing where that is not known, or it is over."""
-    finding = message.finding
-    course = finding.course
-    seen = [value for value in course.values if value is not None] if course else []
-    if course is None or not seen or message.resolved:
+    course = message.finding.course
+    if message.resolved or course is None or course.highest is None:
         return []
-    span = burn_words.lately(course.step_seconds * len(course.values))
-    top = words.times(max(seen)) if finding.burn else words.latency(max(seen))
-    what = "burn rate" if finding.burn else _subject(finding)
-    return [(sparkline(course.values), f"{what} of the {span}, up to {top}")]
+    return [(sparkline(course.values), _shown(message.finding, course, course.highest))]
+
+
+def chart_in_words(finding: Finding) -> str:
+    """Return what a chart of *finding* shows, for those who do not see it; nothing where there is none."""
+    course = finding.course
+    if course is None or course.highest is None:
+        return ""
+    shown = _shown(finding, course, course.highest)
+    limit = f"; alerts from {words.times(finding.burn.threshold)}" if finding.burn else ""
+    usual = f"; {words.latency(finding.shift.before_seconds)} is usual" if finding.shift else ""
+    return f"Chart: {shown}{limit}{usual}; the trouble began at {words.moment_of(finding.since)}"
 
 
 def small_print(message: Message) -> list[str]:
@@ -150,6 +174,8 @@ def small_print(message: Message) -> list[str]:
     lines = [f"{finding.name}: {finding.promise}"]
     if message.acked_by and not message.resolved:
         lines.append(f"{message.acked_by} looks after it")
+    if message.note not in ("", message.acked_by):
+        lines.append(f"Accepted by {message.note}")
     return lines
 
 
@@ -161,6 +187,12 @@ def stage_name(stage: str) -> str:
     """
     name = stages.label(stage)
     return name if stage not in stages.BY_KEY else name[0].lower() + name[1:]
+
+
+def _shown(finding: Finding, course: Course, highest: float) -> str:
+    span = burn_words.lately(course.step_seconds * len(course.values))
+    top = words.times(highest) if finding.burn else words.latency(highest)
+    return f"{'burn rate' if finding.burn else _subject(finding)} of the {span}, up to {top}"
 
 
 def _subject(finding: Finding) -> str:

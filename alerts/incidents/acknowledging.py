@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
+
+from sqlalchemy import Connection
 
 from ...collector.store import Store
 from ...collector.store.texts import storable
@@ -27,15 +29,11 @@ def acknowledge(store: Store, name: str, by: str, now: datetime) -> Record:
         IncidentError: There is no such incident, or it is over.
         StoreError: It cannot be written.
     """
-    at, who = now.timestamp(), storable(by.strip())[:MAX_NAME_CHARS] or "somebody"
+    at, who = now.timestamp(), named(by)
     with store.transaction() as connection:
-        found = record.get(connection, name)
-        if found is None:
-            msg = f"there is no incident {name!r}; `stagelens alerts list` names those there are"
-            raise IncidentError(msg)
+        found = known(connection, name)
         if found.resolved_at is not None:
-            ended = words.moment(datetime.fromtimestamp(found.resolved_at, UTC))
-            msg = f"{name} is over since {ended}; there is nothing to look after"
+            msg = f"{name} is over since {words.moment_of(found.resolved_at)}; there is nothing to look after"
             raise IncidentError(msg)
         if found.acked_by == who:
             return found
@@ -44,3 +42,21 @@ def acknowledge(store: Store, name: str, by: str, now: datetime) -> Record:
         turn = Turn(taken, "acknowledged", told=told, note=who)
         journal.write(connection, turn, journal.hearers(connection, name), at)
     return taken
+
+
+def known(connection: Connection, name: str) -> Record:
+    """Return the incident *name*.
+
+    Raises:
+        IncidentError: There is none.
+    """
+    found = record.get(connection, name)
+    if found is None:
+        msg = f"there is no incident {name!r}; `stagelens alerts list` names those there are"
+        raise IncidentError(msg)
+    return found
+
+
+def named(by: str) -> str:
+    """Return who does something, as it is kept."""
+    return storable(by.strip())[:MAX_NAME_CHARS] or "somebody"

@@ -37,6 +37,8 @@ def write(connection: Connection, turn: Turn, channels: Sequence[str], now: floa
 
 def told(turn: Turn, now: float) -> Message:
     """Return what is told of *turn*; of one nobody is told of, what would have been."""
+    if turn.event == "accepted":
+        return replace(message_of(turn.record, "resolved", now), note=turn.note)
     transition: Transition = "updated" if turn.event in ("", "muted", "unmuted") else turn.event
     return message_of(turn.record, transition, now, also=turn.also)
 
@@ -70,7 +72,7 @@ def hearers(connection: Connection, incident: str) -> list[str]:
 
 
 def _hearers(connection: Connection, turn: Turn, channels: Sequence[str]) -> Sequence[str]:
-    if turn.event not in ("resolved", "acknowledged"):
+    if turn.event not in ("resolved", "accepted", "acknowledged"):
         return channels
     heard = hearers(connection, turn.record.id)
     return [channel for channel in heard if channel in channels]

@@ -61,7 +61,9 @@ def close(record: Record, ending: Ending, now: float) -> Step:
 
 def _begin(last: Record | None, finding: Finding, cause: str, now: float, patience: Patience) -> Step:
     reopen_seconds = patience.reopen.total_seconds()
-    if last is not None and last.resolved_at is not None and now - last.resolved_at <= reopen_seconds:
+    # What was accepted is normal: what comes after it is something new.
+    ended_at = None if last is None or last.ending == "accepted" else last.resolved_at
+    if last is not None and ended_at is not None and now - ended_at <= reopen_seconds:
         return Step(_reopened(last, finding, now), "reopened")
     fresh = Record(
         id=f"sl-{secrets.token_hex(10)}",

@@ -34,7 +34,7 @@ class Record:
         sequence: The number of its last transition.
         peak: The largest `Finding.size` it has had.
         acked_at: Since when somebody looks after it; None while nobody does.
-        acked_by: Who.
+        acked_by: Who; of one that was accepted, who accepted it.
         muted: Why nobody is told; empty when people are.
         heard: What channels know of it.
         story: The incident that began the story it belongs to; its own id when it did.

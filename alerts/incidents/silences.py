@@ -14,7 +14,7 @@ from ...collector.store.texts import storable
 from .. import words
 from ..delivery.message import Finding
 from ..schema import silences
-from .acknowledging import MAX_NAME_CHARS, IncidentError
+from .acknowledging import IncidentError, named
 
 # What an incident can be told by, and what each is.
 MATCHERS: Mapping[str, str] = {
@@ -103,7 +103,7 @@ def create(
         matchers=wanted,
         starts_at=starts_at.astimezone(UTC),
         ends_at=ends_at.astimezone(UTC),
-        author=storable(author.strip())[:MAX_NAME_CHARS] or "somebody",
+        author=named(author),
         comment=storable(comment.strip())[:MAX_COMMENT_CHARS],
     )
     connection.execute(insert(silences).values(**_to_row(silence)))

@@ -16,8 +16,8 @@ from .policy import Fleet
 from .record import Heard, Record
 from .stories import place, urgency
 
-# What the history has; the last two are told to nobody.
-Event = Literal["", "opened", "updated", "acknowledged", "resolved", "reopened", "muted", "unmuted"]
+# What the history has; the last two are told to nobody. What is accepted is told as resolved.
+Event = Literal["", "opened", "updated", "acknowledged", "resolved", "reopened", "accepted", "muted", "unmuted"]
 
 _WITH = "told with "
 

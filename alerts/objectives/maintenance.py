@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 # `[start, end)` in UTC.
 Interval = tuple[datetime, datetime]
 _DAY = timedelta(days=1)
+# How far ahead the end of work is looked for: what goes on every day has none.
+_AHEAD = timedelta(days=31)
 MONDAY_TO_SUNDAY = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
@@ -71,6 +73,19 @@ class Weekly:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """Planned work that is under way.
+
+    Args:
+        why: What is done; may be empty.
+        until: When it is over; None when that is more than a month away.
+    """
+
+    why: str
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Calendar:
     """All planned work that concerns one promise."""
 
@@ -83,6 +98,15 @@ class Calendar:
     def at(self, moment: datetime) -> bool:
         """Say whether *moment* is within planned work."""
         return bool(self.intervals(moment, moment + timedelta(microseconds=1)))
+
+    def under_way(self, moment: datetime) -> Work | None:
+        """Return the work that *moment* is within, None where it is within none; several that meet are one."""
+        now = [each.why for each in self.planned if Calendar((each,)).at(moment)]
+        if not now:
+            return None
+        far = moment + _AHEAD
+        end = self.intervals(moment, far)[0][1]
+        return Work(", ".join(dict.fromkeys(filter(None, now))), end if end < far else None)
 
     def without(self, start: datetime, end: datetime) -> list[Interval]:
         """Return what of `[start, end)` is left: apart from each other, in order of time, in UTC."""

@@ -45,7 +45,7 @@ class Definitions:
         channels: Where messages go.
         dashboard_url: What links begin with; empty when the file does not say.
         warnings: What is read otherwise than it may be meant, or not at all: file, line, what.
-        included: The other files it was read from.
+        included: The other files it was read from, those with secrets among them.
         regressions: Whose latency is watched for regressions.
     """
 
@@ -86,8 +86,13 @@ class _Named:
         return spell(self.place) if self.place[0] != "metadata" else f"the SLO of line {self.document.line(())}"
 
 
-def read(path: Path, env: Mapping[str, str]) -> Definitions:
-    """Read the SLO file at *path*; secrets it names are taken from *env*.
+def read(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
+    """Read the SLO file at *path*; secrets it names are taken from *env*, and from files.
+
+    Args:
+        path: The file.
+        env: The environment.
+        held: The secrets that files held when it was read before, by path; those of now are added.
 
     Raises:
         SloFileError: Something in it is wrong.
@@ -104,13 +109,14 @@ def read(path: Path, env: Mapping[str, str]) -> Definitions:
     included = _included(top, path) if top else {}
     foreign += [each for found in included.values() for each in found if openslo.is_openslo(each)]
     promised = openslo.read(foreign)
-    definitions = _definitions(top, own[0], promised, env) if top else _plain(promised)
+    definitions = _definitions(top, own[0], promised, env, {} if held is None else held) if top else _plain(promised)
     files = [(None, documents), *included.items()]
     problems, warnings = (_placed(files, what) for what in ("problems", "warnings"))
     if problems:
         raise SloFileError(path, problems)
     told = tuple(spell_problem(path, each) for each in warnings)
-    return replace(definitions, warnings=told, included=tuple(included))
+    secrets = [file for entry in definitions.channels for file in entry.secret_files]
+    return replace(definitions, warnings=told, included=(*included, *secrets))
 
 
 def _placed(files: Iterable[tuple[Path | None, Sequence[Document]]], what: str) -> list[Problem]:
@@ -150,7 +156,11 @@ def _plain(promised: Sequence[tuple[Document, Entry]]) -> Definitions:
 
 
 def _definitions(
-    top: Fields, own: Document, promised: Sequence[tuple[Document, Entry]], env: Mapping[str, str]
+    top: Fields,
+    own: Document,
+    promised: Sequence[tuple[Document, Entry]],
+    env: Mapping[str, str],
+    held: dict[str, str],
 ) -> Definitions:
     """Read the file's own document, with what OpenSLO documents have *promised*."""
     if top.broken:
@@ -159,7 +169,7 @@ def _definitions(
     slos = [(document, entry) for document, entry in (*written, *promised) if entry is not None]
     if not written and not promised and not isinstance(own.value.get("slos"), str | int | dict):
         top.complain("slos is empty; write at least one, such as `- name: checkout-latency`", "slos")
-    entries = [(place, channels.read(own, place, item, env)) for place, item in top.items("channels")]
+    entries = [(place, channels.read(own, place, item, env, held)) for place, item in top.items("channels")]
     planned = _planned(top, own, [entry for _, entry in slos])
     dashboard_url = top.address("dashboard_url").rstrip("/")
     watched = regressions.read(top)
@@ -197,15 +207,16 @@ def _unique(named: Iterable[_Named]) -> None:
 
 
 class LiveFile(live_file.LiveFile[Definitions]):
-    """An SLO file that is read again when it changes; a broken one leaves in force what was read before.
+    """An SLO file that is read again when it changes, or a secret does; a broken one leaves in force what was read before.
 
     Args:
         path: The file, or None when there is none.
-        env: Where secrets are.
+        env: Where secrets are that are not in files.
     """
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
-        super().__init__(path, lambda path: read(path, env), lambda found: found.included)
+        held: dict[str, str] = {}
+        super().__init__(path, lambda path: read(path, env, held), lambda found: found.included)
 
     def accepted(self, found: Definitions) -> None:
         """Say in the log how much is watched now."""

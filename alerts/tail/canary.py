@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from .habits import Habits, Suspect, slowest, suspects
+from .habits import Habits, Suspect, ranked, slowest
 from .judge import Cell, Judgement
 from .minutes import Floats, Ints, Spent
 from .policy import TailPolicy, Window
@@ -20,6 +20,8 @@ from .statistic import HALF, Sums, trimmed
 from .tally import WHOLE, Row, Tally
 
 DRAWS, SEED = 40_000, 1
+# The band of all requests, see `habits.slowest`.
+EVERYONE = 0.0
 
 
 def compare(policy: TailPolicy, rows: tuple[Row, ...], old: Tally, new: Tally) -> Judgement:
@@ -51,7 +53,9 @@ def compare(policy: TailPolicy, rows: tuple[Row, ...], old: Tally, new: Tally) -
 def blame(
     policy: TailPolicy, habits: Habits, old: Spent, new: Spent, moved: Mapping[str, float]
 ) -> tuple[Suspect, ...]:
-    """Return what stages add to the slowest requests of *new* against those of *old*, the one to blame first.
+    """Return what stages add to a request of *new* against one of *old*, the one to blame first.
+
+    All requests count, not the slowest alone as elsewhere: a canary begins cold and has few, so its slowest are the cold ones.
 
     Args:
         policy: What matters.
@@ -61,12 +65,13 @@ def blame(
         moved: How far the stages' own times differ, of `compare`.
     """
     stages = tuple(sorted({*old.stages, *new.stages}))
-    means = slowest(policy.blame.band, old, stages)
-    if means is None:
+    before, after = (slowest(EVERYONE, side, stages) for side in (old, new))
+    if before is None or after is None:
         return ()
-    # A canary begins cold: what was too rare to be judged by its own times, as a cold start is, has not moved.
+    grown = dict(zip(stages, (after - before).tolist(), strict=True))
+    # What was too rare to be judged by its own times, as a cold start is, has not moved.
     judged = dict.fromkeys(set(stages) - set(policy.stage_key.left_out), 0.0) | dict(moved)
-    return suspects(policy, habits, new, judged, dict(zip(stages, means.tolist(), strict=True)))
+    return ranked(policy, habits, grown, judged)
 
 
 def _cells(
@@ -74,7 +79,7 @@ def _cells(
 ) -> list[Cell]:
     if window.length > sides[0].minutes or not chosen:
         return []
-    units, logs, expected = _pairs(policy, window, rows, np.array(chosen, int), sides)
+    units, logs, enough = _pairs(policy, window, rows, np.array(chosen, int), sides)
     median, spread = chance(window.blocks, window.drop)
     z = (trimmed(window, units) - median) / spread
     grown = trimmed(window, logs)
@@ -83,21 +88,24 @@ def _cells(
             row, float(z[r]), float(min(z[r] / window.required[0], grown[r] / np.log1p(window.floor))), float(grown[r])
         )
         for r, row in enumerate(chosen)
-        if expected[r].sum() >= policy.calibration.expected
+        if enough[r] >= policy.calibration.expected
     ]
 
 
 def _pairs(
     policy: TailPolicy, window: Window, rows: tuple[Row, ...], chosen: Ints, sides: tuple[Sums, Sums]
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the differences of blocks, in units of their scatter and as logs, and what the canary was to have beyond."""
+    """Return the differences of blocks, in units of their scatter and as logs, and how many requests speak.
+
+    Those are what the canary has beyond, or was to have where that is more.
+    """
     ends = sides[0].minutes - window.block * np.arange(window.blocks)
     (_, n_old, old), (_, n_new, new) = (side.of(ends, np.full(len(ends), window.block), chosen) for side in sides)
     share = np.array([rows[number].expected for number in chosen])[:, None]
     difference = np.log((new + HALF) / (n_new * share + HALF)) - np.log((old + HALF) / (n_old * share + HALF))
     common = (old + new + HALF) / np.maximum(n_old + n_new, 1)
     deviation = np.sqrt(policy.canary.scatter**2 + 1 / (n_old * common + HALF) + 1 / (n_new * common + HALF))
-    return difference / deviation, difference, n_new * share
+    return difference / deviation, difference, np.maximum(new.sum(axis=1), (n_new * share).sum(axis=1))
 
 
 @cache

@@ -103,13 +103,7 @@ def slowest(band: float, spent: Spent, stages: Sequence[str]) -> Floats | None:
     return np.array([seconds.get(stage, 0.0) for stage in stages]) / beyond
 
 
-def suspects(
-    policy: TailPolicy,
-    habits: Habits,
-    spent: Spent,
-    moved: Mapping[str, float],
-    usual: Mapping[str, float] | None = None,
-) -> tuple[Suspect, ...]:
+def suspects(policy: TailPolicy, habits: Habits, spent: Spent, moved: Mapping[str, float]) -> tuple[Suspect, ...]:
     """Return what stages add to the slowest requests of a window, the one to blame first.
 
     Args:
@@ -117,19 +111,25 @@ def suspects(
         habits: How it usually is.
         spent: The window.
         moved: How far the stages' own times moved, see `judge.Judgement`.
-        usual: What stages took before, if not as the habits say: that of the other version of a canary. [seconds]
     """
     stages = tuple(sorted({*habits.stages, *spent.stages}))
     means = slowest(policy.blame.band, spent, stages)
     if means is None:
         return ()
-    before = usual if usual is not None else _expected(habits, spent)
-    grown = means - np.array([before.get(stage, 0.0) for stage in stages])
-    whole = float(grown.sum())
+    before = _expected(habits, spent)
+    grown = {stage: mean - before.get(stage, 0.0) for stage, mean in zip(stages, means.tolist(), strict=True)}
+    return ranked(policy, habits, grown, moved)
+
+
+def ranked(
+    policy: TailPolicy, habits: Habits, grown: Mapping[str, float], moved: Mapping[str, float]
+) -> tuple[Suspect, ...]:
+    """Return the stages that have *grown* by so many seconds each, the one to blame first; the rest as `suspects`."""
+    whole = sum(grown.values())
     spread = dict(zip(habits.stages, habits.spread, strict=True))
     found = [
         Suspect(stage, delta, delta / whole if whole else 0.0, delta / max(spread.get(stage, 0.0), LEAST_SPREAD))
-        for stage, delta in zip(stages, grown.tolist(), strict=True)
+        for stage, delta in grown.items()
     ]
     guilt = _guilt(policy, found, moved)
     return tuple(sorted(found, key=lambda one: (-guilt[one.stage], -one.seconds)))

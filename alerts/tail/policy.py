@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-
-from ...core.settings import parse_duration
+from ..reading.policies import InMinutes, shipped
 
 # A quantile, or the mean.
 At = float | Literal["mean"]
@@ -32,13 +27,13 @@ class Window:
         alone: Whether it needs the whole score, whatever the stages say.
     """
 
-    block: int
+    block: InMinutes
     blocks: int
     drop: int
     required: tuple[float, ...]
     floor: float = 0.0
-    patience: int = 0
-    after_release: int = 0
+    patience: InMinutes = 0
+    after_release: InMinutes = 0
     alone: bool = False
 
     @property
@@ -59,10 +54,10 @@ class Span:
         load: So far beyond the usual loads what was learnt is believed. [log]
     """
 
-    length: int
-    least: int
-    renew: int
-    rhythm: int
+    length: InMinutes
+    least: InMinutes
+    renew: InMinutes
+    rhythm: InMinutes
     load: float
 
 
@@ -73,7 +68,7 @@ class Calibration:
     Args:
         margin: Times what was rare in the reference.
         rare: The quantile that is rare. [0..1]
-        expected: Requests to be expected beyond the quantile within the window. [count]
+        expected: Requests to be expected beyond the quantile within the window; of a canary, or seen there. [count]
     """
 
     margin: float
@@ -134,14 +129,14 @@ class Fire:
     """
 
     slow: float
-    slow_for: int
+    slow_for: InMinutes
     released: float
-    begin: int
-    end: int
+    begin: InMinutes
+    end: InMinutes
     quiet: float
-    before: int
+    before: InMinutes
     calm: float
-    calm_for: int
+    calm_for: InMinutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +150,7 @@ class Blame:
     """
 
     band: float
-    block: int
+    block: InMinutes
     sure: float
 
 
@@ -215,64 +210,4 @@ class TailPolicy:
 @cache
 def default_policy() -> TailPolicy:
     """Return the policy that comes with Stagelens."""
-    text = (Path(__file__).parents[1] / "policy" / "tail.yaml").read_text(encoding="utf-8")
-    return read_policy(yaml.safe_load(text))
-
-
-def read_policy(raw: Mapping[str, Any]) -> TailPolicy:
-    """Return the policy written as *raw*."""
-    at, key, blame = tuple(raw["at"]), raw["stage_key"], raw["blame"]
-    return TailPolicy(
-        at=at,
-        reference=_span(raw["reference"]),
-        windows=tuple(_window(window, len(at)) for window in raw["windows"]),
-        calibration=Calibration(**raw["calibration"]),
-        stage_key=StageKey(
-            at=tuple(key["at"]),
-            left_out=tuple(key["left_out"]),
-            ease=Ease(key["ease"]["from"], key["ease"]["by"], key["ease"]["least"]),
-            windows=tuple(_window(window, len(key["at"])) for window in key["windows"]),
-        ),
-        fire=_fire(raw["fire"]),
-        blame=Blame(blame["band"], _minutes(blame, "block"), blame["sure"]),
-        canary=Canary(raw["canary"]["scatter"], tuple(_window(window, 1) for window in raw["canary"]["windows"])),
-        confounders=Confounders(**raw["confounders"]),
-    )
-
-
-def _span(raw: Mapping[str, Any]) -> Span:
-    length, least, renew, rhythm = (_minutes(raw, name) for name in ("length", "least", "renew", "rhythm"))
-    return Span(length, least, renew, rhythm, raw["load"])
-
-
-def _window(raw: Mapping[str, Any], statistics: int) -> Window:
-    required = raw["required"]
-    return Window(
-        block=_minutes(raw, "block"),
-        blocks=raw["blocks"],
-        drop=raw["drop"],
-        required=tuple(required) if isinstance(required, list) else (required,) * statistics,
-        floor=raw.get("floor", 0.0),
-        patience=_minutes(raw, "patience"),
-        after_release=_minutes(raw, "after_release"),
-        alone=raw.get("alone", False),
-    )
-
-
-def _fire(raw: Mapping[str, Any]) -> Fire:
-    released = raw["after_release"]
-    return Fire(
-        slow=raw["slow"]["score"],
-        slow_for=_minutes(raw["slow"], "patience"),
-        released=released["score"],
-        begin=_minutes(released, "begin"),
-        end=_minutes(released, "end"),
-        quiet=released["quiet"],
-        before=_minutes(released, "before"),
-        calm=raw["calm"],
-        calm_for=_minutes(raw, "calm_for"),
-    )
-
-
-def _minutes(raw: Mapping[str, Any], key: str) -> int:
-    return round(parse_duration(raw.get(key, "0m"), key) / timedelta(minutes=1))
+    return shipped(TailPolicy, "tail")

@@ -7,8 +7,10 @@ statistic; a window's is the mean of its smallest blocks, so that a blip, howeve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -23,6 +25,8 @@ HALF = 0.5
 FIT_BLOCK, FIT_ROUNDS, HUBER = 10, 3, 1.5
 # Before the scatter is known, and the least there is.
 FIRST_SCATTER, LEAST_SCATTER = 0.2, 0.02
+# Near its limits a service scatters more: the busiest tenth of the time has a scatter of its own, from so many blocks on.
+PEAK, LEAST_PEAKS = 0.9, 20
 # The statistic is learnt at moments at least so far apart. [minutes]
 LEAST_STEP = 2
 
@@ -36,12 +40,16 @@ class Model:
         load: Lowest, middle and highest log of requests a minute that it holds for.
         weights: Of the features; shape (rows, features).
         scatter: Over-dispersion of each row at each length of blocks; shape (rows, blocks). [log]
+        strained: The same at peaks of the load; empty where they are like any other time.
+        peak: Where they begin, as log of requests a minute.
     """
 
     blocks: tuple[int, ...]
     load: tuple[float, float, float]
     weights: tuple[tuple[float, ...], ...]
     scatter: tuple[tuple[float, ...], ...]
+    strained: tuple[tuple[float, ...], ...] = ()
+    peak: float = math.inf
 
 
 class Expectation:
@@ -59,6 +67,8 @@ class Expectation:
         self.share: Floats = np.array([rows[number].expected for number in chosen]).reshape(-1, 1)
         self.weights: Floats = np.array([model.weights[number] for number in chosen])
         self.scatter: Floats = np.array([model.scatter[number] for number in chosen])
+        self.strained: Floats = np.array([(model.strained or model.scatter)[number] for number in chosen])
+        self.peak = model.peak - model.load[1]
         self.blocks: Ints = np.array(model.blocks)
 
 
@@ -104,15 +114,16 @@ def fit(rows: Sequence[Row], kept: Tally, blocks: tuple[int, ...], *, rhythm: bo
     requests, n, beyond = sums.of(ends, lengths, every)
     busy = requests > 0
     logs = np.log(np.maximum(requests, 1) / FIT_BLOCK)
-    low, middle, high = np.quantile(logs[busy], (0.01, 0.5, 0.99)) if busy.any() else (0.0, 0.0, 0.0)
+    low, middle, peak, high = np.quantile(logs[busy], (0.01, 0.5, PEAK, 0.99)) if busy.any() else np.zeros(4)
     bounds = (float(low) - load, float(middle), float(high) + load)
     known = features(bounds, requests, lengths, kept.start + ends)
     if not rhythm:
         known[:, 3:] = 0
     weights = np.stack([_fit_row(known[busy], n[r][busy], beyond[r][busy], row) for r, row in enumerate(rows)])
-    model = Model(blocks, bounds, _table(weights), _table(np.full((len(rows), len(blocks)), LEAST_SCATTER)))
-    scatter = np.stack([_scatter(sums, model, rows, block, len(kept)) for block in blocks], axis=1)
-    return Model(blocks, bounds, model.weights, _table(scatter))
+    least = np.full((len(rows), len(blocks)), LEAST_SCATTER)
+    model = Model(blocks, bounds, _table(weights), _table(least), peak=float(peak))
+    scatter, strained = np.stack([_scatter(sums, model, rows, block, len(kept)) for block in blocks], axis=-1)
+    return replace(model, scatter=_table(scatter), strained=_table(strained))
 
 
 def features(load: tuple[float, float, float], requests: Floats, lengths: Ints, ends: Ints) -> Floats:
@@ -138,9 +149,11 @@ def excess(sums: Sums, asked: Expectation, ends: Ints, lengths: Ints) -> tuple[F
     """
     requests, n, beyond = sums.of(ends, lengths, asked.chosen)
     expected = n * asked.share
-    normal = asked.weights @ features(asked.load, requests, lengths, sums.start + ends).T
+    known = features(asked.load, requests, lengths, sums.start + ends)
+    normal = asked.weights @ known.T
     difference = np.log((beyond + HALF) / (expected + HALF)) - normal
-    scatter = asked.scatter[:, np.searchsorted(asked.blocks, lengths)]
+    place = np.searchsorted(asked.blocks, lengths)
+    scatter = np.where(known[:, 1] >= asked.peak, asked.strained[:, place], asked.scatter[:, place])
     return difference / np.sqrt(scatter**2 + 1 / (expected * np.exp(normal) + HALF)), difference, expected
 
 
@@ -176,14 +189,25 @@ def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row) -> Floats:
 
 
 def _scatter(sums: Sums, model: Model, rows: Sequence[Row], block: int, minutes: int) -> Floats:
-    """Return what scatters beyond counting, of each row in blocks of *block* minutes."""
+    """Return what scatters beyond counting, of each row in blocks of *block* minutes: always, and at peaks; shape (2, rows)."""
     ends = np.arange(block, minutes + 1, block)
+    lengths = np.full(len(ends), block)
     asked = Expectation(model, rows, range(len(rows)))
-    _, difference, expected = excess(sums, asked, ends, np.full(len(ends), block))
-    middle = np.median(difference, axis=1, keepdims=True)
-    total = (1.4826 * np.median(np.abs(difference - middle), axis=1)) ** 2
-    counting = np.median(1 / (expected + HALF), axis=1)
-    return np.sqrt(np.maximum(total - counting, LEAST_SCATTER**2))
+    requests, _, _ = sums.of(ends, lengths, asked.chosen)
+    _, difference, expected = excess(sums, asked, ends, lengths)
+    around = difference - np.median(difference, axis=1, keepdims=True)
+    counting = 1 / (expected + HALF)
+    usual = _beyond_counting(1.4826 * np.median(np.abs(around), axis=1), counting)
+    at_peak = np.log(np.maximum(requests, 1) / block) >= model.peak
+    if at_peak.sum() < LEAST_PEAKS:
+        return np.stack((usual, usual))
+    # Upwards: near its limits a service is sometimes much slower, and never much faster.
+    above = np.quantile(around[:, at_peak], 0.9, axis=1) / NormalDist().inv_cdf(0.9)
+    return np.stack((usual, np.maximum(usual, _beyond_counting(np.maximum(above, 0), counting[:, at_peak]))))
+
+
+def _beyond_counting(spread: Floats, counting: Floats) -> Floats:
+    return np.sqrt(np.maximum(spread**2 - np.median(counting, axis=1), LEAST_SCATTER**2))
 
 
 def _running(values: Floats) -> Floats:

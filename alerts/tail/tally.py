@@ -2,7 +2,8 @@
 
 The thresholds are the quantiles of the reference. A row is one question: the whole or a stage, beyond one quantile or in
 the mean. The mean is a count too: seconds in units of the mean square over the mean, whose number scatters about as much
-as that of so many requests would.
+as that of so many requests would. What is slower than nearly all counts in it as those do: a few cold starts would
+otherwise outweigh thousands of requests, and the quantiles see them anyway.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.histogram import Histogram, bucket_middle
+from ...core.histogram import Histogram
 from .minutes import BUCKETS_A_DOUBLING, Floats, Minutes, middles
 from .policy import At, TailPolicy
 
 # The whole, beside the stages.
 WHOLE = ""
 MEAN = "mean"
+# No request counts in the mean as more than this quantile of the reference.
+MOST = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Row:
     Args:
         stage: Whose time; `WHOLE` for the end-to-end latency.
         at: The quantile, or the mean.
-        edge: The last bucket that is not beyond; of the mean, unused.
+        edge: The last bucket that is not beyond; of the mean, the one that slower requests count as.
         unit: What counts as one, of the mean; of a quantile, unused. [seconds]
         expected: The share of the requests that the reference has beyond; of the mean, units a request.
     """
@@ -85,7 +88,6 @@ def tally(rows: Sequence[Row], minutes: Minutes) -> Tally:
     whole, own = _from_above(minutes.total), _from_above(minutes.own)
     width = len(minutes.index)
     firsts = np.searchsorted(minutes.index, [row.edge for row in rows], side="right").tolist()
-    seconds = middles(minutes.index) if any(row.at == MEAN for row in rows) else minutes.index
     n = np.zeros((len(rows), len(minutes)))
     beyond = np.zeros_like(n)
     for number, (row, first) in enumerate(zip(rows, firsts, strict=True)):
@@ -93,7 +95,10 @@ def tally(rows: Sequence[Row], minutes: Minutes) -> Tally:
             continue
         counts = own[minutes.stages.index(row.stage)] if row.stage else whole
         n[number] = counts[:, width]
-        beyond[number] = minutes.total @ seconds / row.unit if row.at == MEAN else counts[:, width - first]
+        if row.at == MEAN:
+            beyond[number] = minutes.total @ middles(np.minimum(minutes.index, row.edge)) / row.unit
+        else:
+            beyond[number] = counts[:, width - first]
     return Tally(minutes.start, whole[:, width].astype(np.float64), n, beyond)
 
 
@@ -134,12 +139,15 @@ def _quantile_row(stage: str, quantile: float, histogram: Histogram) -> Row | No
 
 
 def _mean_row(stage: str, histogram: Histogram) -> Row | None:
-    total = sum(bucket_middle(index) * count for index, count in histogram.buckets.items())
-    if total <= 0:
+    index = np.array(sorted(histogram.buckets))
+    if not len(index):
         return None
-    square = sum(bucket_middle(index) ** 2 * count for index, count in histogram.buckets.items())
-    unit = square / total
-    return Row(stage, MEAN, 0, unit, total / histogram.count / unit)
+    amount = np.array([histogram.buckets[each] for each in index.tolist()], np.float64)
+    place = np.searchsorted(histogram.zero + np.cumsum(amount), MOST * histogram.count)
+    edge = int(index[min(int(place), len(index) - 1)])
+    seconds = middles(np.minimum(index, edge))
+    unit = float(amount @ seconds**2 / (amount @ seconds))
+    return Row(stage, MEAN, edge, unit, float(amount @ seconds) / histogram.count / unit)
 
 
 def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:

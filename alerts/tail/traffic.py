@@ -84,7 +84,9 @@ def _largest(
     if not a_n or not b_n:
         return None
     shares = {value: (before.get(value, 0) / a_n, after.get(value, 0) / b_n) for value in sorted({*before, *after})}
-    value = max(shares, key=lambda each: abs(shares[each][1] - shares[each][0]))
+    grown = {value: round(b - a, 9) for value, (a, b) in shares.items()}
+    # Of two values one grows as the other shrinks: the one that has more now is the news.
+    value = max(grown, key=lambda each: (abs(grown[each]), grown[each]))
     a, b = shares[value]
     both = (before.get(value, 0) + after.get(value, 0)) / (a_n + b_n)
     noise = policy.errors * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))

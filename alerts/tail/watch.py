@@ -19,6 +19,7 @@ class Progress:
 
     Args:
         at: The last minute that was judged. [minutes since the epoch]
+        since: The first minute that counts: what was before it is over, as with a version that is gone, or was accepted.
         runs: For how long each window has been over its level. [minutes]
         slow: The same for the level that takes patience. [minutes]
         released: The same for the level after a release. [minutes]
@@ -27,11 +28,12 @@ class Progress:
         released_at: The last release that counts, None if there is none. [minutes since the epoch]
         fired_at: Since when it fires, None while it does not. [minutes since the epoch]
 
-    While it fires its reference stays as it is, or it would learn to live with it. Who accepts the new normal, or a version
-    that is gone, begins with a new `Progress` and a new reference.
+    While it fires its reference stays as it is, or it would learn to live with it. After a version that is gone, or a level
+    that was accepted, a new `Progress` begins.
     """
 
     at: int = 0
+    since: int = 0
     runs: tuple[int, ...] = ()
     slow: tuple[int, ...] = ()
     released: tuple[int, ...] = ()

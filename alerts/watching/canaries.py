@@ -15,12 +15,22 @@ from .policy import Watching
 from .series import cause_of, count, joined, longest, until
 
 
+def cause_of_pair(whole: Group, *versions: str) -> str:
+    """Return the cause of the incident of the versions of *whole*, or under what that of two of them is kept."""
+    return cause_of("canary", whole.service, *versions, environment=whole.environment)
+
+
+def of_version(whole: Group, version: str) -> Group:
+    """Return the part of *whole* that is of *version*."""
+    return replace(whole, dimension="version", value=version)
+
+
 @dataclass(slots=True)
 class Pair:
     """Two versions that serve together.
 
     Args:
-        service: Whose.
+        whole: The service whose versions they are.
         old: The version that was first.
         new: The canary.
         progress: How the comparison stands.
@@ -28,7 +38,7 @@ class Pair:
         judged: What was found last.
     """
 
-    service: str
+    whole: Group
     old: str
     new: str
     progress: Progress
@@ -38,7 +48,7 @@ class Pair:
     @property
     def key(self) -> str:
         """What its progress is kept under."""
-        return cause_of("canary", self.service, self.old, self.new)
+        return cause_of_pair(self.whole, self.old, self.new)
 
 
 @dataclass(slots=True)
@@ -46,14 +56,14 @@ class Canaries:
     """The versions of one service.
 
     Args:
-        service: Whose.
+        whole: The service.
         rows: What is asked.
         policy: What matters.
         watching: From when on two versions are compared.
         pair: The two that are compared, if two serve together.
     """
 
-    service: str
+    whole: Group
     rows: tuple[Row, ...]
     policy: TailPolicy
     watching: Watching
@@ -63,7 +73,7 @@ class Canaries:
     @property
     def cause(self) -> str:
         """The cause of its incident."""
-        return cause_of("canary", self.service)
+        return cause_of_pair(self.whole)
 
     def go_on(
         self,
@@ -87,7 +97,7 @@ class Canaries:
             return
         old, new = serving[-2:]
         if self.pair is None or (self.pair.old, self.pair.new) != (old, new):
-            begun = Pair(self.service, old, new, Progress(at=span[0]), max(seen[old], seen[new]))
+            begun = Pair(self.whole, old, new, Progress(at=span[0]), max(seen[old], seen[new]))
             self.pair = replace(begun, progress=kept.get(begun.key, begun.progress))
         self._judge(self.pair, span)
 
@@ -99,7 +109,7 @@ class Canaries:
 
     def _count(self, found: Mapping[Group, MinuteCounts], seen: Mapping[str, int], span: tuple[int, int]) -> None:
         for version in seen:
-            counts = found.get(Group(self.service, "version", version))
+            counts = found.get(of_version(self.whole, version))
             before = self._recent.get(version)
             if counts is None and before is None:
                 continue

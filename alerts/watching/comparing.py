@@ -11,15 +11,24 @@ from .. import words
 from ..tail import traffic
 from ..tail.policy import TailPolicy
 from ..tail.traffic import Shift, Traffic
-from .learning import DAY, select
+from .learning import DAY, SPENT_STEP, select
 
 # What may differ without anybody's doing; versions differ by releases, which are told by themselves.
 _DIMENSIONS = ("route", "model", "device", "status")
 
 
-def days_before(group: Group, start: int, end: int, began: int, days: int) -> list[Selection]:
-    """Return the same hours of the *days* before, as far as they were before the trouble; in minutes since the epoch."""
-    calm = [day for day in range(1, days + 1) if end - day * DAY <= began]
+def days_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
+    """Return the same hours of the *days* before, as far as they were before the trouble; in minutes since the epoch.
+
+    Args:
+        group: Whose requests.
+        start: Of the hours.
+        end: Of the hours.
+        began: When the trouble began.
+        days: How many days there are at most.
+        since: What was before is not what is normal now.
+    """
+    calm = [day for day in range(1, days + 1) if end - day * DAY <= began and start - day * DAY >= since]
     return [select(group, start - day * DAY, end - day * DAY) for day in calm]
 
 
@@ -29,6 +38,17 @@ def latency(read: Reader, selections: Sequence[Selection]) -> Histogram:
     for each in selections:
         whole.merge(read.latency(each))
     return whole
+
+
+def stage_means(read: Reader, selections: Sequence[Selection]) -> dict[str, float]:
+    """Return how many seconds a request of *selections* spends in each stage on average."""
+    counted = [read.spent(each, SPENT_STEP) for each in selections]
+    requests = max(sum(int(each.total.sum()) for each in counted), 1)
+    found: dict[str, float] = {}
+    for each in counted:
+        for stage, seconds in zip(each.stages, each.seconds.sum(axis=(1, 2)).tolist(), strict=True):
+            found[stage] = found.get(stage, 0.0) + seconds / requests
+    return found
 
 
 def requests_by(read: Reader, selections: Sequence[Selection], group: Group) -> Traffic:

@@ -8,22 +8,22 @@ from datetime import timedelta
 
 import numpy as np
 
-from ...collector.store import Group, Reader
+from ...collector.store import Group, Reader, Selection
 from .. import words
-from ..burning.evidence import exemplar
-from ..burning.links import CALM_BEFORE, link, where
-from ..delivery.message import Course, Exemplar, Finding
-from ..delivery.message import Shift as Slower
-from ..objectives.slo import Slo
+from ..burning.links import where
+from ..delivery.finding_parts import Shift as Slower
+from ..delivery.message import Finding
 from ..tail import canary, habits, traffic
+from ..tail.habits import Habits, Suspect
 from ..tail.judge import Cell, Judgement
 from ..tail.policy import TailPolicy, Window
 from ..tail.regression import StageGrowth
 from ..tail.statistic import Expectation, Sums, excess
 from ..tail.tally import MEAN, Row, Tally
 from ..tail.verdict import TailVerdict, conclude
-from .canaries import Pair
-from .comparing import common_mix, days_before, in_words, latency, requests_by, shifts_of
+from . import showing
+from .canaries import Pair, of_version
+from .comparing import common_mix, days_before, in_words, latency, requests_by, shifts_of, stage_means
 from .kept import Learnt
 from .learning import DAY, select, spent
 from .policy import Watching
@@ -31,8 +31,6 @@ from .series import Watched, moment
 
 # A page that tells of no percentile is opened at this one.
 _SHOWN_AT = 0.99
-# So many requests are shown, found among so many of the slowest; a picture in a message is small.
-_SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +59,17 @@ def describe(eye: Eye, watched: Watched, releases: Mapping[str, int], before: Fi
         releases: The versions of its service, and the minute each was first seen in.
         before: What was found last, if it is open.
     """
-    answer = _answer(watched.judged, watched.learnt.reference.rows)
-    if answer is None or watched.recent is None:
+    answer, recent = _answer(watched.judged, watched.learnt.reference.rows), watched.lately
+    if answer is None or recent is None:
         return before
     number, cell, row = answer
     at = watched.progress.at
-    began = (
-        round(before.since / 60) if before else onset(watched.learnt, watched.recent, eye.policy.windows[number], cell)
-    )
+    began = round(before.since / 60) if before else onset(watched.learnt, recent, eye.policy.windows[number], cell)
     start = max(began, at - _minutes(eye.watching.blamed))
-    judged = watched.judged or Judgement((), {})
-    suspects = habits.suspects(
-        eye.policy, watched.learnt.habits, spent(eye.read, watched.group, start, at), judged.moved
-    )
-    verdict = _verdict(eye, watched, (row, cell), (began, start, at), suspects)
+    then = _before(eye, watched, (began, start, at))
+    now = select(watched.group, start, at)
+    suspects = _suspects(eye, watched, row, then, now)
+    verdict = _verdict(eye, watched, (row, cell), (then, now), suspects)
     return _finding(
         eye,
         watched.group,
@@ -85,17 +80,24 @@ def describe(eye: Eye, watched: Watched, releases: Mapping[str, int], before: Fi
     )
 
 
-def describe_canary(eye: Eye, pair: Pair, learnt: Learnt, before: Finding | None) -> Finding | None:
-    """Return what is to be told of a version that is slower than the one beside it."""
-    answer = _answer(pair.judged, learnt.reference.rows)
+def describe_canary(eye: Eye, pair: Pair, rows: Sequence[Row], usual: Habits) -> Finding | None:
+    """Return what is to be told of a version that is slower than the one beside it, or None when it cannot be told yet.
+
+    Args:
+        eye: What looks.
+        pair: The two versions.
+        rows: What was asked of them.
+        usual: How the slowest requests of the service usually spend their time.
+    """
+    answer = _answer(pair.judged, rows)
     if answer is None or pair.judged is None:
-        return before
+        return None
     _, cell, row = answer
     at = pair.progress.at
     start = max(pair.since, at - _minutes(eye.watching.blamed))
-    old, new = (Group(pair.service, "version", version) for version in (pair.old, pair.new))
+    old, new = (of_version(pair.whole, version) for version in (pair.old, pair.new))
     beside, slower = (spent(eye.read, group, start, at) for group in (old, new))
-    suspects = canary.blame(eye.policy, learnt.habits, beside, slower, pair.judged.moved)
+    suspects = canary.blame(eye.policy, usual, beside, slower, pair.judged.moved)
     verdict = conclude(
         row,
         cell,
@@ -103,8 +105,7 @@ def describe_canary(eye: Eye, pair: Pair, learnt: Learnt, before: Finding | None
         latency(eye.read, [select(new, start, at)]),
         suspects,
     )
-    since = round(before.since / 60) if before else pair.since
-    return _finding(eye, new, verdict, suspects, (since, start, at), against=pair.old)
+    return _finding(eye, new, verdict, suspects, (pair.since, start, at), against=pair.old)
 
 
 def onset(learnt: Learnt, recent: Tally, window: Window, cell: Cell) -> int:
@@ -128,26 +129,42 @@ def _answer(judged: Judgement | None, rows: Sequence[Row]) -> tuple[int, Cell, R
     return None if cell is None else (judged.best, cell, rows[cell.row])
 
 
+def _before(eye: Eye, watched: Watched, times: tuple[int, int, int]) -> list[Selection]:
+    """Return the same hours of the days before, or the day before the trouble where there were no requests in them."""
+    group, (began, start, end) = watched.group, times
+    days = eye.policy.reference.length // DAY
+    then = days_before(group, start, end, began, days, since=watched.normal_from)
+    if latency(eye.read, then).count:
+        return then
+    return [select(group, max(began - DAY, watched.normal_from), began)]
+
+
+def _suspects(eye: Eye, watched: Watched, row: Row, then: Sequence[Selection], now: Selection) -> tuple[Suspect, ...]:
+    """Say which stages grew: in the slowest requests, or where the mean is the question in all of them."""
+    moved = watched.judged.moved if watched.judged else {}
+    if row.at != MEAN:
+        start, end = (round(at.timestamp()) // 60 for at in (now.start, now.end))
+        return habits.suspects(eye.policy, watched.learnt.habits, spent(eye.read, watched.group, start, end), moved)
+    before, after = stage_means(eye.read, then), stage_means(eye.read, [now])
+    grown = {stage: after.get(stage, 0.0) - before.get(stage, 0.0) for stage in sorted({*before, *after})}
+    return habits.ranked(eye.policy, watched.learnt.habits, grown, moved)
+
+
 def _verdict(
     eye: Eye,
     watched: Watched,
     answer: tuple[Row, Cell],
-    times: tuple[int, int, int],
-    suspects: Sequence[habits.Suspect],
+    sides: tuple[Sequence[Selection], Selection],
+    suspects: Sequence[Suspect],
 ) -> TailVerdict:
-    """Compare the last requests to those of the same hours before, or of the day before the trouble where there were none."""
-    group, (row, cell), (began, start, end) = watched.group, answer, times
-    then = days_before(group, start, end, began, eye.policy.reference.length // DAY)
-    before = latency(eye.read, then)
-    if not before.count:
-        then = [select(group, began - DAY, began)]
-        before = latency(eye.read, then)
-    now = [select(group, start, end)]
-    after = latency(eye.read, now)
-    load = traffic.load_shift(watched.learnt.reference.model.load, after.count, end - start)
-    shifts = shifts_of(eye.policy, requests_by(eye.read, then, group), requests_by(eye.read, now, group), load)
+    """Compare the last requests to those of before."""
+    group, (row, cell), (then, now) = watched.group, answer, sides
+    before, after = latency(eye.read, then), latency(eye.read, [now])
+    minutes = round((now.end - now.start) / timedelta(minutes=1))
+    load = traffic.load_shift(watched.learnt.reference.model.load, after.count, minutes)
+    shifts = shifts_of(eye.policy, requests_by(eye.read, then, group), requests_by(eye.read, [now], group), load)
     mix = next((each.dimension for each in shifts if each.dimension in ("route", "model")), "")
-    mixed = common_mix(eye.read, float(row.at), mix, then, now) if mix and row.at != MEAN else None
+    mixed = common_mix(eye.read, float(row.at), mix, then, [now]) if mix and row.at != MEAN else None
     return conclude(row, cell, before, after, suspects, shifts=shifts, on_common_mix=mixed)
 
 
@@ -155,7 +172,7 @@ def _finding(
     eye: Eye,
     group: Group,
     verdict: TailVerdict,
-    suspects: Sequence[habits.Suspect],
+    suspects: Sequence[Suspect],
     times: tuple[int, int, int],
     *,
     version: str = "",
@@ -165,9 +182,8 @@ def _finding(
     slower = _slower(verdict, times[2] - times[1], against)
     if slower is None:
         return None
-    began, now = moment(times[0]), moment(times[2])
     quantile = _SHOWN_AT if slower.at == MEAN else float(slower.at)
-    about = _about(group, quantile)
+    about = showing.about(group, quantile)
     usual = f"with version {against} beside it" if against else "in the same hours of the days before"
     return Finding(
         name="canary" if against else "tail",
@@ -175,13 +191,13 @@ def _finding(
         promise=f"{usual}, {_spelt(slower)} was {words.latency(slower.before_seconds)}",
         kind="tail",
         severity=eye.watching.severity,
-        since=began.timestamp(),
+        since=moment(times[0]).timestamp(),
         shift=slower,
         growth=tuple(StageGrowth(each.stage, each.seconds, each.share) for each in suspects if each.seconds > 0),
         version=version,
-        exemplars=_slow_requests(eye, about, times, slower.before_seconds),
-        course=_course(eye.read, about, times, None if slower.at == MEAN else quantile),
-        link=link(eye.dashboard_url, about, began, now, quantile),
+        exemplars=showing.slow_requests(eye.read, about, times, slower.before_seconds, eye.dashboard_url),
+        course=showing.course(eye.read, about, times, None if slower.at == MEAN else quantile),
+        link=showing.link(eye.dashboard_url, about, times, quantile),
         where=where(about),
     )
 
@@ -205,42 +221,6 @@ def _slower(verdict: TailVerdict, minutes: int, against: str) -> Slower | None:
 
 def _spelt(slower: Slower) -> str:
     return "the mean" if slower.at == MEAN else f"p{100 * float(slower.at):g}"
-
-
-def _about(group: Group, quantile: float) -> Slo:
-    """Return *group* as what links and selections are made of."""
-    whole = select(group, 0, 0)
-    return Slo(
-        "tail",
-        group.service,
-        quantile,
-        timedelta(days=1),
-        route=whole.route,
-        model=whole.model,
-        version=whole.version,
-    )
-
-
-def _slow_requests(eye: Eye, about: Slo, times: tuple[int, int, int], usual_seconds: float) -> tuple[Exemplar, ...]:
-    """Return kept requests that took longer than is usual there: the slowest of each cause, slowest first."""
-    found = eye.read.one_per_cause(about.select(moment(times[0]), moment(times[2])), _LOOKED_AT)
-    shown = found[found["duration_seconds"] > usual_seconds].head(_SHOWN)
-    return tuple(exemplar(row, eye.dashboard_url) for row in shown.to_dict("records"))
-
-
-def _course(read: Reader, about: Slo, times: tuple[int, int, int], quantile: float | None) -> Course | None:
-    """Return how what became slower went: in the trouble, and in as long before it."""
-    began, _, now = times
-    length = max(2 * (now - began), now - began + _minutes(CALM_BEFORE))
-    step = -(-length // _POINTS)
-    start = (now - length) // step * step
-    frame = read.breakdown_over_time(about.select(moment(start), moment(now)), quantile, timedelta(minutes=step))
-    width = round(frame.attrs["step_seconds"])
-    if frame.empty:
-        return None
-    numbers = [(round(at.timestamp()) - 60 * start) // width for at in frame["at"]]
-    values = dict(zip(numbers, frame["value_seconds"].tolist(), strict=True))
-    return Course(tuple(values.get(number) for number in range(max(values) + 1)), float(width))
 
 
 def _release(watching: Watching, releases: Mapping[str, int], began: int) -> str:

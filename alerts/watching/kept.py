@@ -1,4 +1,4 @@
-"""What must survive a restart: what was learnt of each series, and where it stands."""
+"""What must survive a restart: what was learnt of each series, where it stands, and what somebody took for normal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from ..schema import tail_progress, tail_references
+from ..schema import tail_accepted, tail_progress, tail_references
 from ..tail.habits import Habits
 from ..tail.reference import Reference
 from ..tail.watch import Progress
@@ -28,6 +28,19 @@ class Learnt:
     habits: Habits
 
 
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A level that somebody took for normal. In minutes since the epoch.
+
+    Args:
+        since: The first minute that shows it.
+        at: The first minute after it was accepted.
+    """
+
+    since: int
+    at: int
+
+
 def last_minute(connection: Connection) -> int | None:
     """Return up to which minute anything was judged, by whatever process; None when nothing ever was."""
     return connection.execute(select(func.max(tail_progress.c.at))).scalar()
@@ -45,6 +58,17 @@ def load_progress(connection: Connection) -> dict[str, Progress]:
     """Return where everything stands, by cause."""
     rows = connection.execute(select(tail_progress.c.cause, tail_progress.c.progress))
     return {row.cause: Progress.from_json(row.progress) for row in rows}
+
+
+def load_accepted(connection: Connection) -> dict[str, Accepted]:
+    """Return what was taken for normal, by cause; of a pair of versions, by its key."""
+    return {row.cause: Accepted(row.since, row.at) for row in connection.execute(select(tail_accepted))}
+
+
+def save_accepted(connection: Connection, cause: str, accepted: Accepted) -> None:
+    """Write what was taken for normal of *cause* over what was before."""
+    connection.execute(delete(tail_accepted).where(tail_accepted.c.cause == cause))
+    connection.execute(insert(tail_accepted).values(cause=cause, since=accepted.since, at=accepted.at))
 
 
 def save_learnt(connection: Connection, cause: str, learnt: Learnt) -> None:
@@ -73,7 +97,6 @@ def save_progress(connection: Connection, standing: Mapping[str, Progress], at: 
 def forget(connection: Connection, before: int) -> None:
     """Delete what was not judged since minute *before*: nobody serves it any more."""
     kept = select(tail_progress.c.cause).where(tail_progress.c.at >= before)
-    connection.execute(
-        delete(tail_references).where(tail_references.c.learnt_at < before, tail_references.c.cause.not_in(kept))
-    )
+    for table, written in ((tail_references, tail_references.c.learnt_at), (tail_accepted, tail_accepted.c.at)):
+        connection.execute(delete(table).where(written < before, table.c.cause.not_in(kept)))
     connection.execute(delete(tail_progress).where(tail_progress.c.at < before))

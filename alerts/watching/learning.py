@@ -22,7 +22,7 @@ SPENT_STEP = timedelta(minutes=10)
 def select(group: Group, start: int, end: int) -> Selection:
     """Return the requests of *group* in [start, end), in minutes since the epoch."""
     part = {group.dimension: group.value} if group.dimension else {}
-    return Selection(moment(start), moment(end), service=group.service, **part)
+    return Selection(moment(start), moment(end), service=group.service, environment=group.environment, **part)
 
 
 def learn(

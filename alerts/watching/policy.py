@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-import yaml
-
-from ...core.settings import parse_duration
 from ..policy_file import Severity
+from ..reading.policies import shipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +27,8 @@ class Watching:
         released_after: One so long after it too.
         together: Two versions are compared once both have served for so long.
         share: Of the minutes of that time each must have had requests in. [ratio]
+        accepted_over: A level that is accepted is that of the requests of so long at most.
+        accepted_beyond: So many of them must be beyond a threshold to say where it is now. [count]
     """
 
     severity: Severity
@@ -46,24 +43,11 @@ class Watching:
     released_after: timedelta
     together: timedelta
     share: float
+    accepted_over: timedelta
+    accepted_beyond: float
 
 
 @cache
 def default_watching() -> Watching:
     """Return the policy that comes with Stagelens."""
-    text = (Path(__file__).parents[1] / "policy" / "watching.yaml").read_text(encoding="utf-8")
-    return read_watching(yaml.safe_load(text))
-
-
-def read_watching(raw: Mapping[str, Any]) -> Watching:
-    """Return the policy written as *raw*."""
-    names = ("delay", "stretch", "catch_up", "busy", "refresh", "blamed", "silence")
-    plain = {name: parse_duration(raw[name], name) for name in names}
-    return Watching(
-        severity=raw["severity"],
-        released_before=parse_duration(raw["release"]["before"], "before"),
-        released_after=parse_duration(raw["release"]["after"], "after"),
-        together=parse_duration(raw["canary"]["together"], "together"),
-        share=raw["canary"]["share"],
-        **plain,
-    )
+    return shipped(Watching, "watching")

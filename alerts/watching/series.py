@@ -20,13 +20,14 @@ from .kept import Learnt
 _MAX_CAUSE = 255
 
 
-def cause_of(kind: str, *parts: str) -> str:
+def cause_of(kind: str, *parts: str, environment: str = "") -> str:
     """Return the cause of an incident.
 
-    >>> cause_of("tail", "shop", "route", "/search")
-    'tail:shop/route//search'
+    >>> cause_of("tail", "shop", "route", "/search"), cause_of("tail", "shop", environment="staging")
+    ('tail:shop/route//search', 'tail:staging:shop')
     """
-    cause = f"{kind}:{'/'.join(part for part in parts if part)}"
+    where = f"{environment}:" if environment else ""
+    cause = f"{kind}:{where}{'/'.join(part for part in parts if part)}"
     if len(cause) <= _MAX_CAUSE:
         return cause
     return f"{cause[:200]}…{hashlib.sha256(cause.encode()).hexdigest()[:32]}"
@@ -34,7 +35,12 @@ def cause_of(kind: str, *parts: str) -> str:
 
 def cause_of_group(group: Group) -> str:
     """Return the cause of an incident of *group*."""
-    return cause_of("tail", group.service, group.dimension, group.value)
+    return cause_of("tail", group.service, group.dimension, group.value, environment=group.environment)
+
+
+def whole_of(group: Group) -> Group:
+    """Return the service that *group* is a part of, where it is deployed."""
+    return Group(group.service, environment=group.environment)
 
 
 def moment(minute: int) -> datetime:
@@ -88,6 +94,7 @@ class Watched:
         recent: The last hours, as they were counted.
         judged: What was found last.
         described_at: When it was put into words last. [minutes since the epoch]
+        normal_from: The first minute of what is normal; before a level that somebody accepted it was another.
     """
 
     group: Group
@@ -97,6 +104,7 @@ class Watched:
     recent: Tally | None = None
     judged: Judgement | None = None
     described_at: int = 0
+    normal_from: int = 0
     judge: Judge = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +115,11 @@ class Watched:
     def cause(self) -> str:
         """The cause of its incident."""
         return cause_of_group(self.group)
+
+    @property
+    def lately(self) -> Tally | None:
+        """The last hours, without what is over."""
+        return None if self.recent is None else self.recent.last(self.progress.at - self.progress.since)
 
     def renew(self, learnt: Learnt, recent: Tally) -> None:
         """Go on with what was *learnt* anew; *recent* is counted by its questions."""
@@ -130,16 +143,14 @@ class Watched:
                 # Silence is neither good nor bad.
                 self.progress = replace(self.progress, at=at)
                 continue
-            self.judged = self.judge.judge(until(recent, at, length))
+            self.judged = self.judge.judge(until(recent, at, min(length, at - self.progress.since)))
             release = at - 1 in released
             self.progress, _ = step(rules, self.progress, at, self.judged, release=release)
         self.recent = recent.last(length)
 
-    def begin_again(self, minutes: int) -> None:
-        """Go on with the last *minutes* alone: what was before them is over, such as a version that is gone."""
-        if self.recent is not None:
-            self.recent = self.recent.last(minutes)
-        self.judged, self.progress = None, Progress(at=self.progress.at)
+    def begin_again(self, since: int) -> None:
+        """Go on with the minutes from *since* on alone: what was before them is over."""
+        self.judged, self.progress = None, Progress(at=self.progress.at, since=since)
 
     def requests(self, minutes: int) -> float:
         """Return how many requests there were in the last *minutes*."""

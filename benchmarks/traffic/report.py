@@ -11,7 +11,7 @@ from .judging import OURS, Found, Outcome
 
 MAX_FALSE, MIN_RECALL, RECALL_FROM = 0.05, 0.95, 0.15
 MAX_DELAYS = {0.20: 45, 1.00: 15}
-MAX_CANARY_DELAY, CANARY_FROM, CANARY_RATE = 15, 0.50, 5.0
+MAX_CANARY_DELAY, CANARY_FROM = 15, 0.50
 MIN_BLAMED, MAX_COST = 0.98, 0.01
 MINUTE, DAY_SECONDS, THOUSAND = 60, 86_400, 1000
 
@@ -21,6 +21,7 @@ def report(outcomes: Sequence[Outcome]) -> bool:
     names = list(outcomes[0].false)
     met = _recall([found for outcome in outcomes for found in outcome.found], names)
     met &= _false(outcomes, names)
+    _by_rate(outcomes)
     met &= _blame([found for outcome in outcomes for found in outcome.found])
     met &= _canaries([found for outcome in outcomes for found in outcome.canaries])
     met &= _cost(outcomes)
@@ -73,8 +74,20 @@ def _false(outcomes: Sequence[Outcome], names: Sequence[str]) -> bool:
     return ours <= MAX_FALSE and all(found.alarm[OURS] is None for found in harmless)
 
 
+def _by_rate(outcomes: Sequence[Outcome]) -> None:
+    print(f"\n{'requests/s':<12}{'series':>8}{'false a week':>14}{f'recall from +{RECALL_FROM:.0%}':>20}")
+    for rate in sorted({outcome.rate for outcome in outcomes}):
+        these = [outcome for outcome in outcomes if outcome.rate == rate]
+        found = [each for outcome in these for each in outcome.found if each.size >= RECALL_FROM]
+        false = sum(outcome.false[OURS] for outcome in these) / len(these)
+        print(f"{rate:<12g}{len(these):>8}{false:>14.2f}{_recall_of(found, OURS):>20.0%}")
+
+
 def _blame(found: Sequence[Found]) -> bool:
     named = [each for each in found if each.blamed]
+    if not named:
+        print("\nno stage was named: nothing was found")
+        return False
     first = np.mean([each.blamed[0] == each.stage for each in named])
     second = np.mean([each.stage in each.blamed[:2] for each in named])
     print(f"\nright stage named first {first:.1%}, in the first two {second:.1%}, of {len(named)}")

@@ -110,13 +110,18 @@ class Weather:
         )
 
 
+def rate_of(seed: int) -> float:
+    """Return the mean requests a second of the service of *seed*; every eight consecutive ones have all rates."""
+    return RATES[seed % len(RATES)]
+
+
 def make_service(seed: int) -> Service:
-    """Return a service; every eight of consecutive seeds have all rates."""
+    """Return a service."""
     rng = np.random.default_rng((seed, 1))
     swing = rng.uniform(0.2, 0.6)
     return Service(
         seed=seed,
-        rate=RATES[seed % len(RATES)],
+        rate=rate_of(seed),
         shapes=PROFILES[(seed // len(RATES) + seed) % len(PROFILES)],
         workers=int(rng.choice([2, 4, 8, 16])),
         replicas=int(rng.choice([1, 2, 4, 8])),

@@ -61,7 +61,7 @@ class Reader(ServiceQuestions, LatencyQuestions, StreamQuestions, SloQuestions):
             Columns trace_id, span_id (of the root), at (UTC, to the nanosecond), service, version, route,
             duration_seconds, rank (0..1, the share of the selection's requests that are not slower; NaN without any),
             status, dominant, because, stages (seconds by stage). Their names, `<trace_id>-<span_id>`, never change.
-            `attrs`: rule (by which requests are kept, in words), kept (requests of the selection that are kept, by
+            `attrs`: rule (by which requests are kept, in words), requests (how many the ranks are among), kept (requests of the selection that are kept, by
             because), retention_seconds (for how long), kept_a_service (how many at most, the newest).
         """
         with self._snapshot() as snapshot:

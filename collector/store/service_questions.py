@@ -60,6 +60,8 @@ class ServiceQuestions(Questions):
     def groups(self, since: datetime) -> dict[Group, datetime]:
         """Return every service with requests after *since*, and its routes, models and versions where it has several.
 
+        A service that is deployed in several environments is one group in each of them.
+
         Returns:
             Each with when it was first seen, of all that is kept.
         """
@@ -68,7 +70,7 @@ class ServiceQuestions(Questions):
         return {group: moment(first) for group, first in found.items()}
 
     def all_minutes(self, start: datetime, end: datetime) -> dict[Group, MinuteCounts]:
-        """Return the requests of every group, minute by minute: one question for all services, routes, models, versions.
+        """Return the requests of every group of `groups`, minute by minute: one question for all of them.
 
         The window is counted in whole minutes. What is kept in buckets wider than a minute, or was counted in histograms
         coarser than ours, is left out; so is a group without requests.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import pandas as pd
@@ -56,8 +57,12 @@ class SloQuestions(Questions):
 
     def tally(self, selection: Selection, indicator: Indicator) -> Tally:
         """Return how much *indicator* counts in *selection*, and how much of it was bad."""
+        return self.tallies([selection], indicator)[0]
+
+    def tallies(self, selections: Iterable[Selection], indicator: Indicator) -> list[Tally]:
+        """Return the same for each of *selections*, all as of one moment."""
         with self._snapshot() as snapshot:
-            return indicators.tally(snapshot, selection, indicator)
+            return [indicators.tally(snapshot, selection, indicator) for selection in selections]
 
     def tally_series(self, selection: Selection, indicator: Indicator, step: timedelta) -> pd.DataFrame:
         """Return the same for each step that has any.

@@ -190,7 +190,7 @@ window.stagelens = window.stagelens || {};
       const rounded = Math.abs(+value.toPrecision(3));
       return written(+value.toPrecision(3), unit, rounded >= 100 ? 0 : rounded >= 10 ? 1 : 2);
     };
-    if (Math.round(size * 1e6) < 1000) return written(seconds * 1e6, "µs", 0);
+    if (Math.round(size * 1e6) < 1000) return three(seconds * 1e6, "µs");
     if (+size.toPrecision(3) < 1) return three(seconds * 1e3, "ms");
     if (size < 59.95) return three(seconds, "s");
     const whole = Math.round(size);

@@ -14,13 +14,17 @@
   app.window = () => [+menu().dataset.start, +menu().dataset.end];
   app.windowLabel = () => menu().querySelector("summary").textContent;
 
-  // The server's clock counts: the reader's may be wrong.
-  let ahead = 0;
-  app.now = () => Date.now() + ahead;
-  app.arrivals.push(() => {
+  // The server's clock counts: the reader's may be wrong. The page may be used before it has wholly arrived.
+  let ahead = null;
+  function compareClocks() {
     const now = menu() && +menu().dataset.now;
     if (now) ahead = now - Date.now();
-  });
+  }
+  app.arrivals.push(compareClocks);
+  app.now = function () {
+    if (ahead === null) compareClocks();
+    return Date.now() + ahead;
+  };
 
   // The newest whole bucket is the end of what there is.
   const isNewest = (moment) => moment >= app.now() - 15e3;

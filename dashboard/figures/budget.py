@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,8 +20,8 @@ _LOWEST, _DEEPEST = -8.0, -120.0
 # Above it the axis does not start at zero: the course of a young budget would be a flat line.
 _MOSTLY_THERE = 60.0
 _NEARLY_ALL = 0.99
-# How far along the sustainable pace its name stands. [ratio]
-_NOTE_PLACE = 0.22
+# How far along the sustainable pace its name begins above it, or ends below it: it never runs into a line that falls. [ratio]
+_ABOVE_FROM, _BELOW_TO = 0.22, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,17 @@ def markers(
 
 def _pace_note(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> Annotation:
     """Name the line of the sustainable pace, on the side of it where the course of the budget is not."""
-    place, height = (start + _NOTE_PLACE * (end - start) for start, end in (ends, pace))
-    under = np.interp(place, x, y) >= height
-    side: Annotation = {"yanchor": "top", "yshift": -4} if under else {"yanchor": "bottom", "yshift": 4}
-    return note("sustainable pace", place, height, font={"size": 11, "color": "$faint"}, xanchor="left", **side)
+
+    def at(share: float) -> Sequence[float]:
+        return [start + share * (end - start) for start, end in (ends, pace)]
+
+    middle, between = at((_ABOVE_FROM + _BELOW_TO) / 2)
+    below = np.interp(middle, x, y) >= between
+    side: Annotation = {"xanchor": "left", "yanchor": "bottom", "yshift": 4}
+    if below:
+        side = {"xanchor": "right", "yanchor": "top", "yshift": -4}
+    place, height = at(_BELOW_TO if below else _ABOVE_FROM)
+    return note("sustainable pace", place, height, font={"size": 11, "color": "$faint"}, **side)
 
 
 def _floor(lowest: float) -> float:

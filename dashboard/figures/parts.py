@@ -78,10 +78,16 @@ def ticks(
 
 
 def log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Return ticks at 1 and 3 of each decade in [low, high], for a logarithmic axis of durations."""
+    """Return ticks at 1 and 3 of each decade in [low, high], for a logarithmic axis of durations; at round values between.
+
+    >>> log_ticks(0.01, 0.1)["tickvals"], log_ticks(0.021, 0.024)["tickvals"]
+    ([0.01, 0.03, 0.1], [0.021, 0.022, 0.023, 0.024])
+    """
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     values = [lead * 10.0**power for power in decades for lead in (1, 3)]
     shown = [float(f"{value:.6g}") for value in values if low * 0.999 <= value <= high * 1.001]
+    if len(shown) < 2:  # noqa: PLR2004 - one tick is no scale
+        return ticks(low, high, 3)
     return {"tickvals": shown, "ticktext": [axis_duration(value) for value in shown]}
 
 

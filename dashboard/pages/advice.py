@@ -75,7 +75,10 @@ def _of_all(context: Context) -> list[Node]:
         return [_head(context, ""), nothing("No request in this window", "Advice comes from what was measured in it.")]
     found, candidates = of_all(context, rank)
     cards: list[Node] = [
-        panel(each.finding.stage, lambda each=each: advice_card(_at(context, each), each, rank, alone=False))
+        panel(
+            each.finding.stage,
+            lambda each=each: advice_card(context.of(each.finding.facts.service), each, rank, alone=False),
+        )
         for each in _shown(context, found)
     ]
     if not found:
@@ -101,10 +104,6 @@ def _left_out(context: Context, rank: str) -> str:
 
 def _what(rank: str) -> str:
     return {"p99": "p99 more than of p50", "p50": "p50", "cost": "the busy time"}[rank]
-
-
-def _at(context: Context, advice: Advice) -> Context:
-    return Context(context.view, context.source, advice.finding.facts.service)
 
 
 def _head(context: Context, sub: str) -> Component:

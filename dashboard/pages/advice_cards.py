@@ -65,14 +65,15 @@ def top_advice(context: Context, most: int, size: str = "c12") -> Component | No
     shown = [_line(context, each) for each in found if each.reach is not None]
     if not shown:
         return None
-    more = link("All advice →", href=view.link(service_path(context.service or "", "advice")), className="link")
+    whole = view.link(service_path(context.service or "", "advice"), **view.part)
+    more = link("All advice →", href=whole, className="link")
     return card("What would help", html.Ul(shown, className="helps"), sub="p99 at best", tools=more, size=size)
 
 
 def _line(context: Context, advice: Advice) -> Component:
     finding, reach = advice.finding, advice.reach
     title, why = finding.words
-    href = context.view.link(service_path(finding.facts.service, "advice"))
+    href = context.view.link(service_path(finding.facts.service, "advice"), **context.view.part)
     reached: Node = (
         html.Span([duration(reach.before), " → ", html.B(duration(reach.without))], className="num") if reach else None
     )
@@ -101,7 +102,7 @@ def _numbers(context: Context, advice: Advice, rank: str) -> Component:
                 html.Div([html.B(duration(reach.usual)), " if none took more than the median"], className="muted")
             )
     stages = measures.tail_stages if rank == "p99" else measures.median_stages
-    href = view.link(service_path(finding.facts.service), p="50" if rank == "p50" else None)
+    href = view.link(service_path(finding.facts.service), p="50" if rank == "p50" else None, **view.part)
     parts += [stage_bar(stages), link("Evidence: the breakdown →", href=href, className="link")]
     return html.Div(parts, className="reach")
 

@@ -82,7 +82,7 @@ def of_all(context: Context, rank: str) -> tuple[list[Advice], int]:
     """Return the largest piece of advice of each service, the most first, and of how many those are the largest."""
     tops = _tops(context, rank)
     dealt = marks(context)
-    found = [_advice(_at(context, each.facts.service), each, rank, dealt) for each in tops[:MOST]]
+    found = [_advice(context.of(each.facts.service), each, rank, dealt) for each in tops[:MOST]]
     worth = [each for each in found if each.gain(rank) >= MIN_GAIN]
     return sorted(worth, key=lambda each: -each.gain(rank)), len(tops)
 
@@ -157,10 +157,6 @@ def _tops(context: Context, rank: str) -> list[Finding]:
     return sorted([each for each in found if size(each) >= WORTH], key=lambda each: (-size(each), each.facts.service))
 
 
-def _at(context: Context, service: str) -> Context:
-    return Context(context.view, context.source, service)
-
-
 def _hidden(mark: Mark | None, now: datetime) -> bool:
     return mark is not None and mark.hides(now)
 
@@ -174,7 +170,7 @@ def _lengths(tokens: Histogram) -> tuple[float, float] | None:
 
 def _versions(context: Context) -> list[str]:
     rows = context.versions
-    if context.view.text("v") or rows.empty:
+    if "v" in context.view.part or rows.empty:
         return []
     return [str(each) for each in rows.loc[rows["requests"] > 0, "version"].tail(2)]
 

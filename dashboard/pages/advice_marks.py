@@ -76,7 +76,7 @@ def before_and_after(view: View, service: str, mark: Mark) -> str:
     """Return the address that compares as long a time before *mark* as has passed since, at most the window."""
     length = min(max(view.now - mark.at, _SHORTEST), view.end - view.start)
     before, after = window_name(mark.at - length, mark.at), window_name(mark.at, mark.at + length)
-    return view.link("/compare", svc=service, a=before, b=after)
+    return view.link("/compare", svc=service, a=before, b=after, **view.part_of_each_version)
 
 
 def _mark(text: str, at: datetime) -> Mark:

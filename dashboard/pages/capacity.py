@@ -13,6 +13,7 @@ from ..format import MINUS, UNKNOWN, axis_duration, count, duration, percent, sp
 from .batches import batch_card, batch_tile, best_batch_tile
 from .loads import Load, Loads, arrays, loads_of, why_none
 from .page import Context, Page, panel
+from .part import part_words
 from .service_frame import service_page
 from .spending import cost_card, cost_tile
 
@@ -30,7 +31,7 @@ def _body(context: Context) -> list[Node]:
         panel("Batch size", lambda: batch_card(context, "c4"), "c4"),
         panel("Cost by stage", lambda: cost_card(context, "c12"), "c12"),
     ]
-    return [_finding(loads, now), _tiles(context, loads, now), html.Div(cards, className="grid")]
+    return [_finding(loads, now), _shared(context), _tiles(context, loads, now), html.Div(cards, className="grid")]
 
 
 def _serving(context: Context) -> list[float]:
@@ -60,6 +61,14 @@ def _finding(loads: Loads, rates: list[float]) -> Component:
             else "Where the curve bends is not known either: no step came near it.",
         )
     return _said("How much load fits cannot be told yet.", f"No curve: {why_none(now, loads.quantile)}")
+
+
+def _shared(context: Context) -> Component | None:
+    """Say that what is shown is not all that the replicas serve, where that is so."""
+    part = part_words(context.view, ("m", "r"))
+    if not part:
+        return None
+    return html.Div(f"Only {part}: what else the service serves keeps its replicas busy too.", className="quiet")
 
 
 def _rest(load: Load, rates: list[float]) -> list[str]:

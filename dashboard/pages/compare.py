@@ -15,7 +15,8 @@ from .compare_report import report
 from .compare_signals import signals_card
 from .compare_words import blamed, evidence, headline, short_name, side_names, verdict_badge
 from .page import Context, Page, nothing, panel
-from .pair import Comparison, Pair, asked_pair, compared, selection
+from .pair import Comparison, Pair, asked_pair, compared, most, selection
+from .part import part_words, ways_out
 from .releases import Release, judge_releases
 from .service_frame import service_tabs
 from .windows import EXAMPLE
@@ -35,8 +36,8 @@ def render(context: Context) -> Page:
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], [_unknown(context)], _PLACE)
     pair = asked_pair(context)
     frame: list[Node] = [head(context, pair), service_tabs(context, "compare")]
-    if pair is None:
-        page = [*frame, _no_pair(context)]
+    if pair is None or (view.part_of_each_version and not most(context, pair)):
+        page = [*frame, _no_pair(context) if pair is None else _nobody(context)]
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], page, _PLACE)
     judged = compared(context, pair, QUANTILES.get(view.text("p") or ""))
     name = " → ".join(side_names(context, pair))
@@ -85,11 +86,19 @@ def _unknown(context: Context) -> Component:
     )
 
 
+def _nobody(context: Context) -> Component:
+    view = context.view
+    keys = list(view.part_of_each_version)
+    text = "Neither side has one. Without the filter, or with another one, there may be some."
+    return nothing(f"No request of {part_words(view, keys)} in A or B", text, actions=ways_out(view, keys))
+
+
 def _no_pair(context: Context) -> Component:
     view, service = context.view, context.service or ""
     asked = [each for each in (view.text("a"), view.text("b")) if each]
     unknown = [each for each in asked if selection(context, each) is None]
-    usual = link("Newest with the one before", href=view.link("/compare", svc=service), className="btn pri")
+    newest = view.link("/compare", svc=service, **view.part_of_each_version)
+    usual = link("Newest with the one before", href=newest, className="btn pri")
     if unknown:
         known = "Neither is" if len(unknown) > 1 else f"{unknown[0]} is not"
         text = f"{known} a version of {service} that is kept, or a window such as {EXAMPLE} (start in UTC, length)."

@@ -10,9 +10,10 @@ from dash.development.base_component import Component
 
 from ..components import Node, attributes, link
 from .compare_words import short_name, side_name, times_said
+from .filter_menu import field
 from .page import Context
 from .pair import Pair, fewest, lives_of, selection, shifted
-from .trace_filters import field
+from .part import chips, part_menu
 from .windows import EXAMPLE, window_name
 
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
@@ -42,6 +43,7 @@ def head(context: Context, pair: Pair | None) -> Component:
     ]
     if names.a and names.b:
         tools.append(link("Swap", href=view.here(a=names.b, b=names.a), className="btn ghost"))
+    tools += [part_menu(context, "r"), *chips(context, ("m", "r"))]
     return html.Div([left, html.Span(className="grow"), html.Div(tools, className="pick")], className="phead")
 
 

@@ -10,6 +10,7 @@ from .compare_blame import change_words, total_words
 from .compare_words import evidence, headline, report_time, times_said, verdict_badge
 from .page import Context
 from .pair import Comparison
+from .part import part_words
 from .rows import records
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|])")
@@ -18,7 +19,9 @@ _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 def report(context: Context, judged: Comparison) -> str:
     """Return the finding, its evidence, the stages and the way back; whoever copies it adds the host to the link."""
     pair = judged.pair
-    title = f"**{_plain(context.service or '')}: {headline(judged)}** ({verdict_badge(context, judged)[0]})"
+    part = part_words(context.view, context.view.part_of_each_version)
+    whose = f"{context.service}, {part}" if part else context.service or ""
+    title = f"**{_plain(whose)}: {headline(judged)}** ({verdict_badge(context, judged)[0]})"
     sides = [
         f"{side}: {_plain(name)}, {report_time(selection)}"
         for side, name, selection in (("A", pair.a_name, pair.a), ("B", pair.b_name, pair.b))
@@ -31,7 +34,9 @@ def report(context: Context, judged: Comparison) -> str:
 def address(context: Context, judged: Comparison) -> str:
     """Return the address that opens exactly this comparison, also once there is a newer version."""
     pair, at = judged.pair, f"{judged.quantile * 100:g}"
-    return context.view.link("/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at)
+    return context.view.link(
+        "/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at, **context.view.part_of_each_version
+    )
 
 
 def _stages(judged: Comparison) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from ...alerts.tail.regression import Kind
 from ...collector.store import Selection
 from ...core.stages import label
-from ..format import THIN, TIMES, count, day, duration, needed, percent, percentile, signed_change, whole
+from ..format import THIN, TIMES, count, day, duration, needed, percentile, portion, signed_change, whole
 from .mix import confounder, sentence
 from .page import Context
 from .pair import SERVING, Comparison, Pair, judged, lives_of
@@ -91,7 +91,7 @@ def blamed(judgement: Comparison) -> list[tuple[str, str]]:
     else:
         shares = {}
     largest = sorted(shares.items(), key=lambda pair: -pair[1])[:_MAX_BLAMED]
-    return [(str(stage), f"{label(str(stage))} {percent(share)}") for stage, share in largest if share >= _MIN_BLAME]
+    return [(str(stage), f"{label(str(stage))} {portion(share)}") for stage, share in largest if share >= _MIN_BLAME]
 
 
 def side_name(context: Context, name: str, side: Selection) -> tuple[str, str]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from ...alerts.reader import SloStatus
+from ...alerts.standing import URGENCY, SloState, SloStatus
 from ...collector.store import Reader
 from ..components import ratio_of
 from ..figures.percentile import COLUMNS, PERCENTILES
@@ -23,7 +24,6 @@ from .releases import Release, regressions
 # What a service that generates tokens does; speech decodes too, and has no prompt.
 _TOKEN_STAGES = {"prefill", "decode"}
 KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
-_URGENCY = {"burning": 0, "at_risk": 1, "healthy": 2, "no_data": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Row:
         return max((last - max(first, self.fleet.once(_begun).get(self.service, first))).total_seconds(), 1.0)
 
     @property
-    def state(self) -> str:
+    def state(self) -> SloState | Literal[""]:
         """How it stands: what its objective says, or `at_risk` where a version made it slower; "" where nothing is known."""
         if self.slo:
             return self.slo.state
@@ -112,7 +112,7 @@ class Row:
     @property
     def urgency(self) -> tuple[int, float, str]:
         """Where it stands among others: those that burn first."""
-        return _URGENCY.get(self.state, _URGENCY["healthy"]), -(self.slo.burn_1h if self.slo else 0.0), self.service
+        return URGENCY[self.state or "healthy"], -(self.slo.burn_1h if self.slo else 0.0), self.service
 
 
 def seen_in(context: Context) -> dict[str, Seen]:
@@ -139,7 +139,7 @@ def urgent_first(context: Context) -> list[Row]:
 
 
 def _urgent_first(context: Context) -> list[Row]:
-    source, view = context.source, context.view
+    source = context.source
     seen = seen_in(context)
     promised: dict[str, SloStatus] = {}
     for status in source.slos():
@@ -150,7 +150,7 @@ def _urgent_first(context: Context) -> list[Row]:
     rows = [
         Row(
             fleet=context,
-            context=Context(view, source, name),
+            context=context.of(name),
             seen=each,
             slo=promised.get(name),
             release=slower.get(name),

@@ -24,6 +24,12 @@ KINDS = {
     "advice": "Advice",
     "note": "Notes",
 }
+# How an incident ended that did not simply go away: title, badge, shape.
+_ENDINGS = {
+    "removed": ("not watched any more", "Closed", "out"),
+    "no_data": ("no data any more", "Closed", "out"),
+    "accepted": ("accepted as the new normal", "Accepted", "out"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,8 @@ def _releases(context: Context) -> Iterator[Happening]:
 
 def _incidents(context: Context) -> Iterator[Happening]:
     for each in context.source.incidents():
-        # What became slower, or silent, is no objective's.
-        of_slo = each.kind not in ("tail", "no_data")
+        # What became slower, or silent, is no objective's; what was taken out of its file is none any more.
+        of_slo = each.kind not in ("tail", "no_data") and each.ending != "removed"
         href = _window(context.view, slo_path(each.name) if of_slo else incident_page(each.id), each)
         shape = "bad" if each.severity == "page" else "warn"
         opened = each.headline if each.resolved_at is None else f"{each.name} {each.worst}"
@@ -92,8 +98,9 @@ def _incidents(context: Context) -> Iterator[Happening]:
             yield Happening(at, "incident", each.service, title, "", transition.capitalize(), shape, href)
         if each.resolved_at is not None:
             text = f"{each.headline}, {span(each.resolved_at - each.opened_at)} after the alert"
-            title = f"{each.name}: over"
-            yield Happening(each.resolved_at, "incident", each.service, title, text, "Resolved", "good", href)
+            over, badge, end = _ENDINGS.get(each.ending, ("over", "Resolved", "good"))
+            title = f"{each.name}: {over}"
+            yield Happening(each.resolved_at, "incident", each.service, title, text, badge, end, href)
 
 
 def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:

@@ -1,4 +1,4 @@
-"""The buttons of an incident: to look after it, to silence it, to end a silence. Each says what it sends; see `tell.js`."""
+"""The buttons of an incident: to look after it, accept it, silence it, end a silence. Each says what it sends (`tell.js`)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def acknowledge_button(found: Incident) -> Component | None:
     return _button("I look after it", f"{INCIDENTS}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
 
 
+def accept_button(found: Incident) -> Component | None:
+    """Return the button that takes *found* for the new normal; None for what cannot be, such as a broken promise."""
+    if found.kind != "tail":
+        return None
+    what = "Nobody is told of it again unless it gets slower still"
+    return _button("Accept as normal", f"{INCIDENTS}/{quote(found.id, safe='')}/accept", {}, title=what)
+
+
 def silence_buttons(found: Incident) -> list[Component]:
     """Return the buttons after which nobody is told of *found* for a while."""
     about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
@@ -36,6 +44,8 @@ def end_button(silence: Silence, what: str) -> Component:
     return _button("End now", f"{SILENCES}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}")
 
 
-def _button(words: str, to: str, body: Mapping[str, str], *, css: str = "btn", said: str = "") -> Component:
+def _button(
+    words: str, to: str, body: Mapping[str, str], *, css: str = "btn", said: str = "", title: str = ""
+) -> Component:
     data = {"data-to": to, "data-post": json.dumps(body)} | ({"aria-label": said} if said else {})
-    return html.Button(words, className=css, type="button", **attributes(data))
+    return html.Button(words, className=css, type="button", title=title or None, **attributes(data))

@@ -13,7 +13,7 @@ from ...alerts.reader import Delivery, Incident, Transition
 from ..components import Node, attributes, card, empty, link, pill, table
 from ..format import several, span
 from ..view import incident_page
-from .incident_care import acknowledge_button, end_button, silence_buttons
+from .incident_care import accept_button, acknowledge_button, end_button, silence_buttons
 from .page import Context, Page, nothing, panel
 from .slo_alerts import incident_path
 
@@ -27,6 +27,8 @@ _WORDS = {
     "waiting": "Waits",
     "sending": "Being sent",
 }
+# How an incident ended that did not simply go away.
+_ENDINGS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_data": ("Closed", "out")}
 
 
 def render(context: Context, name: str | None = None) -> Page:
@@ -135,7 +137,7 @@ def _head(context: Context, found: Incident) -> Component:
         className="say",
     )
     look = link("See the requests", href=incident_path(view, found), className="btn")
-    done = [] if found.resolved_at else [acknowledge_button(found), *silence_buttons(found)]
+    done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *silence_buttons(found)]
     return html.Div([title, html.Div([*done, look], className="acts")], className="phead")
 
 
@@ -186,7 +188,7 @@ def _why(context: Context, found: Incident) -> list[Node]:
 
 def _state(found: Incident) -> Component:
     if found.resolved_at is not None:
-        return pill("Resolved", "good")
+        return pill(*_ENDINGS.get(found.ending, ("Resolved", "good")))
     return pill(found.severity.capitalize(), "bad" if found.severity == "page" else "warn")
 
 
@@ -197,13 +199,15 @@ def _looked_after(found: Incident) -> Node:
 
 
 def _care(found: Incident) -> str:
+    if found.ending == "accepted":
+        return f"{found.acked_by} accepted it as the new normal"
     if found.acked_by:
         return f"{found.acked_by} looks after it"
     return "nobody looks after it" if found.resolved_at is None else ""
 
 
 def _told(each: Transition) -> str:
-    if each.event == "acknowledged":
+    if each.event in ("acknowledged", "accepted"):
         return f"by {each.note}"
     return each.note or (several(each.told, "channel") if each.told else "nobody")
 

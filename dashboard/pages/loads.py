@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 import numpy as np
 import pandas as pd
 
-from ...alerts.reader import SloStatus
 from ..capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity, fit
 from ..figures.time_axis import STEPS, TimeAxis, step_for
 from ..format import MIN_REQUESTS_ABOVE, needed, percentile, span, whole
@@ -66,12 +65,12 @@ class Loads:
 
 def loads_of(context: Context) -> Loads:
     """Return what the version of *context* and the one before were seen to serve."""
-    status = context.source.slo_of(context.service or "")
-    quantile, threshold = _promise(status)
+    promise, threshold = context.promise, context.threshold_seconds
+    quantile = promise.slo.objective if promise else 0.99
     versions = context.versions
     names = [str(each) for each in versions["version"]]
     served = [name for name, n in zip(names, versions["requests"], strict=True) if n > 0]
-    chosen = context.view.text("v") or (served or names)[-1]
+    chosen = context.view.part.get("v") or (served or names)[-1]
     at = names.index(chosen) if chosen in names else len(names) - 1
     first = max(context.axis.start, _moment(versions["first_seen"].iloc[at]))
     now = _load(context, names[at], (first, context.view.end), quantile, threshold)
@@ -91,12 +90,6 @@ def why_none(load: Load, quantile: float) -> str:
         return f"{load.curve.text}."
     takes = f"{percentile(quantile)} takes {whole(needed(quantile))} requests, here {span(load.step)}"
     return f"{load.curve.text}: {takes}. A longer window has more steps."
-
-
-def _promise(status: SloStatus | None) -> tuple[float, float | None]:
-    if status is None or status.slo.threshold_seconds is None:
-        return 0.99, None
-    return status.slo.objective, status.slo.threshold_seconds
 
 
 def _load(

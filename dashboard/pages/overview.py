@@ -5,7 +5,7 @@ from __future__ import annotations
 from dash import html
 from dash.development.base_component import Component
 
-from ..components import WORDS, Node, attributes, delta, link_tabs, ratio_of, spark, tile, tiles
+from ..components import Node, attributes, delta, link_tabs, ratio_of, spark, tile, tiles
 from ..costs import HOUR_SECONDS, MILLION
 from ..format import count, money, percent, signed_change
 from .empty import no_data
@@ -14,6 +14,10 @@ from .overview_course import course_card, happened_card, rates_by_service, relea
 from .overview_findings import findings
 from .overview_table import MANY, services_card
 from .page import Context, Page, panel
+from .standing import COLOURS, counted, worst
+from .unwatched import unwatched_line
+
+_TONES = {**COLOURS, "stale": "warn"}
 
 
 def render(context: Context) -> Page:
@@ -32,6 +36,7 @@ def render(context: Context) -> Page:
     )
     body: list[Node] = [
         _head(context, rows, shown),
+        unwatched_line(context),
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
         panel("Services", lambda: services_card(context, shown)),
@@ -103,13 +108,12 @@ def _requests(context: Context, rows: list[Row], total: int) -> Component:
 
 
 def _promised(rows: list[Row]) -> Component | None:
-    """Say how many services with an objective are inside it, and in which trouble the others are."""
+    """Say how many services with an objective are inside it, and how the others stand."""
     states = [row.slo.state for row in rows if row.slo is not None]
     if not states:
         return None
-    counted = ((states.count(state), WORDS[state].lower()) for state in ("burning", "at_risk", "no_data"))
-    said = ", ".join(f"{number} {word}" for number, word in counted if number)
-    below = html.Span(said, className="bad") if said else html.Span("none at risk", className="good")
+    said = ", ".join(counted(states))
+    below = html.Span(said or "none at risk", className=_TONES.get(worst(states), "muted") if said else "good")
     return tile("Services meeting SLO", str(states.count("healthy")), f"of {len(states)}", below)
 
 

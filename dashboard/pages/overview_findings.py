@@ -9,17 +9,18 @@ from datetime import datetime, timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.reader import SloStatus
+from ...alerts.standing import SloStatus
 from ...core.stages import BY_KEY, label
 from ..components import Node, dot, link, pill
 from ..figures.budget import left_parts
-from ..format import duration, percent, percentile, span, target, times
+from ..format import duration, percent, percentile, portion, several, span, target, times
 from ..tokens import hue
 from ..view import service_path, slo_path
 from .fleet import Row
 from .page import Context
 from .releases import Release
 from .service import tail_sentence
+from .standing import counted, note, worst
 
 _MOST = 3
 # A second cause is worth a word from this share of the growth on.
@@ -48,7 +49,7 @@ class Finding:
 def findings(context: Context, rows: list[Row]) -> Component:
     """Return cards of the gravest, or one line that nothing is wrong."""
     last = max((row.seen.last_seen for row in rows), default=context.view.end)
-    found: list[Finding] = []
+    found = [each for each in (_of_collector(context, rows),) if each is not None]
     for row in rows:
         own = (_of_slo(row), _of_release(row), _of_silence(row, last), _of_tail(row))
         found += [each for each in own if each is not None]
@@ -59,13 +60,31 @@ def findings(context: Context, rows: list[Row]) -> Component:
 
 
 def _quiet(rows: list[Row]) -> Component:
-    promised = sum(row.slo is not None for row in rows)
+    states = [row.slo.state for row in rows if row.slo is not None]
+    promised, others = len(states), ", ".join(counted(states))
     if not promised:
         return html.Div([dot("healthy"), "No regression found."], className="quiet")
+    if others:
+        said = f"{states.count('healthy')} of {promised} services with an objective are inside it, {others}."
+        return html.Div([dot(worst(states)), said], className="quiet")
     who = "The service with an objective is" if promised == 1 else f"All {promised} services with an objective are"
     all_of_them = f"All {promised} services are" if promised == len(rows) > 1 else who
     inside = "it" if promised == 1 else "their objectives"
     return html.Div([dot("healthy"), f"{all_of_them} inside {inside}."], className="quiet")
+
+
+def _of_collector(context: Context, rows: list[Row]) -> Finding | None:
+    """Find that nothing can be judged: it is the same for all objectives, and so is the cure."""
+    stale = [row.slo for row in rows if row.slo is not None and row.slo.state == "stale"]
+    return Finding(0, float("inf"), lambda: _collector(context, stale[0], len(stale))) if stale else None
+
+
+def _collector(context: Context, found: SloStatus, number: int) -> Component:
+    text = f"The collector has neither taken in nor rolled up anything {note(found, context.view)}. Until it works again no incident is opened or resolved."
+    title = "Nobody is watched: the collector stands still"
+    about = f"{several(number, 'service')} with an objective"
+    href = context.view.link("/settings")
+    return _card(pill("Stale", "stale"), about, title, text, stage="overhead", href=href)
 
 
 def _of_release(row: Row) -> Finding | None:
@@ -79,7 +98,7 @@ def _of_release(row: Row) -> Finding | None:
 def _release(row: Row, release: Release, ratio: float) -> Component:
     found, pair = release.comparison, release.comparison.pair
     blamed = found.growth[0].stage if found.growth else "overhead"
-    causes = [f"{label(each.stage)} explains {percent(each.share)} of it" for each in found.growth[:1]]
+    causes = [f"{label(each.stage)} explains {portion(each.share)} of it" for each in found.growth[:1]]
     causes += [f"{label(each.stage)} {percent(each.share)}" for each in found.growth[1:2] if each.share > _NAMED]
     how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose {ratio:.0f}-fold"  # noqa: PLR2004 - as people say it
     from_to = f"{duration(found.verdict.a_value)} → {duration(found.verdict.b_value)}"
@@ -132,7 +151,7 @@ def _silence(row: Row, silence: timedelta) -> Component:
     text = f"The last one came at {local:%H:%M:%S}; other services send on. Its process or its agent may be down."
     href = row.context.view.link(service_path(row.service))
     return _card(
-        pill("Stale", "warn"), f"{row.service} · since {local:%H:%M}", title, text, stage="overhead", href=href
+        pill("Silent", "warn"), f"{row.service} · since {local:%H:%M}", title, text, stage="overhead", href=href
     )
 
 

@@ -26,7 +26,6 @@ from ..components import (
     pill,
     spark,
     stage_bar,
-    status,
     table,
 )
 from ..costs import MILLION, a_request
@@ -36,6 +35,7 @@ from ..view import service_path, slo_path
 from .fleet import KINDS, Row
 from .overview_course import rates_by_service
 from .page import Context
+from .standing import COLOURS, state_badge
 
 # More services than this are grouped and can be filtered.
 MANY = 30
@@ -188,7 +188,7 @@ def _severity(row: Row) -> Value:
 
 def _status(row: Row) -> Component:
     if row.slo:
-        return status(row.slo.state)
+        return state_badge(row.slo, row.context.view)
     return pill("Slower", "warn") if row.release else pill("No SLO")
 
 
@@ -250,7 +250,7 @@ def _slo_path(row: Row) -> str:
 
 
 def _colour(row: Row) -> str:
-    return {"burning": "bad", "at_risk": "warn"}.get(row.state, "")
+    return COLOURS.get(row.state, "")
 
 
 def _errors(row: Row) -> Node:

@@ -13,12 +13,13 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.standing import SloStatus
 from ...collector.store import Selection
 from ..components import Node, attributes, card, empty
 from ..figures.time_axis import TimeAxis, step_for
 from ..format import span
 from ..source import Source
-from ..view import View
+from ..view import PART, View
 
 T = TypeVar("T")
 
@@ -42,12 +43,14 @@ class Page:
         trail: Where one is: text and address, the last without one.
         body: What it shows, below each other.
         place: Which entry of the navigation is lit: an address.
+        is_there: Whether the address leads anywhere.
     """
 
     title: str
     trail: list[tuple[str, str | None]]
     body: list[Node]
     place: str = "/"
+    is_there: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,12 @@ class Context:
     def selection(self) -> Selection:
         """The requests of the window the view is about."""
         view = self.view
-        version, model = (view.text(key) if self.service else None for key in ("v", "m"))
-        return Selection(
-            view.start, view.end, service=self.service, version=version, environment=view.text("env"), model=model
-        )
+        part = {PART[key]: value for key, value in view.part.items()} if self.service else {}
+        return Selection(view.start, view.end, service=self.service, environment=view.text("env"), **part)
+
+    def of(self, service: str) -> Context:
+        """Return the same page for all that *service* has: the part that the address names is one of its own service."""
+        return Context(self.view.of_whole_services(), self.source, service)
 
     @cached_property
     def previous(self) -> Selection | None:
@@ -183,11 +188,20 @@ class Context:
         names = [_short(str(key) or str(text)) for key, text in zip(rows["key"], rows["text"], strict=True)]
         return dict(zip(map(_python, rows["at"]), names, strict=True))
 
+    @cached_property
+    def slo(self) -> SloStatus | None:
+        """The objective that says most of what is shown; it may be about more of the service, or about another part of it."""
+        return self.source.slo_of(self.selection) if self.service else None
+
+    @cached_property
+    def promise(self) -> SloStatus | None:
+        """The objective about the latency of every request shown, if there is one."""
+        return self.source.promise_of(self.selection) if self.service else None
+
     @property
     def threshold_seconds(self) -> float | None:
-        """The latency the service's objective promises, if it has one."""
-        status = self.source.slo_of(self.service) if self.service else None
-        return status.slo.threshold_seconds if status else None
+        """The latency that every request shown was promised, if one was."""
+        return self.promise.slo.threshold_seconds if self.promise else None
 
 
 def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Component:

@@ -188,6 +188,11 @@ def fewest(context: Context, pair: Pair) -> int:
     return min(_requests(context, pair.a), _requests(context, pair.b))
 
 
+def most(context: Context, pair: Pair) -> int:
+    """Return the requests of the side that has more."""
+    return max(_requests(context, pair.a), _requests(context, pair.b))
+
+
 def lives_of(context: Context) -> Lives:
     """Return the versions of the service."""
     return lives(context.versions).get("", {})

@@ -65,12 +65,12 @@ def judge_releases(context: Context) -> list[Release]:
     One question tells the versions of all services. A release costs two more, and a third when it changed something; the
     same are answered from memory, see `pair`.
     """
-    view, source = context.view, context.source
-    known = lives(source.ask(source.read.releases, view.text("env")))
-    oldest = min(view.start, source.now() - LIFETIME)
+    source = context.source
+    known = lives(source.ask(source.read.releases, context.view.text("env")))
+    oldest = min(context.view.start, source.now() - LIFETIME)
     incidents = _open_incidents(context)
     found = [
-        _release(Context(view, source, service), versions, incidents.get(service))
+        _release(context.of(service), versions, incidents.get(service))
         for service, versions in known.items()
         if max(each.start for each in versions.values()) >= oldest
     ]

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from ...core.names import STATUS_OK
 from ...core.stages import label
 from ..components import Node, attributes, dominating, link, pill, stage_bar, swatch, table
-from ..format import duration, percent, rank
+from ..format import duration, enough, percent, rank
 from ..tokens import hue
 from ..view import View, trace_name, trace_path
 
@@ -42,8 +42,14 @@ def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bo
         with_service: Whether the service needs saying.
     """
     head: Sequence[tuple[Node, str]] = (*_HEAD[:2], ("Service", "hide"), *_HEAD[2:]) if with_service else _HEAD
-    rows = [_row(record, view, with_service=with_service) for record in records(frame)]
+    ranked = are_ranked(frame)
+    rows = [_row(record, view, ranked=ranked, with_service=with_service) for record in records(frame)]
     return table(head, rows, name)
+
+
+def are_ranked(frame: pd.DataFrame) -> bool:
+    """Say whether the ranks of kept requests tell something: one of a handful has no place among them worth a name."""
+    return enough(int(frame.attrs.get("requests", 0)), 0.5)
 
 
 def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
@@ -51,7 +57,7 @@ def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
     return {str(stage): float(seconds) for stage, seconds in dict(record["stages"]).items()}
 
 
-def _row(record: Mapping[str, Any], view: View, *, with_service: bool) -> Component:
+def _row(record: Mapping[str, Any], view: View, *, ranked: bool, with_service: bool) -> Component:
     trace_id = str(record["trace_id"])
     href = view.link(trace_path(trace_name(trace_id, str(record["span_id"]))))
     at = pd.Timestamp(record["at"]).tz_convert(view.zone)
@@ -61,7 +67,7 @@ def _row(record: Mapping[str, Any], view: View, *, with_service: bool) -> Compon
         html.Td(link(trace_id[:8], href=href, className="mono")),
         html.Td(str(record["service"]), className="hide") if with_service else None,
         html.Td(duration(float(record["duration_seconds"])), className="r b"),
-        html.Td(rank(float(record["rank"])), className="r muted hide"),
+        html.Td(rank(float(record["rank"]) if ranked else None), className="r muted hide"),
         html.Td(stage_bar(stages), className="barcell"),
         html.Td(_dominated(str(record["dominant"]), stages), className="hide"),
         html.Td(_status(str(record["status"])), className="r hide"),

@@ -37,7 +37,6 @@ from ..format import (
     percentile,
     rank,
     span,
-    times,
     whole,
 )
 from ..view import service_path
@@ -45,10 +44,12 @@ from .advice_cards import top_advice
 from .inspector import inspector
 from .measures import Measures, breakdown, measure
 from .page import Context, Page, panel
-from .rows import traces_table
+from .part import whose
+from .rows import are_ranked, traces_table
 from .service_charts import grid_frame, percentile_card
 from .service_frame import service_page
 from .service_times import heat_card, hidden_in, over_time_card
+from .standing import burn_note
 
 _EXEMPLARS, _ADVICE = 6, 3
 # How many kept requests are looked through for those around a pinned percentile.
@@ -141,7 +142,7 @@ def _cost_tile(context: Context, now: Measures, before: Measures) -> Component |
     """Return what a million requests cost; None without a price, or where only a part of what it pays for is shown."""
     costs, view = context.source.costs, context.view
     per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
-    if costs is None or per_hour is None or view.text("v") or view.text("m"):
+    if costs is None or per_hour is None or view.part:
         return None
     each = a_request(per_hour, context.seconds, now.requests)
     if each is None:
@@ -166,18 +167,20 @@ def _unclaimed(context: Context, now: Measures) -> Component | None:
     share = now.median_stages.get(OVERHEAD, 0.0) / total if total else 0.0
     if share <= _MUCH_OVERHEAD or not enough(now.requests, 0.5):
         return None
-    where = link("What fits →", href=context.view.link(service_path(context.service or "", "advice")), className="link")
+    where = link("What fits →", href=_advice(context), className="link")
     text = " of the median: time between stages is not instrumented. "
     return html.Div([html.Span([html.B(f"Overhead is {percent(share)}"), text, where])], className="quiet")
 
 
 def _budget_tile(context: Context) -> Component | None:
-    found = context.source.slo_of(context.service or "")
+    found = context.slo
     if found is None or found.budget_left is None:
         return None
-    burning = found.burn_1h > 1
-    below = [html.Span(f"burning {times(found.burn_1h)}", className="bad" if burning else "muted"), " · 1 h"]
-    return tile("Error budget", *left_parts(found.budget_left), below)
+    other = whose(found.slo, context.selection)
+    below: list[Node] = [html.Span(other, className="muted"), " · "] if other else []
+    below += burn_note(found, context.view)
+    promise = f"{found.slo.name}: {found.slo.in_words()}"
+    return tile("Error budget", *left_parts(found.budget_left), html.Span(below, title=promise))
 
 
 def _course(frame: pd.DataFrame, column: str) -> Component | None:
@@ -193,7 +196,7 @@ def _inspector(context: Context) -> Component:
         view.percentile,
         dominants=context.source.ask(context.source.read.dominants, context.selection, PERCENTILES),
         hidden=hidden_in(context),
-        advice=view.link(service_path(context.service or "", "advice")),
+        advice=_advice(context),
         show_all=view.here(hide=None),
     )
 
@@ -205,7 +208,7 @@ def _exemplars(context: Context, size: str) -> Component:
         frame = source.ask(source.read.one_per_cause, context.selection, _EXEMPLARS)
     else:
         frame = around(_kept_near(context, pinned), pinned)
-    more = link("All traces →", href=view.link("/traces", svc=context.service), className="link")
+    more = link("All traces →", href=view.link("/traces", svc=context.service, **view.part), className="link")
     title = "Slow exemplars" if pinned is None else f"Exemplars around {percentile(pinned)}"
     if not len(frame):
         return card(
@@ -213,11 +216,15 @@ def _exemplars(context: Context, size: str) -> Component:
             empty("No request of this window was kept", "Agents keep the slowest, errors and a uniform share."),
             size=size,
         )
-    least = float(frame["rank"].min())
-    slow = f"one per cause, {rank(least)} and up" if least == least else "one per cause"  # noqa: PLR0124 - NaN is not itself
+    least = f", {rank(float(frame['rank'].min()))} and up" if are_ranked(frame) else ""
+    slow = f"one per cause{least}"
     sub = slow if pinned is None else "nearest in rank"
     rule = f"Kept: {frame.attrs['rule']}, for {span(timedelta(seconds=frame.attrs['retention_seconds']))}."
     return card(title, traces_table(frame, view, title), sub=sub, tools=more, flush=True, foot=rule, size=size)
+
+
+def _advice(context: Context) -> str:
+    return context.view.link(service_path(context.service or "", "advice"), **context.view.part)
 
 
 def _kept_near(context: Context, quantile: float) -> pd.DataFrame:

@@ -125,16 +125,16 @@ def _spoken(context: Context, frame: pd.DataFrame) -> str:
 
 
 def _objective(context: Context) -> Objective | None:
-    status = context.source.slo_of(context.service or "")
-    if status is None or status.slo.threshold_seconds is None:
+    status, threshold = context.promise, context.threshold_seconds
+    if status is None or threshold is None:
         return None
     # As the objective counts them: what failed at once is not inside.
-    counted = context.source.ask(context.source.read.slo_counts, context.selection, status.slo.threshold_seconds)
+    counted = context.source.ask(context.source.read.slo_counts, context.selection, threshold)
     value, between = None, None
     if counted.total:
         value, low, high = (1 - bad / counted.total for bad in (counted.bad, counted.bad_high, counted.bad_low))
         between = (low, high)
-    return Objective(status.slo.threshold_seconds, status.slo.objective, value, between)
+    return Objective(threshold, status.slo.objective, value, between)
 
 
 def _too_few(context: Context) -> Component:

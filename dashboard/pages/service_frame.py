@@ -16,13 +16,13 @@ from ..view import service_path, slo_path
 from .fleet import KINDS, seen_in
 from .measures import measure
 from .page import Context, Page, nothing
+from .part import chips, nobody, part_menu, part_words, to_blame
+from .standing import state_line
 
 _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
 # That a service has some model its model says.
 _TELLING_KINDS = ("llm",)
-# The keys that show only a part of a service's requests.
-_PARTS = {"v": "version", "m": "model"}
 _TITLES = {"": "Breakdown", "tokens": "Tokens", "capacity": "Capacity & cost", "traces": "Traces", "advice": "Advice"}
 
 
@@ -66,19 +66,18 @@ def _unknown(context: Context) -> Component:
 def service_tabs(context: Context, tab: str) -> Component:
     """Return the links between the pages of a service, *tab* lit; `compare` and `slo` are pages of their own."""
     service, view = context.service or "", context.view
-    slo = context.source.slo_of(service)
+    slo, part = context.slo, view.part
     streams = context.source.ask(context.source.read.streams, context.selection, FIRST_TOKEN)
-    part = {key: view.text(key) for key in _PARTS}
     items = {
         "": ("Breakdown", view.link(service_path(service), **part)),
-        "compare": ("Compare", view.link("/compare", svc=service)),
+        "compare": ("Compare", view.link("/compare", svc=service, **view.part_of_each_version)),
         "slo": ("SLO", view.link(slo_path(slo.slo.name))) if slo else None,
         "traces": ("Traces", view.link(service_path(service, "traces"), **part)),
         "tokens": ("Tokens", view.link(service_path(service, "tokens"), **part))
         if streams or tab == "tokens"
         else None,
         "capacity": ("Capacity & cost", view.link(service_path(service, "capacity"), **part)),
-        "advice": ("Advice", view.link(service_path(service, "advice"))),
+        "advice": ("Advice", view.link(service_path(service, "advice"), **part)),
     }
     links = [_tab(*item, on=name == tab) for name, item in items.items() if item]
     return html.Nav(links, className="tabs", **attributes({"aria-label": "Of this service"}))
@@ -92,24 +91,26 @@ def _tab(text: str, href: str, *, on: bool) -> Component:
 
 def _head(context: Context) -> Component:
     service = context.service or ""
-    found = context.source.slo_of(service)
+    found, read = context.slo, context.source.read
     newest = str(context.versions["version"].iloc[-1])
-    chips: list[Node] = [html.Span(service)]
+    about: list[Node] = [html.Span(service)]
     if found is not None:
-        chips.append(link(status(found.state), href=context.view.link(slo_path(found.slo.name))))
-    every = context.source.ask(context.source.read.dimensions, replace(context.selection, model=None))
+        promise = f"{state_line(found, context.view)}: {found.slo.name}, {found.slo.in_words()}"
+        about.append(link(status(found.state), href=context.view.link(slo_path(found.slo.name)), title=promise))
+    every = context.source.ask(read.dimensions, replace(context.selection, model=None))
+    shown = context.source.ask(read.dimensions, context.selection)
     seen = seen_in(context).get(service)
     if seen is not None and seen.kind in _TELLING_KINDS:
-        chips.append(pill(KINDS[seen.kind], "out"))
-    chips += _models(context, list(every["model"]))
-    chips += [
-        pill(text, "out") for text in (context.view.text("v") or newest, _hardware(list(every["device"]))) if text
+        about.append(pill(KINDS[seen.kind], "out"))
+    about += _models(context, list(every["model"]))
+    about += [
+        pill(text, "out") for text in (context.view.part.get("v") or newest, _hardware(list(shown["device"]))) if text
     ]
     return html.Div(
         [
-            html.Div([html.H1(chips), _history(context)]),
+            html.Div([html.H1(about), _history(context)]),
             html.Span(className="grow"),
-            *_actions(context),
+            _actions(context),
         ],
         className="phead",
     )
@@ -127,7 +128,7 @@ def _history(context: Context) -> Component | None:
 
 def _models(context: Context, names: list[str]) -> list[Node]:
     """Return the models of the service, each a link to its own requests where there are several."""
-    chosen = context.view.text("m")
+    chosen = context.view.part.get("m")
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - one model needs no choice
         return [pill(each, "out") for each in names]
     shown = names[:_MAX_MODELS]
@@ -146,21 +147,21 @@ def _hardware(devices: list[str]) -> str:
     return devices[0] if len(devices) == 1 else f"{len(devices)} devices" if devices else ""
 
 
-def _actions(context: Context) -> list[Node]:
-    actions: list[Node] = []
-    if context.view.text("m"):
-        actions.append(link("All models", href=context.view.here(m=None), className="btn"))
-    if context.view.text("v"):
-        actions.append(link("All versions", href=context.view.here(v=None), className="btn"))
+def _actions(context: Context) -> Component | None:
+    view = context.view
+    actions: list[Node] = [part_menu(context, "r"), *chips(context)]
     if len(context.versions) > 1:
-        href = context.view.link("/compare", svc=context.service)
+        href = view.link("/compare", svc=context.service, **view.part_of_each_version)
         actions.append(link([html.I(className="ic ic-compare"), "Compare versions"], href=href, className="btn"))
-    return actions
+    shown = [each for each in actions if each is not None]
+    return html.Div(shown, className="pick") if shown else None
 
 
 def _without_data(context: Context) -> list[Node]:
-    """Say when the service was last seen and lead there."""
-    view = context.view
+    """Say which filter leaves nothing, or when the service was last seen, and lead there."""
+    keys, view = to_blame(context), context.view
+    if keys:
+        return [nobody(context, keys)]
     last = context.versions["last_seen"].max().to_pydatetime() + _BUCKET
     length = min(view.end - view.start, timedelta(days=1))
     age = context.source.now() - last
@@ -169,7 +170,7 @@ def _without_data(context: Context) -> list[Node]:
         if age > timedelta()
         else "All there is came later than this window."
     )
-    part = " and ".join(f"{name} {view.text(key)}" for key, name in _PARTS.items() if view.text(key))
+    part = part_words(view)
     text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
     first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
     return [

@@ -15,6 +15,7 @@ from ..figures.over_time import COLUMNS, over_time_figure
 from ..figures.parts import Figure, stages_of
 from ..format import count, duration, needed, span, whole
 from .page import Context
+from .part import concerns
 from .rows import records
 
 # Value in the address to label and quantile; the first is the default.
@@ -98,7 +99,7 @@ def heat_chart(context: Context) -> Figure:
         threshold_seconds=context.threshold_seconds,
         hidden=hidden_in(context),
     )
-    figure["subtitle"] = "tint = stage that dominates" if by_stage else "depth = how many"
+    figure["subtitle"] = "tint = largest stage, overhead aside" if by_stage else "depth = how many"
     return figure
 
 
@@ -130,8 +131,12 @@ def _cells(context: Context) -> pd.DataFrame:
 
 
 def _alerts(context: Context) -> list[Alert]:
-    """Return the incidents of the service that reach into the shown time, oldest first."""
-    own = [each for each in context.source.incidents() if each.service == context.service]
+    """Return the incidents about any of what is shown that reach into the shown time, oldest first."""
+    own = [
+        each
+        for each in context.source.incidents()
+        if each.service == context.service and concerns(each.where, context.selection)
+    ]
     inside = [
         each
         for each in own

@@ -7,25 +7,22 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.reader import SloStatus
-from ..components import WORDS, Node, banner, link
+from ...alerts.standing import SloStatus
+from ..components import Node, banner, link
 from ..figures.budget import left_parts
 from ..format import several, span, times
-from ..view import slo_path
+from ..view import View, slo_path
 from .page import Context, Page, nothing, panel
 from .slo_alerts import history_card, rules_card
 from .slo_budget import budget_card, burn_card, window_links
 from .slo_objectives import objectives_card, runs_out, slo_tiles
 from .slo_spent import spent_card
+from .slo_stages import stages_card
+from .standing import counted, note
+from .unwatched import no_objectives
 
 _TITLE = "SLOs · Stagelens"
 _PLACE = "/slo"
-_EXAMPLE = """slos:
-  - name: checkout-latency
-    service: checkout
-    objective: 0.99
-    threshold: 250ms
-    window: 30d"""
 
 
 def render(context: Context, name: str | None) -> Page:
@@ -36,7 +33,7 @@ def render(context: Context, name: str | None) -> Page:
     broken = _broken(source.slo_problems(), in_force=bool(found))
     trail: list[tuple[str, str | None]] = [("SLOs", view.link(_PLACE) if name else None)]
     if not found:
-        return Page(_TITLE, trail, [_head(found), *broken, _no_objectives(context)], _PLACE)
+        return Page(_TITLE, trail, [_head(found), *broken, no_objectives(context)], _PLACE)
     if name:
         trail.append((name, None))
     chosen = next((each for each in found if each.slo.name == name), None if name else found[0])
@@ -50,14 +47,16 @@ def render(context: Context, name: str | None) -> Page:
 
 def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> list[Node]:
     service = Context(context.view, context.source, chosen.slo.service)
-    right = [slo_tiles(chosen), panel("Error budget", lambda: budget_card(service, chosen))]
+    right = [slo_tiles(context.view, chosen), panel("Error budget", lambda: budget_card(service, chosen))]
     spent = [panel("What spent the budget", lambda: spent_card(service, chosen))]
     burn = [
         panel("Burn rate", lambda: burn_card(service, chosen)),
         panel("Multi-window alerts", lambda: rules_card(chosen)),
     ]
+    slo = chosen.slo
+    budgets = slo.kind == "latency" and slo.budgets
     return [
-        html.P(finding(chosen), className="says"),
+        html.P(finding(context.view, chosen), className="says"),
         html.Div(
             [
                 panel("Objectives", lambda: objectives_card(context, found, chosen), "c4"),
@@ -65,18 +64,24 @@ def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> li
             ],
             className="grid",
         ),
+        panel("Stage budgets", lambda: stages_card(service, slo)) if budgets else None,
         html.Div([html.Div(spent, className="stack c6"), html.Div(burn, className="stack c6")], className="grid"),
         panel("Alert history", lambda: history_card(service, chosen)),
     ]
 
 
-def finding(found: SloStatus) -> str:
+def finding(view: View, found: SloStatus) -> str:
     """Return how the objective stands, as a sentence."""
     name = found.slo.name
+    if found.state == "stale":
+        silence = f"the collector has neither taken in nor rolled up anything {note(found, view)}"
+        return f"{name} is not judged: {silence}. {_then(found)}"
     if found.budget_left is None:
         return f"{name} cannot be judged: {found.slo.service} had no request in {span(found.slo.window)}."
     share, word = left_parts(found.budget_left)
     budget = f"{name} has {share} of its error budget left" if word == "left" else f"{name} is {share} overspent"
+    if found.state == "maintenance":
+        return f"{budget}. Planned work {note(found, view)}: its requests do not count, and nobody is told."
     if found.state == "no_data":
         return f"{budget}; no request came in the last hour."
     gone_in = runs_out(found)
@@ -84,10 +89,18 @@ def finding(found: SloStatus) -> str:
     return f"{budget} and burns at {times(found.burn_1h)} the sustainable pace{pace}."
 
 
+def _then(found: SloStatus) -> str:
+    """Say how a stale objective stood, and what becomes of alerts."""
+    held = "Until it works again no incident is opened or resolved."
+    if found.budget_left is None:
+        return held
+    share, word = left_parts(found.budget_left)
+    stood = f"{share} of the error budget was left" if word == "left" else f"the error budget was {share} overspent"
+    return f"Then {stood}. {held}"
+
+
 def _head(found: Sequence[SloStatus], windows: Component | None = None) -> Component:
-    counts = {state: sum(each.state == state for each in found) for state in ("burning", "at_risk", "no_data")}
-    parts = [several(len(found), "objective")] if found else ["None yet"]
-    parts += [f"{number} {WORDS[state].lower()}" for state, number in counts.items() if number]
+    parts = [several(len(found), "objective"), *counted([each.state for each in found])] if found else ["None yet"]
     title = html.Div([html.H1("Service level objectives"), html.P(" · ".join(parts), className="sub")])
     return html.Div([title, html.Span(className="grow"), windows], className="phead")
 
@@ -101,23 +114,15 @@ def _broken(problems: Sequence[str], *, in_force: bool) -> list[Node]:
     return [banner(html.Div([html.B("The SLO file cannot be read. "), kept, lines]), "bad")]
 
 
-def _no_objectives(context: Context) -> Component:
-    if not context.source.has_alerts:
-        return nothing(
-            "Alerts do not run beside this dashboard",
-            "Start them with it (stagelens up), and their objectives show here.",
-        )
-    return nothing(
-        "No objective yet",
-        "Write one into slo.yaml and check it with: stagelens check slo.yaml",
-        html.Pre(_EXAMPLE, className="code mono", tabIndex=0),
-    )
-
-
 def _unknown(context: Context, name: str) -> Component:
+    """Say that nothing of that name is promised, and lead to what was told of it, if anything was."""
     first = context.source.slos()[0].slo.name
     actions = [
         link("All objectives", href=context.view.link(_PLACE), className="btn pri"),
         link(first, href=context.view.link(slo_path(first)), className="btn"),
     ]
-    return nothing(f"No objective called {name}", "The SLO file may have changed.", actions=actions)
+    text = "The SLO file does not have it."
+    if any(each.name == name for each in context.source.incidents()):
+        text = "It is not watched any more: it was taken out of the SLO file. Its incidents are kept."
+        actions.insert(1, link("Incidents", href=context.view.link("/incidents"), className="btn"))
+    return nothing(f"No objective called {name}", text, actions=actions)

@@ -9,14 +9,27 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.burning.links import CALM_BEFORE
-from ...alerts.reader import Delivery, Incident, RuleStatus, SloStatus
+from ...alerts.reader import Delivery, Incident
+from ...alerts.standing import RuleStatus, SloState, SloStatus
 from ...core.stages import label
 from ..components import Node, attributes, card, link, status, swatch, table
 from ..format import percent, span, times
-from ..view import View, incident_page, service_path
+from ..view import PART, View, incident_page, service_path
 from .page import Context
 
 _MAX_INCIDENTS = 20
+# What rules of an objective say that is not judged: word, shape, why.
+_UNJUDGED: dict[SloState, tuple[str, str, str]] = {
+    "no_data": ("No data", "none", "No request came in the last hour"),
+    "stale": ("Not judged", "stale", "The collector does not work; these are the last burn rates that are known"),
+    "maintenance": ("Paused", "paused", "Nobody is told during planned work, whose requests do not count"),
+}
+# How an incident ended that did not simply go away: word, why.
+_ENDINGS = {
+    "removed": ("Closed", "It is not watched any more"),
+    "no_data": ("Closed", "No data came any more"),
+    "accepted": ("Accepted", "Somebody accepted it as the new normal"),
+}
 _SENDING = {"waiting": "waits", "sending": "is being sent", "dead": "given up", "superseded": "overtaken"}
 
 
@@ -47,17 +60,19 @@ def history_card(context: Context, found: SloStatus) -> Component:
 
 
 def incident_path(view: View, found: Incident) -> str:
-    """Return the address of the service's page at the time of *found*, with the calm before it."""
+    """Return the address of the service's page at the time of *found*, with the calm before it, about what it was about."""
     start = found.since - CALM_BEFORE
     end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
-    return view.link(service_path(found.service), from_=str(int(start.timestamp() * 1000)), to=end, p="99")
+    keys = {**PART, "env": "environment"}
+    about = {key: found.where[name] for key, name in keys.items() if name in found.where}
+    return view.link(service_path(found.service), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about)
 
 
 def _rule(found: RuleStatus, slo: SloStatus) -> Component:
     tier = found.tier
     spent = percent(tier.burn * (tier.long / slo.slo.window))
     cells = [
-        html.Td(_rule_state(found) if slo.state != "no_data" else _state("No data", "none")),
+        html.Td(_rule_state(found, slo.state)),
         html.Td([f"{tier.severity.capitalize()} at ", html.B(times(tier.burn))], className="nowrap"),
         html.Td(_burn(found.long_burn, tier.burn, tier.long), className="r"),
         html.Td(_burn(found.short_burn, tier.burn, tier.short), className="r"),
@@ -66,13 +81,15 @@ def _rule(found: RuleStatus, slo: SloStatus) -> Component:
     return html.Tr(cells)
 
 
-def _rule_state(found: RuleStatus) -> Component:
-    """Return the state as shape and word: what both windows say."""
+def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
+    """Return the state as shape and word: what both windows say, where they say anything."""
+    if slo_state in _UNJUDGED:
+        return _state(*_UNJUDGED[slo_state])
     burning = [burn >= found.tier.burn for burn in (found.long_burn, found.short_burn)]
     if found.fires:
         return _state("Firing", "bad" if found.tier.severity == "page" else "warn")
     if all(burning):
-        return _state("Too few", "none", "Both windows burn, but hardly any request was bad")
+        return _state("Too few", "none", "Both windows burn, but too few requests were bad, or it is too young to tell")
     if burning[1]:
         return _state("Pending", "warn", "The short window burns, the long one does not yet")
     if burning[0]:
@@ -89,8 +106,6 @@ def _incident(context: Context, found: Incident) -> Component:
     end = found.resolved_at or context.source.now()
     since = found.since.astimezone(view.zone)
     href = incident_path(view, found)
-    opened = found.state == "open"
-    kind = ("bad" if found.severity == "page" else "warn") if opened else "good"
     stage = found.stages[0].stage if found.stages else None
     whole = view.link(incident_page(found.id))
     what = [
@@ -98,7 +113,7 @@ def _incident(context: Context, found: Incident) -> Component:
         html.Div(found.headline, className="s wrap"),
     ]
     cells = [
-        html.Td(_state("Open" if opened else "Resolved", kind, found.severity)),
+        html.Td(_incident_state(found)),
         html.Td(html.Div(what)),
         html.Td(html.Span([swatch(stage), label(stage)], className="dom") if stage else None, className="hide"),
         html.Td(_told(view, found), className="hide"),
@@ -106,6 +121,13 @@ def _incident(context: Context, found: Incident) -> Component:
         html.Td(span(end - found.since), className="r hide"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
+
+
+def _incident_state(found: Incident) -> Component:
+    if found.state == "open":
+        return _state("Open", "bad" if found.severity == "page" else "warn", found.severity)
+    word, why = _ENDINGS.get(found.ending, ("Resolved", found.severity))
+    return _state(word, "none" if found.ending in _ENDINGS else "good", why)
 
 
 def _told(view: View, found: Incident) -> Node:

@@ -10,7 +10,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.burning.burn import FAST, RECENT
-from ...alerts.reader import SloStatus
+from ...alerts.burning.measure import counted_from, over_time
+from ...alerts.standing import SloStatus
 from ..components import card, chart, empty, link_tabs
 from ..figures.budget import BurnLine, budget_figure, budget_left, burn_figure, burn_rates, left_parts
 from ..figures.time_axis import STEPS, TimeAxis, step_for
@@ -43,10 +44,12 @@ def budget_card(context: Context, found: SloStatus) -> Component:
     """
     slo, view = found.slo, context.view
     title = f"{slo.service}: error budget"
-    since = max(view.end - slo.window, context.first_data or view.end - slo.window)
+    since = counted_from(slo, max(view.end - slo.window, context.first_data or view.end - slo.window), view.end)
     axis, series = _series(context, found, since)
     if not len(series):
         return card(title, _no_requests(found), sub=_what(found))
+    # A budget is one of requests, also where their time is what is counted.
+    series = series.assign(bad=series["bad"] * (series["requests"].sum() / series["total"].sum()))
     allowed = found.bad + found.bad_left
     before = max(found.bad - float(series["bad"].sum()), 0.0) if axis.start > since else 0.0
     figure = budget_figure(
@@ -64,7 +67,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
     frame = pd.DataFrame(
         {
             "time (UTC)": series["at"],
-            "requests": series["total"],
+            "requests": series["requests"],
             "bad requests": series["bad"],
             "budget left (%)": 100 * budget_left(series, allowed, before),
         }
@@ -81,9 +84,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
     slo, axis = found.slo, context.axis
     # Five minutes must be whole steps, or their line would count six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
-    series = context.source.ask(
-        context.source.read.tally_series, slo.select(axis.start - RECENT, axis.end), slo.indicator, step
-    )
+    series = context.source.ask(over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
     title, sub = "Burn rate", f"{span(RECENT)} (ink) and {span(FAST)} (grey)"
     if not len(series):
         return card(title, empty("No request in this window"), sub=sub)
@@ -113,7 +114,7 @@ def _series(context: Context, found: SloStatus, since: datetime) -> tuple[TimeAx
     view, slo = context.view, found.slo
     start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
     axis = TimeAxis(start, view.end, step_for(view.end - start), view.zone)
-    series = context.source.ask(context.source.read.tally_series, slo.select(start, view.end), slo.indicator, axis.step)
+    series = context.source.ask(over_time, context.source.read, slo, start, view.end, axis.step)
     return replace(axis, step=_step(series, axis)), series
 
 

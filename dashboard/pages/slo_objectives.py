@@ -9,15 +9,16 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.objectives.slo import Slo
-from ...alerts.reader import SloStatus
+from ...alerts.standing import SloStatus
 from ..components import Node, attributes, card, dot, gauge, link, table, tile, tiles
 from ..figures.budget import left_parts
 from ..format import attained, axis_duration, count, span, target, times
-from ..view import slo_path
+from ..view import View, slo_path
 from .page import Context
+from .standing import COLOURS, note, state_line, until
 
+_HELD = ("stale", "maintenance")
 _UNKNOWN = "–"  # noqa: RUF001 - an en dash stands for unknown
-_KINDS = {"burning": "bad", "at_risk": "warn"}
 
 
 def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> Component:
@@ -33,11 +34,16 @@ def promise(slo: Slo) -> str:
 
 
 def runs_out(found: SloStatus) -> timedelta | None:
-    """Return when the budget is gone at this pace; None where it lasts: what is spent now is given back a window later."""
-    return found.exhausted_in if found.burn_1h > 1 or found.exhausted_in == timedelta() else None
+    """Return when the budget is gone at this pace.
+
+    None where it lasts, because what is spent now is given back a window later, and where nobody knows the pace: while
+    nothing is judged, or requests do not count.
+    """
+    goes_on = found.burn_1h > 1 and found.state not in _HELD
+    return found.exhausted_in if goes_on or found.exhausted_in == timedelta() else None
 
 
-def slo_tiles(found: SloStatus) -> Component:
+def slo_tiles(view: View, found: SloStatus) -> Component:
     """Return the promise, what was kept of it, the budget, and how long that lasts."""
     slo = found.slo
     return tiles(
@@ -45,18 +51,25 @@ def slo_tiles(found: SloStatus) -> Component:
             tile("Objective", target(slo.objective), _speed(slo, "<"), f"{span(slo.window)} rolling"),
             tile("Attained", attained(found.attained), "", _verdict(found)),
             tile("Error budget", *_left_parts(found), _requests_left(found)),
-            tile("At this pace", *_pace(found)),
+            tile("At this pace", *_pace(view, found)),
         ]
     )
 
 
 def _row(context: Context, found: SloStatus, *, on: bool) -> Component:
-    slo, kind = found.slo, _KINDS.get(found.state, "")
+    slo, kind = found.slo, COLOURS.get(found.state, "")
     href = context.view.link(slo_path(slo.name), w=context.view.text("w"))
     name = html.Div(
         [
             dot(found.state),
-            html.Div([link(slo.name, href=href, className="n"), html.Div(promise(slo), className="s")]),
+            html.Div(
+                [
+                    link(slo.name, href=href, className="n"),
+                    html.Div(promise(slo), className="s"),
+                    # Healthy ones are many: for those who see the circle it says enough.
+                    html.Div(state_line(found, context.view), className="sr" if found.state == "healthy" else "s why"),
+                ]
+            ),
         ],
         className="svc",
     )
@@ -82,7 +95,8 @@ def _verdict(found: SloStatus) -> Node:
     if found.attained is None:
         return "no request in its window"
     inside = found.attained >= found.slo.objective
-    return html.Span("on target" if inside else "below target", className="good" if inside else "bad")
+    said, kind = ("on target", "good") if inside else ("below target", "bad")
+    return html.Span(f"{said} then", className="muted") if found.state == "stale" else html.Span(said, className=kind)
 
 
 def _left_parts(found: SloStatus) -> tuple[str, str]:
@@ -97,9 +111,13 @@ def _requests_left(found: SloStatus) -> Node:
     return f"{count(found.bad)} bad requests, {count(-found.bad_left)} too many"
 
 
-def _pace(found: SloStatus) -> tuple[str, str, Node]:
+def _pace(view: View, found: SloStatus) -> tuple[str, str, Node]:
     if found.state == "no_data":
         return _UNKNOWN, "", "no request in the last hour"
+    if found.state == "stale":
+        return _UNKNOWN, "", f"not judged {note(found, view)}"
+    if found.state == "maintenance" and found.work is not None:
+        return "paused", "", f"planned work {until(found.work, view)}"
     gone_in = runs_out(found)
     if gone_in is None:
         return "lasts", "", html.Span("the window out", className="good")

@@ -10,7 +10,9 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.reader import SloStatus
+from ...alerts.burning.links import part_of
+from ...alerts.objectives.slo import Slo
+from ...alerts.standing import SloStatus
 from ...core.stages import label
 from ..components import attributes, card, chart, empty, legend, swatch, table
 from ..figures.spent import COLUMNS, UNEXPLAINED, spent_figure, stages_of
@@ -19,6 +21,7 @@ from ..format import count, duration, percent
 from ..tokens import hue
 from .page import Context
 from .rows import records
+from .standing import planned_among
 
 _TITLE = "What spent the budget"
 # A bar a click can hit: a third of the steps other charts have.
@@ -50,7 +53,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     figure = spent_figure(
         frame,
         context.axis_of(frame),
-        lambda stage, at: _traces(context, stage, at, context.axis_of(frame).step),
+        lambda stage, at: _traces(context, slo, stage, at, context.axis_of(frame).step),
         versions=context.releases,
         told=context.events,
     )
@@ -60,7 +63,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         [drawn, _excess(excess)],
         sub=f"{count(bad)} bad requests, {_inside(context)}",
         tools=html.Span(legend(most[:_LEGEND]), className="hide"),
-        foot=_foot(spent, bad, float(frame[UNEXPLAINED].sum())),
+        foot=[_foot(spent, bad, float(frame[UNEXPLAINED].sum())), planned_among(slo, axis.start, axis.end)],
     )
 
 
@@ -69,12 +72,12 @@ def _inside(context: Context) -> str:
     return f"{words[0].lower()}{words[1:]}"
 
 
-def _traces(context: Context, stage: str, at: datetime, step: timedelta) -> str:
+def _traces(context: Context, slo: Slo, stage: str, at: datetime, step: timedelta) -> str:
     start, end = max(at, context.axis.start), min(at + step, context.axis.end)
     moments = {"from_": str(int(start.timestamp() * 1000)), "to": str(int(end.timestamp() * 1000))}
     # What no stage explains has failed.
     why = {"dom": stage} if stage else {"err": "1"}
-    return context.view.link("/traces", svc=context.service, **why, **moments)
+    return context.view.link("/traces", svc=context.service, **part_of(slo), **why, **moments)
 
 
 def _spoken(spent: Mapping[str, float], bad: float) -> str:

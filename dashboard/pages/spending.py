@@ -47,17 +47,13 @@ def spending(context: Context) -> Spending | None:
     """Return what the requests of the window cost; None where nobody wrote a price."""
     costs, source = context.source.costs, context.source
     per_hour = costs.per_hour(context.service or "", context.view.text("env")) if costs else None
-    # A price is of all that a service serves: the requests of one version or model alone do not pay for it.
-    if costs is None or per_hour is None or _is_part(context):
+    # A price is of all that a service serves: the requests of one version, model or route alone do not pay for it.
+    if costs is None or per_hour is None or context.view.part:
         return None
     counted = source.ask(source.read.slo_counts, context.selection, context.threshold_seconds)
     whole = a_request(per_hour, context.seconds, counted.total)
     good = a_request(per_hour, context.seconds, counted.total - counted.bad)
     return Spending(costs.currency, per_hour, whole, good, counted.bad / max(counted.total, 1))
-
-
-def _is_part(context: Context) -> bool:
-    return bool(context.view.text("v") or context.view.text("m"))
 
 
 def mean_stages(context: Context) -> dict[str, float]:
@@ -79,7 +75,7 @@ def cost_tile(context: Context) -> Component:
     """Return what a million requests cost, and a million good ones."""
     name, found = "Cost per 1 M", spending(context)
     if found is None:
-        return tile(name, UNKNOWN, "", "a price is of all requests" if _is_part(context) else "no price is set")
+        return tile(name, UNKNOWN, "", "a price is of all requests" if context.view.part else "no price is set")
     if found.each is None:
         return tile(name, UNKNOWN, "", "no request")
     good = "no good one" if found.good is None else f"{money(found.good * MILLION, found.currency)} good ones"
@@ -97,7 +93,7 @@ def cost_card(context: Context, size: str) -> Component:
     head: list[tuple[Node, str]] = [("Stage", "w1"), ("mean", "r w2"), ("of busy time", "r w2")]
     head += [("per 1 M", "r w2"), (f"saved at 2{TIMES}", "r w2")] if whole is not None else []
     body: list[Node] = [table((*head, ("", "hide")), rows, "Cost by stage", css="insp wide")]
-    if whole is None and not _is_part(context):
+    if whole is None and not context.view.part:
         body.append(_how_to_price(context))
     waiting = sum(seconds for stage, seconds in means.items() if stage in BY_KEY and BY_KEY[stage].waiting)
     foot = f"By its share of the mean busy time. Waiting, {duration(waiting)} on average, keeps no machine busy and costs nothing by itself. A saving is a ceiling: it comes only where the freed time is used."

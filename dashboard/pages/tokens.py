@@ -74,8 +74,12 @@ def _no_streams(context: Context) -> Component:
         "and how both depend on load and on the length of prompt and answer.",
         "Nothing has to be set for it: agents see answers that a server sends in parts, generate of transformers, and "
         "Triton's streams.",
-        actions=[link("Breakdown", href=context.view.link(service_path(context.service or "")), className="btn pri")],
+        actions=[link("Breakdown", href=_breakdown(context), className="btn pri")],
     )
+
+
+def _breakdown(context: Context) -> str:
+    return context.view.link(service_path(context.service or ""), **context.view.part)
 
 
 def _finding(context: Context, measures: TokenMeasures) -> Component:

@@ -16,8 +16,9 @@ from ...core.settings import parse_duration
 from ..components import Node, card, chart, empty, link, link_tabs
 from ..figures.heat import heat_figure
 from ..format import count, duration, span
-from ..view import View
+from ..view import PART, View
 from .page import Context, Page, panel
+from .part import nobody, to_blame
 from .rows import records, traces_table
 from .service_frame import service_page
 from .trace_filters import filters
@@ -25,7 +26,7 @@ from .trace_filters import filters
 _LIMIT = 50
 _QUANTILES = (0.5, 0.99)
 # The keys of the address that leave requests out.
-_FILTERS = ("svc", "v", "m", "dom", "err", "min", "max", "at")
+_FILTERS = ("svc", *PART, "dom", "err", "min", "max", "at")
 _BECAUSE = {
     "forced": "asked for",
     "error": "failed",
@@ -92,7 +93,8 @@ def _among_all(context: Context, frame: pd.DataFrame) -> Component:
     cells = source.ask(source.read.heat, selection, step)
     title = "Kept among all requests"
     if not len(cells):
-        return card(title, empty("No request in this window"))
+        keys = to_blame(context)
+        return nobody(context, keys) if keys else card(title, empty("No request in this window"))
     marked = [{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in records(frame)]
     figure = heat_figure(
         cells,
@@ -105,7 +107,7 @@ def _among_all(context: Context, frame: pd.DataFrame) -> Component:
     total = int(cells["n"].sum())
     requests = f"{count(total)} request{'s' * (total != 1)}"
     spoken = f"{requests} by time and latency, {len(frame)} kept ones marked; the table below lists them."
-    sub = f"{requests}, tinted by the stage that dominates; ◇ kept, click to open"
+    sub = f"{requests}, tinted by the largest stage, overhead aside; ◇ kept, click to open"
     return card(title, chart("kept", figure, spoken, 240, frame=cells), sub=sub)
 
 

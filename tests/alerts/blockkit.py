@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _CSS = """
@@ -20,6 +21,7 @@ pre { background: #f8f8f8; border: 1px solid #ddd; border-radius: 4px; padding: 
 code { background: #f8f8f8; border: 1px solid #ddd; border-radius: 3px; padding: 1px 3px; color: #c01343; font: 12px Menlo, 'DejaVu Sans Mono', monospace; }
 a { color: #1264a3; text-decoration: none; } .actions { display: flex; flex-wrap: wrap; gap: 8px; }
 .button { border: 1px solid #bbb; border-radius: 8px; padding: 4px 12px; font-weight: 700; font-size: 13px; } .primary { background: #007a5a; color: #fff; }
+img { width: 360px; max-width: 100%; border-radius: 8px; display: block; }
 @media (max-width: 500px) { .fields { grid-template-columns: 1fr; } }
 """
 
@@ -35,9 +37,9 @@ def check_blocks(blocks: list[dict[str, Any]]) -> None:
         _CHECKS[block["type"]](block)
 
 
-def page(messages: Sequence[tuple[list[dict[str, Any]], bool]]) -> str:
-    """Return a page of messages, each with whether it is a reply in a thread."""
-    shown = "".join(_message(blocks, reply=reply) for blocks, reply in messages)
+def page(messages: Sequence[tuple[list[dict[str, Any]], bool]], files: Mapping[str, bytes] | None = None) -> str:
+    """Return a page of messages, each with whether it is a reply in a thread; *files* are the PNGs in them, by their ids."""
+    shown = "".join(_message(blocks, files or {}, reply=reply) for blocks, reply in messages)
     return f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Slack</title><style>{_CSS}</style></head><body><main>{shown}</main></body></html>'
 
 
@@ -58,6 +60,12 @@ def _check_context(block: dict[str, Any]) -> None:
     assert all(element["text"] for element in block["elements"])
 
 
+def _check_image(block: dict[str, Any]) -> None:
+    assert ("slack_file" in block) != ("image_url" in block)
+    assert "slack_file" not in block or re.fullmatch(r"F[A-Z0-9]{8,}", block["slack_file"]["id"])
+    assert 1 <= len(block["alt_text"]) <= 2000
+
+
 def _check_actions(block: dict[str, Any]) -> None:
     elements = block["elements"]
     assert 1 <= len(elements) <= 25
@@ -74,16 +82,20 @@ _CHECKS = {
     "section": _check_section,
     "context": _check_context,
     "actions": _check_actions,
+    "image": _check_image,
 }
 
 
-def _message(blocks: list[dict[str, Any]], *, reply: bool) -> str:
-    body = "".join(f'<div class="block">{_block(block)}</div>' for block in blocks)
+def _message(blocks: list[dict[str, Any]], files: Mapping[str, bytes], *, reply: bool) -> str:
+    body = "".join(f'<div class="block">{_block(block, files)}</div>' for block in blocks)
     name = '<span class="who">Stagelens</span><span class="app">APP</span><span class="at">03:04</span>'
     return f'<div class="message{" reply" if reply else ""}"><div class="face">S</div><div style="min-width:0">{name}{body}</div></div>'
 
 
-def _block(block: dict[str, Any]) -> str:
+def _block(block: dict[str, Any], files: Mapping[str, bytes]) -> str:
+    if block["type"] == "image":
+        png = base64.b64encode(files[block["slack_file"]["id"]]).decode()
+        return f'<img src="data:image/png;base64,{png}" alt="{html.escape(block["alt_text"])}">'
     if block["type"] == "header":
         return f'<div class="header">{html.escape(block["text"]["text"])}</div>'
     if block["type"] == "context":

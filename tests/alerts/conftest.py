@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from postgresql_server import Server
 
-from stagelens.alerts.delivery.message import Burn, Course, Exemplar, Finding, Message
+from stagelens.alerts.delivery.finding_parts import Burn, Course, Exemplar
+from stagelens.alerts.delivery.message import Finding, Message
+from stagelens.alerts.objectives.slo_file import SloFileError, read
 from stagelens.alerts.tail.regression import StageGrowth
 from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
@@ -112,6 +115,25 @@ def traffic(store: Store, clock: Clock) -> Traffic:
 
 
 @pytest.fixture
+def slo_yaml(tmp_path: Path) -> Path:
+    """Where an SLO file is to be written."""
+    return tmp_path / "slo.yaml"
+
+
+@pytest.fixture
+def problems(slo_yaml: Path) -> Callable[[str], list[str]]:
+    """Return the complaints about a text as SLO file, without the folder."""
+
+    def complaints(text: str) -> list[str]:
+        slo_yaml.write_text(text, encoding="utf-8")
+        with pytest.raises(SloFileError) as caught:
+            read(slo_yaml, {})
+        return str(caught.value).replace(f"{slo_yaml.parent}{os.sep}", "").splitlines()
+
+    return complaints
+
+
+@pytest.fixture
 def finding() -> Finding:
     """A latency SLO that burns since version 2 came."""
     since = NOW - timedelta(minutes=12)
@@ -145,7 +167,7 @@ def finding() -> Finding:
             Exemplar("a1", 0.612, "preprocess", 0.402, "http://127.0.0.1:8600/traces/a1"),
             Exemplar("b2", 0.540, "queue", 0.310, "http://127.0.0.1:8600/traces/b2"),
         ),
-        course=Course((0.2, 0.4, None, 0.1, 3.0, 22.0, 31.2, 30.0, 29.5), 180.0),
+        course=Course((0.2, 0.4, None, 0.1, 3.0, 22.0, 31.2, 30.0, 29.5), 180.0, since.timestamp() - 900.0),
         description="People wait for this one.",
         runbook="https://runbooks.example/magika?a=1&b=2",
         link="http://127.0.0.1:8600/s/magika-demo?from=1795143120000&to=1795143840000&p=99",

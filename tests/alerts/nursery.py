@@ -1,11 +1,13 @@
-"""Processes that deliver until they are killed, forked from one that has everything loaded, so that a death costs little.
+"""Processes that work until they are killed, forked from one that has everything loaded, so that a death costs little.
 
-As a program it reads commands: `start {"database": …, "receivers": {kind: url}, "lease_seconds": …}` answers with the id of
-a process, `kill ID` when it is dead. When its input ends, all of them die.
+As a program it reads commands: `deliver {"database": …, "receivers": {kind: url}, "lease_seconds": …}` and `watch {"NAME": …}`
+(`stagelens alerts` with such an environment) answer with the id of a process, `kill ID` and `stop ID` (SIGTERM) when it is
+dead. When its input ends, all of them die.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -13,10 +15,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import httpx
 
+from stagelens import __main__ as command_line
 from stagelens.alerts.delivery import http
 from stagelens.alerts.delivery.alertmanager import Alertmanager
 from stagelens.alerts.delivery.channel import Channel, Refresh
@@ -63,7 +68,15 @@ class Nursery:
     def start(self, database: str, receivers: Mapping[str, str], lease_seconds: float = 1.0) -> int:
         """Start a process that delivers to *receivers*, addresses by kind of channel, and return its id."""
         order = {"database": database, "receivers": dict(receivers), "lease_seconds": lease_seconds}
-        return int(self._ask(f"start {json.dumps(order)}"))
+        return int(self._ask(f"deliver {json.dumps(order)}"))
+
+    def watch(self, environment: Mapping[str, str]) -> int:
+        """Start `stagelens alerts` with *environment*, and return its id."""
+        return int(self._ask(f"watch {json.dumps(dict(environment))}"))
+
+    def stop(self, process: int) -> None:
+        """Ask a process to end, and return when it has."""
+        self._ask(f"stop {process}")
 
     def kill(self, process: int) -> None:
         """Kill a process without a word, and return when it is dead."""
@@ -108,27 +121,49 @@ def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float) -
         time.sleep(60)
 
 
+def watch(**environment: str) -> None:
+    """Be `stagelens alerts`; *environment* comes over that of this process."""
+    os.environ.update(environment)
+    # Answers go to the output of this process, and to nowhere else.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    command_line.main(["alerts"])
+
+
 def main() -> None:
     """Obey until there is nothing more to obey."""
+    # Loaded before the first fork; `stagelens alerts` does it when it is run.
+    importlib.import_module("stagelens.alerts.serve")
+    duties = {"deliver": deliver, "watch": watch}
     alive: set[int] = set()
     for command in sys.stdin:
         verb, _, said = command.partition(" ")
-        if verb == "start":
-            answer = os.fork()
-            if answer == 0:
-                deliver(**json.loads(said))
+        if verb in duties:
+            answer = _child(duties[verb], json.loads(said))
             alive.add(answer)
         else:
             answer = int(said)
-            _kill(answer)
+            _end(answer, signal.SIGTERM if verb == "stop" else signal.SIGKILL)
             alive.discard(answer)
         print(answer, flush=True)
     for process in alive:
-        _kill(process)
+        _end(process, signal.SIGKILL)
 
 
-def _kill(process: int) -> None:
-    os.kill(process, signal.SIGKILL)
+def _child(duty: Callable[..., None], order: Mapping[str, Any]) -> int:
+    """Return the id of a new process that does its *duty*, and ends with it."""
+    process = os.fork()
+    if process:
+        return process
+    try:
+        duty(**order)
+    except BaseException:  # noqa: BLE001 - it is said, and the process ends
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _end(process: int, how: signal.Signals) -> None:
+    os.kill(process, how)
     os.waitpid(process, 0)
 
 

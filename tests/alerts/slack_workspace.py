@@ -1,8 +1,9 @@
-"""Slack's Web API with one channel: posts, threads, updates, history with metadata, and its own kind of refusals."""
+"""Slack's Web API with one channel: posts, threads, updates, history with metadata, files, and its own kind of refusals."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -11,8 +12,27 @@ from receiver import Moods, Receiver
 
 CHANNEL, TOKEN = "C0123456789", "xoxb-1-2-secret"
 # https://docs.slack.dev/reference/methods: those that write take JSON, those that read take forms.
-_WRITES = {"chat.postMessage", "chat.update"}
+_JSON = {"chat.postMessage", "chat.update", "files.completeUploadExternal"}
 _READS = {"conversations.history", "conversations.replies"}
+_FORMS = {*_READS, "files.getUploadURLExternal"}
+_UPLOAD = "/upload/v1/"
+
+
+@dataclass
+class File:
+    """A file of the bot's.
+
+    Args:
+        length: How long it was said to be. [bytes]
+        alt: What it shows.
+        png: What was uploaded.
+        complete: Whether the upload was completed: only then a message may show it.
+    """
+
+    length: int
+    alt: str
+    png: bytes = b""
+    complete: bool = False
 
 
 class SlackWorkspace(Receiver):
@@ -22,19 +42,26 @@ class SlackWorkspace(Receiver):
         moods: How it fails.
         scopes: What the bot may do.
         page: How many messages it shows at once.
+
+    Attributes:
+        refuse: Its words for methods that it always refuses; `upload` stands for the place where files go.
+        looks_at_files: How often a message with a file comes too early: Slack still looks at it.
     """
 
     def __init__(
         self,
         moods: Moods,
-        scopes: frozenset[str] = frozenset({"chat:write", "channels:history"}),
+        scopes: frozenset[str] = frozenset({"chat:write", "channels:history", "files:write"}),
         page: int = 100,
     ) -> None:
         super().__init__(moods)
         self.page = page
         self.messages: list[dict[str, Any]] = []
         self.scopes = scopes
+        self.files: dict[str, File] = {}
         self.refuse_once: list[str] = []
+        self.refuse: dict[str, str] = {}
+        self.looks_at_files = 0
         self.calls: list[str] = []
 
     @property
@@ -49,14 +76,21 @@ class SlackWorkspace(Receiver):
 
     def check(self, path: str, headers: Any, body: bytes) -> None:
         """Hold it to the rules."""
+        if path.startswith(_UPLOAD):
+            assert headers["Authorization"] is None, "the address is all that an upload needs"
+            assert body.startswith(b"\x89PNG"), "only images can be shown"
+            return
         method = path.removeprefix("/api/")
-        assert method in _WRITES | _READS, path
+        assert method in _JSON | _FORMS, path
         assert headers["Authorization"] == f"Bearer {TOKEN}"
-        if method in _READS:
+        if method in _FORMS:
             assert headers["Content-Type"] == "application/x-www-form-urlencoded"
             return
         assert headers["Content-Type"].startswith("application/json")
         said = json.loads(body)
+        if method == "files.completeUploadExternal":
+            assert "channel_id" not in said, "a file that is shared is a message of its own"
+            return
         assert said["text"], "no_text"
         assert len(said["text"]) <= 4000
         if "blocks" in said:
@@ -65,16 +99,61 @@ class SlackWorkspace(Receiver):
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
         """Do it."""
         del headers
+        if path.startswith(_UPLOAD):
+            self.calls.append("upload")
+            return (500, b"") if "upload" in self.refuse else self._receive(path.removeprefix(_UPLOAD), body)
         method = path.removeprefix("/api/")
         self.calls.append(method)
+        if method in self.refuse:
+            return _answer(ok=False, error=self.refuse[method])
         if self.refuse_once:
             return _answer(ok=False, error=self.refuse_once.pop(0))
-        if method in _READS:
-            return self._read(method, {key: found[0] for key, found in parse_qs(body.decode()).items()})
+        if method in _FORMS:
+            return self._read(method, _form(body)) if method in _READS else self._offer(_form(body))
         said = json.loads(body)
+        return self._complete(said["files"]) if method.startswith("files.") else self._show(method, said)
+
+    def _show(self, method: str, said: dict[str, Any]) -> tuple[int, bytes]:
         if said["channel"] != CHANNEL:
             return _answer(ok=False, error="channel_not_found")
+        if not self._shows(said.get("blocks", [])):
+            return _answer(ok=False, error="invalid_blocks", errors=["invalid slack file"])
         return self._post(said) if method == "chat.postMessage" else self._update(said)
+
+    def _offer(self, wanted: dict[str, str]) -> tuple[int, bytes]:
+        if "files:write" not in self.scopes:
+            return _answer(ok=False, error="missing_scope", needed="files:write")
+        if int(wanted.get("length", 0)) <= 0 or not wanted.get("filename"):
+            return _answer(ok=False, error="missing_argument")
+        if len(wanted.get("alt_txt", "")) > 1000:
+            return _answer(ok=False, error="alt_txt_too_large")
+        name = f"F{len(self.files):09}"
+        self.files[name] = File(int(wanted["length"]), wanted.get("alt_txt", ""))
+        return _answer(ok=True, file_id=name, upload_url=f"{self.url}{_UPLOAD}{name}")
+
+    def _receive(self, name: str, body: bytes) -> tuple[int, bytes]:
+        if name not in self.files or len(body) != self.files[name].length:
+            return 400, b"not what was announced"
+        self.files[name].png = body
+        return 200, f"OK - {len(body)}".encode()
+
+    def _complete(self, wanted: list[dict[str, str]]) -> tuple[int, bytes]:
+        names = [each["id"] for each in wanted]
+        found = [self.files[name] for name in names if name in self.files and self.files[name].png]
+        if len(found) < len(names) or any(file.complete for file in found):
+            return _answer(ok=False, error="file_not_found")
+        for file in found:
+            file.complete = True
+        return _answer(ok=True, files=[{"id": name} for name in names])
+
+    def _shows(self, blocks: list[dict[str, Any]]) -> bool:
+        """Say whether the files in *blocks* can be shown by now."""
+        names = [block["slack_file"]["id"] for block in blocks if block["type"] == "image"]
+        if not all(name in self.files and self.files[name].complete for name in names):
+            return False
+        early = bool(names) and self.looks_at_files > 0
+        self.looks_at_files -= early
+        return not early
 
     def _post(self, said: dict[str, Any]) -> tuple[int, bytes]:
         stamp = f"1795143840.{len(self.messages):06}"
@@ -107,6 +186,10 @@ def _shown(message: dict[str, Any]) -> dict[str, Any]:
     said = message["said"][0]
     shown = {"ts": message["ts"], "text": said["text"], "metadata": said.get("metadata")}
     return shown if message["thread_ts"] is None else {**shown, "thread_ts": message["thread_ts"]}
+
+
+def _form(body: bytes) -> dict[str, str]:
+    return {key: found[0] for key, found in parse_qs(body.decode()).items()}
 
 
 def _answer(**said: Any) -> tuple[int, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +21,7 @@ from stagelens.alerts.delivery.actions import (
     from_slack,
     from_slack_is_genuine,
 )
+from stagelens.alerts.delivery.finding_parts import Shift
 from stagelens.alerts.delivery.message import Message
 
 SECRET, AT = "8f742231b10e8888abcd99yyyzzz85a5", 1_531_420_618
@@ -94,6 +96,19 @@ def test_a_pressed_button_of_ours_is_understood(message: Message) -> None:
         None,
         Action("silence", message.incident, "ana", 3600.0),
     ]
+
+
+def test_only_a_slower_tail_has_a_button_to_accept_it(message: Message) -> None:
+    """A broken promise is none the less one for being accepted."""
+    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    slower = replace(message, finding=replace(message.finding, kind="tail", burn=None, shift=shift))
+    asked = [
+        [from_slack(pressed(element)) for element in block["elements"]]
+        for block in slack_blocks.blocks(slower, buttons=True)
+        if block["type"] == "actions"
+    ]
+
+    assert Action("accept", message.incident, "ana") in asked[0]
 
 
 @given(body=st.binary() | st.text().map(lambda text: urlencode({"payload": text}).encode()))

@@ -17,7 +17,8 @@ from stagelens.alerts.backtest import backtest, replay
 from stagelens.alerts.burning import burn
 from stagelens.alerts.burning.history import History, load
 from stagelens.alerts.burning.measure import measure, tiers_of
-from stagelens.alerts.delivery.message import Burn, Finding
+from stagelens.alerts.delivery.finding_parts import Burn
+from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents import lifecycle
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.objectives.maintenance import Calendar, Once
@@ -27,7 +28,7 @@ from stagelens.alerts.policy_file import default_policy
 from stagelens.collector.store import Store
 from stagelens.core.errors import StoreError
 
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 FAST = {"forward": 0.020, "preprocess": 0.010}
 SLOW = {"forward": 0.020, "preprocess": 0.390}
 MONTH = timedelta(days=30)
@@ -95,6 +96,21 @@ def test_the_past_is_what_the_evaluator_would_have_done(store: Store, traffic: T
 
     assert told(replay(history, slo, POLICY, history.edge_of(begin))) == told(before)
     assert len(before) == 2
+
+
+@pytest.mark.parametrize(("outage", "told_at"), [(20 * SECOND, []), (8 * MINUTE, [1])])
+def test_the_past_of_a_young_service_is_what_the_evaluator_would_have_done(
+    store: Store, traffic: Traffic, now: datetime, outage: timedelta, told_at: list[int]
+) -> None:
+    """Its first requests are bad: a cold start tells nobody, an outage does, by both alike."""
+    begin = now.replace(second=0) - HOUR
+    traffic(begin, outage, {5: SLOW})
+    traffic(begin + outage, 30 * MINUTE, {5: FAST})
+    history = load(store.read, LATENCY, begin - 4 * 24 * HOUR, begin + 20 * MINUTE)
+    before = evaluated(store, LATENCY, begin, begin + 20 * MINUTE)
+
+    assert told(replay(history, LATENCY, POLICY, history.edge_of(begin))) == told(before)
+    assert [each.opened_at for each in before] == [(begin + each * MINUTE).timestamp() for each in told_at]
 
 
 @settings(max_examples=60, deadline=None)
@@ -172,15 +188,15 @@ def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
 def test_what_began_as_planned_work_did_is_told_after_it(store: Store, traffic: Traffic, now: datetime) -> None:
     """Nobody is told within planned work; what still fires when it is over is told then."""
     begin = now.replace(second=0) - 4 * HOUR
-    for start, length, mix in ((0, 60, FAST), (60, 6, SLOW), (66, 114, FAST)):
+    for start, length, mix in ((0, 60, FAST), (60, 12, SLOW), (72, 108, FAST)):
         traffic(begin + start * MINUTE, length * MINUTE, {2: mix})
-    planned = replace(LATENCY, maintenance=Calendar((Once(begin + 61 * MINUTE, begin + 64 * MINUTE),)))
+    planned = replace(LATENCY, maintenance=Calendar((Once(begin + 64 * MINUTE, begin + 67 * MINUTE),)))
     plain, after = (
         [each.opened_at for each in backtest(store.read, slo, POLICY, begin + 3 * HOUR, MONTH).incidents]
         for slo in (LATENCY, planned)
     )
 
-    assert (plain, after) == ([begin + 61 * MINUTE], [begin + 64 * MINUTE])
+    assert (plain, after) == ([begin + 64 * MINUTE], [begin + 67 * MINUTE])
 
 
 def test_only_hours_are_spread_over_their_minutes(store: Store, traffic: Traffic, now: datetime) -> None:
@@ -237,6 +253,18 @@ def test_check_looks_back_on_the_store(
     assert "Over the 3 hours that are known this would have paged once; 97.7 % of the budget is left." in said
     assert "page   20 Nov 02:" in said
     assert "The store has never seen a service 'magika-dmo'; did you mean magika-demo?" in said
+
+
+def test_check_says_what_it_does_meanwhile(slo_yaml: Path, store: Store) -> None:
+    """What is promised is there before the store is asked, and a note that it is; the note goes before the answer comes."""
+    slo_yaml.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 1s, window: 30d}]")
+    said: list[str] = []
+    said.extend(check.summary(slo_yaml, read(slo_yaml, {}), store, said.append))
+    note = said.index("  looking at the last 30 days …")
+
+    assert said[note - 1].startswith("  ticket when the budget burns")
+    assert said[note + 1] == ""
+    assert said[note + 2].startswith("  The store has never seen a service 'shop'")
 
 
 def test_check_says_why_there_is_no_look_back(

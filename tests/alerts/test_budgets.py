@@ -30,19 +30,31 @@ Traffic = Callable[..., None]
 def test_the_broken_budget_is_named_with_by_how_much(store: Store, traffic: Traffic, now: datetime) -> None:
     """The requests at p95 waited 300 ms where 50 were allowed; what kept its budget says so, and comes after."""
     traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
-    uses = stage_budgets(store.read, SPLIT, now - HOUR, now)
-    queue = uses[0]
+    split = stage_budgets(store.read, SPLIT, now - HOUR, now)
+    assert split is not None
+    queue = split.uses[0]
 
-    assert [use.stage for use in uses] == ["queue", "forward", "decode"]
+    assert [use.stage for use in split.uses] == ["queue", "forward", "decode"]
     assert queue.seconds == pytest.approx(0.3, rel=0.02)
     assert queue.over_seconds == pytest.approx(0.25, rel=0.03)
     assert queue.mean_seconds == pytest.approx(0.039, rel=0.02)
-    assert [use.is_broken for use in uses] == [True, False, False]
+    assert split.broken == (queue,)
+
+
+def test_what_has_no_budget_is_the_rest_of_the_request(store: Store, traffic: Traffic, now: datetime) -> None:
+    """All stages together are the latency, at the percentile and on average, whichever of them have a budget."""
+    traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
+    split = stage_budgets(store.read, replace(SPLIT, budgets=(("queue", timedelta(milliseconds=50)),)), now - HOUR, now)
+    assert split is not None
+
+    assert split.requests == 10 * 360
+    assert (split.rest_seconds, split.rest_mean_seconds) == pytest.approx((0.12, 0.102), rel=0.02)
+    assert split.seconds == pytest.approx(0.42, rel=0.02)
 
 
 def test_without_budgets_or_requests_nothing_is_said(store: Store, traffic: Traffic, now: datetime) -> None:
     """An SLO that does not split its threshold, and an hour without requests."""
     traffic(now - HOUR, MINUTE, {1: FAST})
 
-    assert stage_budgets(store.read, replace(SPLIT, budgets=()), now - HOUR, now) == ()
-    assert stage_budgets(store.read, SPLIT, now - 3 * HOUR, now - 2 * HOUR) == ()
+    assert stage_budgets(store.read, replace(SPLIT, budgets=()), now - HOUR, now) is None
+    assert stage_budgets(store.read, SPLIT, now - 3 * HOUR, now - 2 * HOUR) is None

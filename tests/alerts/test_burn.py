@@ -28,8 +28,14 @@ def _window(rate: float, error_ratio: float, elapsed: timedelta, length: timedel
     return Counts(rate * length.total_seconds(), bad)
 
 
-def firing(objective: float, counts: dict[timedelta, Counts], *, already: bool = False) -> list[Tier]:
-    return list(burn.firing(burn.tiers(POLICY, MONTH), counts, objective, POLICY, already=already))
+def firing(
+    objective: float,
+    counts: dict[timedelta, Counts],
+    *,
+    already: bool = False,
+    seen: timedelta = timedelta(days=30),
+) -> list[Tier]:
+    return list(burn.firing(burn.tiers(POLICY, MONTH), counts, objective, POLICY, already=already, seen=seen))
 
 
 def test_the_tiers_of_a_month_are_the_workbooks() -> None:
@@ -102,6 +108,38 @@ def test_a_total_outage_at_low_traffic_pages() -> None:
     counts[timedelta(hours=1)] = Counts(10, 2)
 
     assert [tier.long for tier in firing(0.999, counts)] == [timedelta(hours=1)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (timedelta(seconds=20), []),
+        (timedelta(seconds=45), [timedelta(minutes=5)]),
+        (timedelta(minutes=2), [timedelta(minutes=5), timedelta(minutes=30)]),
+        (timedelta(hours=6), [timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=6), timedelta(hours=6)]),
+    ],
+)
+def test_what_was_not_seen_yet_counts_as_good(seen: timedelta, told: list[timedelta]) -> None:
+    """A total outage of a new service at 99 % pages when it would have filled a short window enough: 43 of 300 seconds."""
+    lengths = burn.windows(POLICY, burn.tiers(POLICY, MONTH))
+    counts = dict.fromkeys(lengths, Counts(100, 100))
+
+    assert [tier.short for tier in firing(0.99, counts, seen=seen)] == told
+
+
+def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None:
+    """That every request of it failed can be said of five minutes, not of the first of them."""
+    counts = dict.fromkeys(burn.windows(POLICY, burn.tiers(POLICY, MONTH)), Counts(2, 2))
+    found = {minutes: firing(0.99, counts, seen=timedelta(minutes=minutes)) for minutes in (4, 5)}
+
+    assert (found[4], [tier.short for tier in found[5]]) == ([], [timedelta(minutes=5)])
+
+
+def test_what_fires_goes_on_when_its_budget_is_reset() -> None:
+    """Then it looks young again, and is not."""
+    counts = dict.fromkeys(burn.windows(POLICY, burn.tiers(POLICY, MONTH)), Counts(100, 100))
+
+    assert firing(0.99, counts, already=True, seen=timedelta(0))
 
 
 def test_27_times_at_low_traffic_is_not_missed() -> None:

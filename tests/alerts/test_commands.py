@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -11,8 +14,10 @@ import pytest
 
 from stagelens.__main__ import main
 from stagelens.alerts import commands
+from stagelens.alerts.delivery.finding_parts import Shift
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents import journal
+from stagelens.alerts.incidents.acknowledging import IncidentError
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.incidents.telling import Turn
 from stagelens.collector.store import Store
@@ -78,6 +83,26 @@ def test_an_incident_is_acknowledged(ask: Ask) -> None:
     assert "by bob" in ask("show", NAME)
 
 
+def test_a_slower_tail_is_accepted(database: str, ask: Ask, finding: Finding, now: datetime) -> None:
+    """It is over, and says who took it for normal and why; what is no slower tail says what to do instead."""
+    name, at = "sl-00000000000000000002", now.timestamp()
+    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    slower = replace(finding, name="tail", kind="tail", burn=None, shift=shift)
+    incident = Record(name, "tail:magika-demo", slower, at, at, at, sequence=1, peak=1.2, heard="open", story=name)
+    with closing(Store.open(database)) as store, store.transaction() as connection:
+        journal.write(connection, Turn(incident, "opened", told=True), ("slack",), at)
+    said = ask("accept", name, "--why", "the new model")
+    shown = ask("show", name)
+
+    assert said == f"ann accepted {name} as the new normal of magika-demo; it is told again if it gets slower still\n"
+    assert ask("accept", name, "--by", "bob") == said
+    assert f"  {'state':<16}accepted by ann at 03:05 UTC on 20 November\n" in shown
+    assert re.search(r"accepted +by ann: the new model", shown)
+    assert name not in ask("list")
+    with pytest.raises(IncidentError, match="write another objective or threshold"):
+        ask("accept", NAME)
+
+
 def test_a_silence_is_made_listed_and_ended(ask: Ask) -> None:
     """From now on for two hours unless told otherwise; ended, it is history."""
     made = ask(
@@ -100,6 +125,7 @@ def test_a_silence_is_made_listed_and_ended(ask: Ask) -> None:
     ("words", "said"),
     [
         (("show", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list --all` names those there are"),
+        (("accept", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` names those there are"),
         (("ack", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` names those there are"),
         (("silence",), "a silence needs something to go by: at least one of service, slo, environment"),
         (("silence", "--service", "x", "--for", "soon"), "--for is 'soon'; write a number and a unit"),

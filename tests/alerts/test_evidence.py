@@ -14,6 +14,7 @@ from stagelens.alerts.burning.links import link
 from stagelens.alerts.burning.measure import measure
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.watching.showing import course as course_of_tail
 from stagelens.collector.store import Batch, Store
 from stagelens.collector.store.records import KeptTrace
 from stagelens.collector.store.series import Series
@@ -76,9 +77,21 @@ def test_the_course_shows_the_calm_before(store: Store, traffic: Traffic, now: d
     assert drawn is not None
 
     assert (drawn.step_seconds, len(drawn.values)) == (60.0, 30)
+    assert (drawn.start, drawn.end) == ((now - 30 * MINUTE).timestamp(), now.timestamp())
     assert drawn.values[:10] == (0.0,) * 10
     assert drawn.values[10:15] == (None,) * 5
     assert drawn.values[15:] == pytest.approx([75.0] * 15)
+
+
+def test_the_course_of_a_tail_says_when_it_was(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Also where its first minutes have no requests: what is drawn stands at its time."""
+    traffic(now - 20 * MINUTE, 20 * MINUTE, {5: FAST})
+    times = [round(at.timestamp()) // 60 for at in (now - 10 * MINUTE, now - 10 * MINUTE, now)]
+    drawn = course_of_tail(store.read, LATENCY, (times[0], times[1], times[2]), 0.99)
+    assert drawn is not None
+
+    assert (drawn.start, drawn.end) == ((now - 25 * MINUTE).timestamp(), now.timestamp())
+    assert [value is None for value in drawn.values] == [True] * 5 + [False] * 20
 
 
 def test_without_requests_there_is_no_course(store: Store, now: datetime) -> None:
@@ -105,8 +118,16 @@ def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: dat
         ({}, 0.0, "/s/magika-demo?p=99&"),
         ({"objective": 0.999}, 0.0, "/s/magika-demo?p=99.9&"),
         ({}, 0.95, "/s/magika-demo?p=95&"),
-        ({"version": "v 2", "model": "m/1", "environment": "prod"}, 0.0, "/s/magika-demo?p=99&v=v+2&m=m%2F1&env=prod&"),
+        ({"version": "v 2", "model": "m/1", "environment": "prod"}, 0.0, "/s/magika-demo?p=99&v=v+2&m=m/1&env=prod&"),
+        ({"route": "/v1/{id}"}, 0.0, "/s/magika-demo?p=99&r=/v1/%7Bid%7D&"),
+        # As the store cuts it: no vendor takes an address of two thousand letters.
+        ({"route": "é" * 2000}, 0.0, f"/s/magika-demo?p=99&r={'%C3%A9' * 128}&"),
         ({"watched": "ttft"}, 0.0, "/s/magika-demo/tokens?p=99&"),
+        ({"watched": "tpot", "definition": "client"}, 0.0, "/s/magika-demo/tokens?p=99&by=client&"),
+        ({"threshold": None, "route": "/a"}, 0.0, "/s/magika-demo/traces?r=/a&err=1&"),
+        # What became slower promises nothing: it has a percentile, and no threshold.
+        ({"threshold": None, "route": "/a"}, 0.95, "/s/magika-demo?p=95&r=/a&"),
+        ({"watched": "stage", "stage": "queue"}, 0.0, "/s/magika-demo?p=99&"),
         ({"service": "a/b"}, 0.0, "/s/a%2Fb?p=99&"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from dataclasses import replace
 
@@ -10,8 +11,9 @@ from axe_playwright_python.sync_playwright import Axe
 from blockkit import page as slack_page
 from playwright.sync_api import Browser
 
-from stagelens.alerts.delivery import mail_page, slack_blocks
-from stagelens.alerts.delivery.message import Course, Finding, Message, Shift
+from stagelens.alerts.delivery import chart, mail_page, slack_blocks
+from stagelens.alerts.delivery.finding_parts import Course, Shift
+from stagelens.alerts.delivery.message import Finding, Message
 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LONG = "a-service-with-a-very-long-name.that-somebody.chose-when-nobody-looked/" * 3
@@ -19,20 +21,34 @@ LONG = "a-service-with-a-very-long-name.that-somebody.chose-when-nobody-looked/"
 
 def pages(message: Message, finding: Finding) -> dict[str, str]:
     """Return what is looked at: the turns of an incident, a slower tail, and names that are too long."""
-    course = Course(tuple(None if minute in (7, 8) else 15 + 15 * math.sin(minute / 9) for minute in range(60)), 60.0)
-    opened = replace(message, finding=replace(finding, course=course))
+    values = tuple(None if minute in (7, 8) else 15 + 15 * math.sin(minute / 9) for minute in range(60))
+    opened = replace(message, finding=replace(finding, course=Course(values, 60.0, message.at - 3600)))
     held = replace(opened, sequence=2, transition="acknowledged", acked_by="Ana", also=("shop: p99 is slower",))
     over = replace(opened, sequence=3, transition="resolved", ending="recovered", at=message.at + 840, first=False)
     shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %")
     slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift, service=LONG))
-    turns = [(slack_blocks.blocks(each, buttons=True), False) for each in (opened, held, over)]
+    turns = [(slack_blocks.blocks(each, buttons=True, file="F000000000"), False) for each in (opened, held, over)]
     replies = [(slack_blocks.reply(each), True) for each in (held, over)]
-    mails = {f"mail-{each.transition}": mail_page.html(each) for each in (opened, held, over)}
+    files = {"F000000000": drawn(opened), "F000000001": drawn(slower)}
+    last = [(slack_blocks.blocks(slower, file="F000000001"), False), (slack_blocks.blocks(slower), False)]
     return {
-        "slack": slack_page([*turns, *replies, (slack_blocks.blocks(slower), False)]),
-        **mails,
-        "mail-long": mail_page.html(slower),
+        "slack": slack_page([*turns, *replies, *last], files),
+        **{f"mail-{each.transition}": mail(each) for each in (opened, held, over)},
+        "mail-long": mail(slower),
+        "mail-bars": mail_page.html(opened),
     }
+
+
+def mail(message: Message) -> str:
+    """Return the mail about *message*, the chart within its address."""
+    png = chart.of(message)
+    return mail_page.html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
+
+
+def drawn(message: Message) -> bytes:
+    png = chart.of(message)
+    assert png is not None
+    return png
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(640, "light"), (390, "dark")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import ssl
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from mail_server import MailServer
 from receiver import Moods
 
+from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
 from stagelens.alerts.delivery.mail import Mail
 from stagelens.alerts.delivery.message import Message
@@ -78,8 +80,41 @@ def test_an_incident_is_one_conversation(server: Open, message: Message) -> None
 
     assert reference == again == first["Message-ID"] == "<sl-0123456789abcdef0123.1@example.com>"
     assert second["In-Reply-To"] == second["References"] == first["Message-ID"]
-    assert [part.get_content_type() for part in first.walk()] == ["multipart/alternative", "text/plain", "text/html"]
+    assert [part.get_content_type() for part in second.walk()] == ["multipart/alternative", "text/plain", "text/html"]
     assert first["To"] == "a@example.com, B <b@example.com>"
+
+
+def content(part: Any) -> bytes:
+    """Return what a part of a mail holds, decoded."""
+    found = part.get_payload(decode=True)
+    assert isinstance(found, bytes)
+    return found
+
+
+def test_the_chart_comes_with_the_page(server: Open, message: Message) -> None:
+    """As a part beside the HTML, which names it by its id and says what it shows; the text has its row of bars."""
+    one = server()
+    mail(one).send(message)
+    whole, text, related, page, image = one.taken[0].walk()
+    names = re.findall(r'src="cid:([^"]+)"', content(page).decode())
+
+    assert [part.get_content_type() for part in (whole, related)] == ["multipart/alternative", "multipart/related"]
+    assert image["Content-ID"] == f"<{names[0]}>"
+    assert len(names) == 1
+    assert image.get_content_disposition() == "inline"
+    assert content(image) == chart.of(message)
+    assert 'alt="Chart: burn rate of the last 27 minutes' in content(page).decode()
+    assert "▁▁ ▁▁▆███" in content(text).decode()
+    assert "cid:" not in content(text).decode()
+
+
+def test_without_a_course_there_is_no_chart(server: Open, message: Message) -> None:
+    """And nothing refers to one."""
+    one = server()
+    mail(one).send(replace(message, finding=replace(message.finding, course=None)))
+
+    assert [part.get_content_type() for part in one.taken[0].walk()][-1] == "text/html"
+    assert "cid:" not in str(one.taken[0])
 
 
 def test_a_repeat_has_the_same_id(server: Open, message: Message) -> None:

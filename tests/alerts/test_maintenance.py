@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.objectives.maintenance import Calendar, Once, Weekly, united
+from stagelens.alerts.objectives.maintenance import Calendar, Once, Weekly, Work, united
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
@@ -85,6 +85,20 @@ def test_the_nights_the_clock_jumps(day: str, start: str, end: str, expected: tu
     assert Calendar((work,)).intervals(around - DAY, around + 2 * DAY) == [
         tuple(datetime.fromisoformat(text).replace(tzinfo=UTC) for text in expected)
     ]
+
+
+def test_work_under_way_says_what_and_until_when() -> None:
+    """Works that meet are one; what goes on every day has no end; outside of all there is none."""
+    start, hour = datetime(2026, 11, 20, tzinfo=UTC), timedelta(hours=1)
+    disks, reboot = Once(start, start + 2 * hour, "new disks"), Once(start + hour, start + 3 * hour, "reboot")
+    nameless, later = Once(start + hour, start + 2 * hour), Once(start + 3 * hour, start + 4 * hour, "checks")
+    daily = Weekly(frozenset(range(7)), timedelta(0), DAY, BERLIN, "a closed shop")
+    calendar = Calendar((disks, reboot, nameless, later))
+
+    assert calendar.under_way(start) == Work("new disks", start + 4 * hour)
+    assert calendar.under_way(start + hour) == Work("new disks, reboot", start + 4 * hour)
+    assert calendar.under_way(start + 4 * hour) is None
+    assert Calendar((daily,)).under_way(start) == Work("a closed shop", None)
 
 
 def test_without_work_nothing_is_planned() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from stagelens.alerts.burning import burn
-from stagelens.alerts.burning.measure import measure
-from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.burning.measure import measure, over_time
+from stagelens.alerts.objectives.maintenance import Calendar, Once, Work
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
 from stagelens.collector.store import Store
@@ -39,6 +40,27 @@ def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, no
         assert (counts.total, counts.bad) == (alone.total, pytest.approx(alone.bad))
 
 
+def test_all_windows_are_of_one_moment(
+    store: Store, traffic: Traffic, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written while they are read is in none of them: not in the long ones without the short ones."""
+    traffic(now - 9 * HOUR, 9 * HOUR, {5: FAST})
+    before = measure(store.read, LATENCY, POLICY, now)
+    read, written = store.points.read, list[datetime]()
+
+    def meanwhile(*question: Any) -> Any:
+        if not written:
+            written.append(now - 8 * HOUR)
+            traffic(written[0], MINUTE, {5: SLOW})
+        return read(*question)
+
+    monkeypatch.setattr(store.points, "read", meanwhile)
+    measured = measure(store.read, LATENCY, POLICY, now)
+
+    assert written
+    assert measured.counts == before.counts
+
+
 def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: datetime) -> None:
     """An outage during planned work spends no budget and fires nothing; what was before and after counts."""
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
@@ -50,8 +72,8 @@ def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: da
 
     assert measure(store.read, LATENCY, POLICY, now).budget.left < 0.95
     assert measured.counts[MONTH] == burn.Counts(10 * 360 * 2.5, 0)
-    assert (measured.budget.left, measured.firing, measured.in_maintenance) == (1.0, (), False)
-    assert measure(store.read, planned, POLICY, now - 40 * MINUTE).in_maintenance
+    assert (measured.budget.left, measured.firing, measured.work) == (1.0, (), None)
+    assert measure(store.read, planned, POLICY, now - 40 * MINUTE).work == Work("", now - 30 * MINUTE)
 
 
 def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: datetime) -> None:
@@ -64,6 +86,38 @@ def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: da
     assert (measured.budget.left, measured.firing) == (1.0, ())
     assert measured.counts[timedelta(hours=6)] == burn.Counts(3600, 0)
     assert measure(store.read, replace(LATENCY, reset=now + HOUR), POLICY, now).budget.left < 1
+
+
+@pytest.mark.parametrize(
+    "slo",
+    [
+        LATENCY,
+        replace(LATENCY, watched="coverage", threshold=None),
+        replace(LATENCY, watched="freshness", threshold=MINUTE),
+    ],
+)
+def test_a_course_adds_up_to_what_is_measured(store: Store, traffic: Traffic, now: datetime, slo: Slo) -> None:
+    """Step by step as in the whole: without planned work, from the reset on."""
+    traffic(now - 3 * HOUR, 3 * HOUR, {5: FAST, 1: SLOW})
+    work = Calendar((Once(now - 100 * MINUTE, now - 70 * MINUTE), Once(now - 20 * MINUTE, now - 10 * MINUTE)))
+    held = replace(slo, maintenance=work, reset=now - 2 * HOUR)
+    series = over_time(store.read, held, now - MONTH, now, 5 * MINUTE)
+    whole = measure(store.read, held, POLICY, now).counts[MONTH]
+
+    total, bad = series["total"].sum(), series["bad"].sum()
+
+    assert series["requests"].sum() == whole.total
+    assert bad / total == pytest.approx(whole.bad / whole.total)
+    assert not series["at"].between(now - 100 * MINUTE, now - 70 * MINUTE, inclusive="left").any()
+    assert series["at"].min() >= now - 2 * HOUR
+
+
+def test_a_course_of_nothing_has_no_steps(store: Store, now: datetime) -> None:
+    """Neither requests nor time that counts."""
+    planned = replace(LATENCY, maintenance=Calendar((Once(now - HOUR, now),)))
+
+    assert not len(over_time(store.read, planned, now - HOUR, now, MINUTE))
+    assert not len(over_time(store.read, LATENCY, now - HOUR, now, MINUTE))
 
 
 @pytest.mark.parametrize(

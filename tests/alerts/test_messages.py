@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.delivery import alertmanager, mail_page, pagerduty, slack, slack_blocks, webhook
 from stagelens.alerts.delivery.cutting import cut
+from stagelens.alerts.delivery.finding_parts import Absence, Exemplar, Overrun, Shift
 from stagelens.alerts.delivery.mail import compose
-from stagelens.alerts.delivery.message import Exemplar, Finding, Message, Shift
-from stagelens.alerts.delivery.wording import facts, headline, impact
+from stagelens.alerts.delivery.message import Finding, Message
+from stagelens.alerts.delivery.wording import facts, headline, icon, impact, of_the_excess, small_print, table
 from stagelens.alerts.tail.regression import StageGrowth
 from stagelens.alerts.words import TIMES
 
@@ -193,9 +194,57 @@ def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding
     assert "https://dash.example/s/x?from=1&amp;to=2" in mail_page.html(shown)
 
 
+def test_a_webhook_gets_every_part_of_a_finding(message: Message, finding: Finding) -> None:
+    """Broken stage budgets, and requests that do not come, as numbers with their units in their names."""
+    broken = replace(finding, overruns=(Overrun("preprocess", 0.412, 0.2),))
+    gone = replace(finding, burn=None, kind="no_data", absence=Absence(1240.0, 86_400.0, 900.0))
+
+    assert webhook.payload(replace(message, finding=broken))["overruns"] == [
+        {"stage": "preprocess", "seconds": 0.412, "budget_seconds": 0.2}
+    ]
+    assert webhook.payload(replace(message, finding=gone))["absence"] == {
+        "usual": 1240.0,
+        "before_seconds": 86_400.0,
+        "window_seconds": 900.0,
+    }
+
+
 def test_a_finding_survives_the_database(message: Message) -> None:
     """What is kept as JSON comes back as it was."""
     assert Message.from_json(json.loads(json.dumps(message.to_json()))) == message
+
+
+@pytest.mark.parametrize(
+    ("share", "said", "cell"),
+    [
+        (0.92, "92 % of the excess", "92 %"),
+        (1.02, "all of the excess", "all"),
+        (1.3, "all of the excess, others shrank", "all"),
+    ],
+)
+def test_a_stage_never_makes_more_than_all_of_the_excess(finding: Finding, share: float, said: str, cell: str) -> None:
+    """Other stages shrank: a hundred and two percent of anything is odd to read."""
+    grown = StageGrowth("preprocess", 0.424, share)
+    blamed = replace(finding, growth=(grown,))
+
+    assert of_the_excess(grown) == said
+    assert table(blamed)[0] == ("Preprocess", "+424 ms", cell)
+
+
+def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Message, finding: Finding) -> None:
+    """It is as slow as it was: nobody waits for it to recover any more."""
+    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    slower = replace(finding, kind="tail", burn=None, shift=shift)
+    over = replace(message, transition="resolved", ending="accepted", acked_by="ann", finding=slower)
+
+    assert headline(over) == (
+        "magika-demo: p99 is slower: 252 ms → 312 ms (+24 %), ann accepts it as the new normal"
+        " — preprocess grew +180 ms (92 % of the excess) since version 2"
+    )
+    assert icon(over) == "⚪"
+    assert "Accepted by ann: the new model" in small_print(replace(over, note="ann: the new model"))
+    assert not [line for line in small_print(replace(over, note="ann")) if line.startswith("Accepted")]
+    assert Message.from_json(replace(over, note="ann").to_json()) == replace(over, note="ann")
 
 
 def test_a_slower_tail_is_told_from_what_to_what(message: Message, finding: Finding) -> None:

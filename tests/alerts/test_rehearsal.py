@@ -57,7 +57,7 @@ def test_a_sample_is_one_thread_in_slack(open_one: Open) -> None:
     workspace = open_one(SlackWorkspace(WILLING))
     said = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
 
-    assert said[1] == f"opened: accepted as {CHANNEL}:1795143840.000000"
+    assert said[1] == f"opened: accepted as {CHANNEL}:1795143840.000000:F000000000"
     assert [len(workspace.parents), len(workspace.replies)] == [1, 1]
 
 

@@ -139,7 +139,7 @@ def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixtur
         alerts.start()
         alerts.stop()
 
-    assert "no SLO file, so no SLO is watched" in caplog.text
+    assert "nobody is watched: there is no slo.yaml" in caplog.text
     assert alerts.reader.slos() == []
 
 
@@ -169,6 +169,33 @@ channels:
     alerts.stop()
 
     assert waiting == ["waiting"]
+
+
+def test_a_channel_goes_on_with_its_rotated_secret(
+    store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox
+) -> None:
+    """The address in the file changes while alerts run: the next message goes to the new one."""
+    path, secret = tmp_path / "rotating.yaml", tmp_path / "url"
+    secret.write_text("http://127.0.0.1:9/nobody", encoding="utf-8")
+    path.write_text(
+        f"""\
+slos:
+  - {{name: latency, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}}
+channels:
+  - {{kind: webhook, url_file: {secret}}}
+""",
+        encoding="utf-8",
+    )
+    alerts = Alerts(AlertsConfig(path), store)
+    alerts.tick()
+    secret.write_text(inbox.url, encoding="utf-8")
+    traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
+    alerts.tick()
+    wait_until(lambda: len(inbox.bodies) == 1)
+    alerts.start()
+    alerts.stop()
+
+    assert inbox.bodies[0]["transition"] == "opened"
 
 
 def test_a_store_that_fails_is_waited_for(
@@ -201,9 +228,18 @@ def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     bare = AlertsConfig.from_env({})
     (tmp_path / "slo.yaml").touch()
-    given = AlertsConfig.from_env({"STAGELENS_ALERT_INTERVAL": "30s", "STAGELENS_DASHBOARD_URL": "https://d.example/"})
+    given = AlertsConfig.from_env(
+        {
+            "STAGELENS_ALERT_INTERVAL": "30s",
+            "STAGELENS_DASHBOARD_URL": "https://d.example/",
+            "STAGELENS_ALERTS_METRICS_HOST": "0.0.0.0",
+            "STAGELENS_ALERTS_METRICS_PORT": "9464",
+        }
+    )
 
     assert (bare.slo_file, bare.interval) == (None, timedelta(seconds=10))
+    assert (bare.metrics_host, bare.metrics_port) == ("127.0.0.1", None)
+    assert (given.metrics_host, given.metrics_port) == ("0.0.0.0", 9464)
     assert (given.slo_file, given.interval, given.dashboard_url) == (Path("slo.yaml"), 30 * SECOND, "https://d.example")
 
 
@@ -213,6 +249,11 @@ def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pyt
         ({"STAGELENS_SLO_FILE": "/none.yaml"}, "STAGELENS_SLO_FILE is '/none.yaml', which is not a file"),
         ({"STAGELENS_ALERT_INTERVAL": "10"}, "STAGELENS_ALERT_INTERVAL is '10'; write a number and a unit"),
         ({"STAGELENS_ALERT_INTERVAL": "1ms"}, "STAGELENS_ALERT_INTERVAL is 0.001s; write at least 1s"),
+        ({"STAGELENS_ALERTS_METRICS_PORT": "many"}, "STAGELENS_ALERTS_METRICS_PORT is 'many'; write a port between 0"),
+        (
+            {"STAGELENS_ALERTS_METRICS_PORT": "70000"},
+            "STAGELENS_ALERTS_METRICS_PORT is '70000'; write a port between 0",
+        ),
         ({"STAGELENS_DASHBOARD_URL": "localhost"}, "STAGELENS_DASHBOARD_URL is 'localhost'; write a web address"),
     ],
 )

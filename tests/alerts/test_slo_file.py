@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from stagelens.alerts import check
 from stagelens.alerts.delivery.channels import KINDS
 from stagelens.alerts.delivery.pagerduty import PagerDuty
 from stagelens.alerts.delivery.slack import Slack
-from stagelens.alerts.objectives.slo_file import LiveFile, SloFileError, read
+from stagelens.alerts.objectives.slo_file import LiveFile, read
 from stagelens.core.errors import ConfigError
 
 GOOD = """\
@@ -29,18 +29,8 @@ slos:
 EXAMPLE = Path(__file__).parents[2] / "examples" / "slo.yaml"
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
-
-@pytest.fixture
-def slo_yaml(tmp_path: Path) -> Path:
-    return tmp_path / "slo.yaml"
-
-
-def problems(path: Path, text: str) -> list[str]:
-    """Return the complaints about *text*, without the folder."""
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(SloFileError) as caught:
-        read(path, {})
-    return str(caught.value).replace(f"{path.parent}{os.sep}", "").splitlines()
+# The fixture of conftest.py.
+Problems = Callable[[str], list[str]]
 
 
 def test_the_example_is_good() -> None:
@@ -57,7 +47,7 @@ def test_the_example_is_good() -> None:
     assert definitions.channels[2].lacking.startswith("STATUS_PAGE_")
 
 
-def test_every_mistake_is_told_at_once(slo_yaml: Path) -> None:
+def test_every_mistake_is_told_at_once(problems: Problems) -> None:
     """One run lists all mistakes with line, key, value and cure."""
     text = """\
 slos:
@@ -81,7 +71,7 @@ channels:
 dashbord_url: http://127.0.0.1:8600
 """
 
-    assert problems(slo_yaml, text) == [
+    assert problems(text) == [
         "slo.yaml:3: slos[0].service is a list; write a text, such as checkout",
         "slo.yaml:4: slos[0].objektive is not known; did you mean objective?",
         "slo.yaml:5: slos[0].objective is 99.9; write a ratio between 0 and 1, such as 0.999",
@@ -134,15 +124,15 @@ dashbord_url: http://127.0.0.1:8600
         ),
     ],
 )
-def test_a_mistake_names_its_line_and_its_cure(slo_yaml: Path, text: str, complaint: str) -> None:
+def test_a_mistake_names_its_line_and_its_cure(problems: Problems, text: str, complaint: str) -> None:
     """Each kind of mistake says where it is and what to write instead."""
-    assert problems(slo_yaml, text)[0].startswith(complaint)
+    assert problems(text)[0].startswith(complaint)
 
 
-def test_a_secret_is_never_shown(slo_yaml: Path) -> None:
+def test_a_secret_is_never_shown(slo_yaml: Path, problems: Problems) -> None:
     """Neither a complaint nor a printed definition holds the address of a webhook."""
     text = GOOD + "channels:\n  - kind: slack\n    webhook_url: hooks.example/T0/SECRET\n"
-    complaint = problems(slo_yaml, text)
+    complaint = problems(text)
     slo_yaml.write_text(text.replace("hooks.", "https://hooks."), encoding="utf-8")
 
     assert complaint == ["slo.yaml:9: channels[0].webhook_url is not a web address; it starts with https://"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.objectives.slo_file import LiveFile, SloFileError, read
+from stagelens.alerts.objectives.slo_file import LiveFile, read
 from stagelens.collector.store.indicator import Indicator
 
 BASE = """\
@@ -19,18 +19,8 @@ slos:
     window: 30d
 """
 
-
-@pytest.fixture
-def slo_yaml(tmp_path: Path) -> Path:
-    return tmp_path / "slo.yaml"
-
-
-def problems(path: Path, text: str) -> list[str]:
-    """Return the complaints about *text*, without the folder."""
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(SloFileError) as caught:
-        read(path, {})
-    return str(caught.value).replace(f"{path.parent}{os.sep}", "").splitlines()
+# The fixture of conftest.py.
+Problems = Callable[[str], list[str]]
 
 
 @pytest.mark.parametrize(
@@ -151,20 +141,20 @@ def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_go_together_is_told(slo_yaml: Path, keys: str, complaint: str) -> None:
+def test_what_does_not_go_together_is_told(problems: Problems, keys: str, complaint: str) -> None:
     """Each mistake names its line, its key, its value and the cure."""
-    assert f"slo.yaml:{complaint}" in problems(slo_yaml, BASE + f"    {keys}\n")
+    assert f"slo.yaml:{complaint}" in problems(BASE + f"    {keys}\n")
 
 
-def test_thresholds_are_told_apart(slo_yaml: Path) -> None:
+def test_thresholds_are_told_apart(problems: Problems) -> None:
     """The same threshold twice would be two promises of one name; none at all is no promise."""
     bare = BASE.replace("    objective: 0.99\n", "")
     twice = bare + "    thresholds: [{objective: 0.9, threshold: 1s}, {objective: 0.99, threshold: 1s}]\n"
 
-    assert problems(slo_yaml, twice)[0].endswith(
+    assert problems(twice)[0].endswith(
         "slos[0].thresholds[1].threshold is there twice; one objective for each threshold"
     )
-    assert problems(slo_yaml, bare + "    thresholds: []\n") == [
+    assert problems(bare + "    thresholds: []\n") == [
         "slo.yaml:5: slos[0].thresholds is empty; write `- {objective: 0.99, threshold: 250ms}`"
     ]
 
@@ -242,9 +232,9 @@ maintenance:
         ),
     ],
 )
-def test_a_mistake_in_planned_work_is_told(slo_yaml: Path, entry: str, complaint: str) -> None:
+def test_a_mistake_in_planned_work_is_told(problems: Problems, entry: str, complaint: str) -> None:
     """Times without a zone, days and zones that are none, an end before the beginning, and whom nobody knows."""
-    found = problems(slo_yaml, f"{BASE}maintenance:\n  - {entry}\n")
+    found = problems(f"{BASE}maintenance:\n  - {entry}\n")
 
     assert found == [f"slo.yaml:7: {complaint}"]
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from functools import cache
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 from sqlalchemy import event, select
+from world import (
+    MINUTE,
+    NOW,
+    SLOW,
+    WATCHED,
+    Clock,
+    Service,
+    Slow,
+    Slower,
+    World,
+    evaluator,
+    messages,
+    recorded,
+    watched,
+    write,
+)
 
-from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.wording import headline, impact
 from stagelens.alerts.evaluate import Evaluator
-from stagelens.alerts.incidents.telling import Turn
 from stagelens.alerts.objectives import slo_file
-from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
-from stagelens.alerts.schema import outbox, tail_references, transitions
+from stagelens.alerts.objectives.slo_file import EXAMPLE
+from stagelens.alerts.schema import tail_references
 from stagelens.alerts.tail.habits import Habits
 from stagelens.alerts.tail.reference import Reference
 from stagelens.alerts.tail.statistic import Model
@@ -32,167 +40,27 @@ from stagelens.alerts.tail.watch import Progress
 from stagelens.alerts.watching import kept
 from stagelens.alerts.watching.comparing import days_before
 from stagelens.alerts.watching.judge import TailJudge
-from stagelens.alerts.watching.kept import Learnt
+from stagelens.alerts.watching.kept import Accepted, Learnt
 from stagelens.alerts.watching.series import Watched, cause_of
-from stagelens.collector.store import Batch, Group, KeptTrace, Point, Series, Store
-from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-
-NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
-DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
-STAGES = {"forward": (0.020, 0.2), "preprocess": (0.008, 0.4), "queue": (0.001, 1.0)}
-LOW, WIDTH = -420, 320
-WATCHED = Definitions((), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),), "http://127.0.0.1:8600")
-
-Slower = tuple[tuple[str, float], ...]
-SLOW: Slower = (("preprocess", 1.6),)
+from stagelens.collector.store import Batch, Group, KeptTrace, Series, Store
 
 
 class Killed(BaseException):
     """The process is gone."""
 
 
-@cache
-def shape(slower: Slower) -> tuple[NDArray[np.float64], ...]:
-    """Return the shares of the buckets, of the whole and of each stage, and each stage's mean seconds by bucket."""
-    rng, factor = np.random.default_rng(3), dict(slower)
-    taken = np.array(
-        [median * factor.get(name, 1.0) * rng.lognormal(0, spread, 40_000) for name, (median, spread) in STAGES.items()]
-    )
-    place = placed(taken.sum(axis=0))
-    number = np.bincount(place, minlength=WIDTH)
-    seconds = np.array([np.bincount(place, stage, WIDTH) / np.maximum(number, 1) for stage in taken])
-    own = np.array([np.bincount(placed(stage), minlength=WIDTH) / stage.size for stage in taken])
-    return number / number.sum(), own, seconds
-
-
-def placed(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.clip(np.ceil(np.log2(seconds) * 32).astype(int) - 1 - LOW, 0, WIDTH - 1)
-
-
-def histogram(amounts: NDArray[np.int64], total: float = 0.0) -> Histogram:
-    buckets = {int(place) + LOW: int(amounts[place]) for place in np.flatnonzero(amounts)}
-    return Histogram(buckets=buckets, sum=total)
-
-
-@dataclass
-class Service:
-    """Writes minutes of a service whose load follows the day, one point a minute."""
-
-    name: str = "shop"
-    rate: float = 600
-    version: str = "1"
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
-
-    def points(self, at: datetime, slower: Slower = (), *, version: str = "", route: str = "/fast") -> Iterator[Point]:
-        """Yield the points of the minute that begins *at*."""
-        series, when = Series(self.name, version or self.version, "", "", "", route, "", "ok"), int(at.timestamp())
-        n = self.rng.poisson(self.rate * (1 + 0.3 * np.sin(2 * np.pi * (when // 60) / 1440)))
-        whole, own, seconds = shape(slower)
-        total = self.rng.multinomial(n, whole)
-        yield Point(series, REQUEST_DURATION, "forward", when, histogram(total))
-        for number, stage in enumerate(STAGES):
-            yield Point(series, STAGE_DURATION, stage, when, histogram(self.rng.multinomial(n, own[number])))
-            yield Point(series, STAGE_TIME, stage, when, histogram(np.rint(1e6 * seconds[number] * total).astype(int)))
-
-
-def write(store: Store, points: list[Point]) -> None:
-    name = f"{points[0].series}:{points[0].at}:{len(points)}"
-    store.write([Batch(name, points, [], 0, "test")])
-
-
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with two quiet days of a service."""
-    path, service = tmp_path_factory.mktemp("history") / "stagelens.db", Service()
-    store = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
-    for hour in range(48):
-        start = NOW - 2 * DAY + hour * timedelta(hours=1)
-        write(store, [point for minute in range(60) for point in service.points(start + minute * MINUTE)])
-    store.close()
+    path = tmp_path_factory.mktemp("history") / "stagelens.db"
+    recorded(path, [(Service(), ())])
     return path
-
-
-@dataclass
-class Clock:
-    """The store's clock: it stands still until traffic moves it."""
-
-    at: datetime = NOW
-
-    def __call__(self) -> float:
-        """Say the time in Unix seconds."""
-        return self.at.timestamp()
-
-
-@dataclass
-class World:
-    """A service, and an evaluator that looks at it every minute."""
-
-    store: Store
-    evaluator: Evaluator
-    clock: Clock
-    service: Service = field(default_factory=Service)
-    turns: list[tuple[datetime, Turn]] = field(default_factory=list[tuple[datetime, Turn]])
-
-    def write(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
-        """Let time go by while nobody looks; *more* is what is slower in further versions, by their names."""
-        points: list[Point] = []
-        for _ in range(minutes):
-            points += self.service.points(self.at, slower)
-            for version, other in more.items():
-                points += self.service.points(self.at, other, version=version)
-            self.clock.at += MINUTE
-        write(self.store, points)
-
-    def run(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
-        """Let time go by, and look every minute."""
-        for _ in range(minutes):
-            self.write(1, slower, **more)
-            self.look()
-
-    def look(self, times: int = 1) -> None:
-        """Evaluate, half a minute after the minute that ended."""
-        for _ in range(times):
-            happened = self.evaluator.tick(WATCHED, self.at + MINUTE / 2)
-            self.turns += [(self.at, turn) for turn in happened]
-
-    def restart(self) -> None:
-        """Go on as another process."""
-        self.evaluator = evaluator(self.store)
-        self.look(12)
-
-    @property
-    def at(self) -> datetime:
-        """The time."""
-        return self.clock.at
-
-    @property
-    def events(self) -> list[str]:
-        """What happened."""
-        return [turn.event for _, turn in self.turns]
-
-
-def evaluator(store: Store) -> Evaluator:
-    return Evaluator(store, "me", lease_seconds=30, judges=[TailJudge(store)])
 
 
 @pytest.fixture
 def world(history: Path, tmp_path: Path) -> Iterator[World]:
-    path = tmp_path / "stagelens.db"
-    shutil.copy(history, path)
-    clock = Clock()
-    store = Store.open(f"sqlite:///{path}", clock=clock)
-    found = World(store, evaluator(store), clock)
-    found.look(2)
-    yield found
-    store.close()
-
-
-def messages(store: Store) -> list[Message]:
-    joined = (outbox.c.incident == transitions.c.incident) & (outbox.c.sequence == transitions.c.sequence)
-    with store.engine.connect() as connection:
-        rows = connection.execute(select(transitions.c.message).join(outbox, joined).order_by(outbox.c.id)).all()
-    return [Message.from_json(row.message) for row in rows]
+    with watched(history, tmp_path / "stagelens.db") as found:
+        yield found
 
 
 def killed(store: Store, write: int) -> Callable[[], None]:
@@ -257,12 +125,12 @@ def test_a_release_that_slows_a_stage_is_named(world: World) -> None:
 
 def test_a_changed_mix_is_told_and_taken_out(world: World) -> None:
     """The slow route has more requests: it is said, and what is left without; nothing is learnt of who hardly served."""
-    slow: Slower = (("forward", 2.0),)
+    slow: Slower = (Slow("forward", 2.0),)
+    other = Service(route="/slow")
     for hours in (24, 25):
-        write(world.store, list(world.service.points(NOW - timedelta(hours=hours) + 9 * MINUTE, slow, route="/slow")))
-    for _ in range(30):
-        write(world.store, list(world.service.points(world.at, slow, route="/slow")))
-        world.run(1)
+        write(world.store, list(other.points(NOW - timedelta(hours=hours) + 9 * MINUTE, slow)))
+    world.beside.append((other, slow))
+    world.run(30)
     told = [message.finding for message in messages(world.store) if not message.finding.where]
     with world.store.engine.connect() as connection:
         learnt = connection.execute(select(tail_references.c.cause).order_by(tail_references.c.cause)).scalars().all()
@@ -311,8 +179,8 @@ def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: World) -> No
     """Killed before each write of the minutes in which it fires, again and again: it is told, and told once."""
     world.run(24, SLOW)
     deaths = 0
-    for write in range(1, 13):
-        over = killed(world.store, write)
+    for number in range(1, 13):
+        over = killed(world.store, number)
         try:
             world.run(1, SLOW)
         except Killed:
@@ -350,9 +218,10 @@ def test_trouble_of_days_is_compared_to_the_days_before_it() -> None:
 @pytest.mark.parametrize("length", [10, 400])
 def test_a_cause_fits_its_column_and_is_its_own(length: int) -> None:
     """However long a route is."""
-    causes = {cause_of("tail", "shop", "route", f"/{'x' * length}{number}") for number in range(3)}
+    parts = [("shop", "route", f"/{'x' * length}{number}") for number in range(3)]
+    causes = {cause_of("tail", *part, environment=place) for part in parts for place in ("", "prod")}
 
-    assert len(causes) == 3
+    assert len(causes) == 6
     assert all(len(cause) <= 255 for cause in causes)
 
 
@@ -362,7 +231,7 @@ def test_a_service_younger_than_a_day_says_nothing(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=clock)
     world = World(store, evaluator(store), clock)
     world.write(120)
-    world.run(30, (("preprocess", 8.0),))
+    world.run(30, (Slow("preprocess", 8.0),))
     with store.engine.connect() as connection:
         learnt = connection.execute(select(tail_references)).all()
     store.close()
@@ -420,10 +289,13 @@ def test_what_is_kept_comes_back_and_nothing_goes_back_in_time(store: Store) -> 
             kept.save_learnt(connection, "tail:shop", learnt)
         kept.save_progress(connection, {"tail:shop": Progress(at=9, fired_at=7), "tail:old": Progress(at=9)}, 9)
         kept.save_progress(connection, {"tail:shop": Progress(at=8)}, 8)
-        kept.save_progress(connection, {"tail:shop": Progress(at=10, fired_at=7)}, 10)
+        kept.save_progress(connection, {"tail:shop": Progress(at=10, since=4, fired_at=7)}, 10)
+        for cause, at in (("tail:shop", 8), ("tail:old", 9), ("tail:old", 8)):
+            kept.save_accepted(connection, cause, Accepted(at - 3, at))
     with store.transaction() as connection:
         kept.forget(connection, 10)
 
         assert kept.load_learnt(connection) == {"tail:shop": learnt}
-        assert kept.load_progress(connection) == {"tail:shop": Progress(at=10, fired_at=7)}
+        assert kept.load_progress(connection) == {"tail:shop": Progress(at=10, since=4, fired_at=7)}
+        assert kept.load_accepted(connection) == {"tail:shop": Accepted(5, 8)}
         assert kept.last_minute(connection) == 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -18,6 +18,8 @@ from stagelens.alerts.policy_file import Severity, default_policy
 
 FLEET, PATIENCE = default_incident_policy().fleet, default_policy().patience
 START, MINUTE = 1_795_143_840.0, 60.0
+# What fires, what is silenced, what nobody can see, and how long after the one before. [seconds]
+Tick = tuple[dict[str, Severity], list[str], list[str], float]
 # Nobody is told of anything while it is there.
 DEPLOY = "silenced by ann until 04:00 UTC on 20 November: deploy"
 
@@ -53,6 +55,12 @@ class World:
         self.heard += [(self.last[cause].id, event) for cause, event, told in happened if told]
         return happened
 
+    def live_through(self, ticks: Sequence[Tick]) -> Iterator[tuple[Mapping[str, Severity], Sequence[str]]]:
+        """Go on by *ticks*; yield what fired and what was silenced in each, once it is over."""
+        for firing, silenced, blind, seconds in ticks:
+            self.tick(firing, silenced, blind=blind, seconds=seconds)
+            yield firing, silenced
+
     def _step(self, cause: str, firing: Mapping[str, Severity], blind: Sequence[str]) -> Step | None:
         service, _, name = cause.partition("/")
         found = replace(self.finding, name=name, service=service, severity=firing.get(cause, "page"))
@@ -64,6 +72,15 @@ class World:
             has_data=cause not in blind,
             patience=PATIENCE,
         )
+
+    def one_by_one(self, services: str, *, seconds: float = 10.0) -> list[list[tuple[str, str, bool]]]:
+        """Let a page begin in one service after the other, and burn on; return what was told each time."""
+        firing: dict[str, Severity] = {}
+        told: list[list[tuple[str, str, bool]]] = []
+        for name in services:
+            firing[f"{name}/p"] = "page"
+            told.append([event for event in self.tick(firing, seconds=seconds) if event[2]])
+        return told
 
     def also(self, cause: str) -> list[str]:
         """Return what was told with the last message of *cause*."""
@@ -223,11 +240,7 @@ def test_many_services_at_once_are_one_message(world: World) -> None:
 
 def test_many_services_one_after_the_other_become_one_story(world: World) -> None:
     """The first four were told by themselves; from the fifth on the first one speaks for all."""
-    firing: dict[str, Severity] = {}
-    told: list[list[tuple[str, str, bool]]] = []
-    for name in "abcdef":
-        firing[f"{name}/p"] = "page"
-        told.append([event for event in world.tick(firing) if event[2]])
+    told = world.one_by_one("abcdef")
 
     assert [len(events) for events in told] == [1] * 6
     assert told[3:] == [[("d/p", "opened", True)], [("a/p", "updated", True)], [("a/p", "updated", True)]]
@@ -236,10 +249,8 @@ def test_many_services_one_after_the_other_become_one_story(world: World) -> Non
 
 def test_what_comes_later_is_told_with_its_own_service(world: World) -> None:
     """Of a story of many services, the incident of the same one speaks for it."""
-    firing: dict[str, Severity] = {}
-    for name in "abcde":
-        firing[f"{name}/p"] = "page"
-        world.tick(firing)
+    world.one_by_one("abcde")
+    firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
     firing["b/q"] = "page"
 
     assert world.tick(firing, seconds=3600) == [("b/p", "updated", True), ("b/q", "opened", False)]
@@ -247,13 +258,9 @@ def test_what_comes_later_is_told_with_its_own_service(world: World) -> None:
 
 def test_services_hours_apart_are_not_one_story(world: World) -> None:
     """A slow series of troubles is not one event."""
-    firing: dict[str, Severity] = {}
-    told: list[int] = []
-    for name in "abcdefg":
-        firing[f"{name}/p"] = "page"
-        told.append(len([event for event in world.tick(firing, seconds=3600) if event[2]]))
+    told = world.one_by_one("abcdefg", seconds=3600)
 
-    assert told == [1] * 7
+    assert told == [[(f"{name}/p", "opened", True)] for name in "abcdefg"]
 
 
 def test_an_slo_that_was_removed_ends_untold_if_nobody_heard(world: World) -> None:
@@ -273,17 +280,16 @@ TICK = st.tuples(
     st.lists(st.sampled_from(CAUSES), unique=True),
     st.sampled_from([10.0, 130.0, 1000.0]),
 )
+# The finding is only ever copied.
+whatever_happens = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@whatever_happens
 @given(ticks=st.lists(TICK, max_size=25))
-def test_every_channel_hears_openings_and_ends_in_turn(
-    finding: Finding, ticks: list[tuple[dict[str, Severity], list[str], list[str], float]]
-) -> None:
+def test_every_channel_hears_openings_and_ends_in_turn(finding: Finding, ticks: list[Tick]) -> None:
     """Whatever fires and whatever silences come and go: no end without a beginning, no second beginning before the end."""
     world = World(finding)
-    for firing, silenced, blind, seconds in ticks:
-        world.tick(firing, silenced, blind=blind, seconds=seconds)
+    for firing, _ in world.live_through(ticks):
         for cause, record in world.last.items():
             burns = cause in firing and record.is_open
             # Nobody is left out: what burns is told, or there is a reason.
@@ -300,15 +306,12 @@ def test_every_channel_hears_openings_and_ends_in_turn(
         numbers[turn.record.id] = turn.record.sequence
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@whatever_happens
 @given(ticks=st.lists(TICK, max_size=12))
-def test_a_page_nobody_excused_is_heard_at_once(
-    finding: Finding, ticks: list[tuple[dict[str, Severity], list[str], list[str], float]]
-) -> None:
+def test_a_page_nobody_excused_is_heard_at_once(finding: Finding, ticks: list[Tick]) -> None:
     """Every page that burns and is not silenced is open at the channels, or told with another page that is."""
     world = World(finding)
-    for firing, silenced, blind, seconds in ticks:
-        world.tick(firing, silenced, blind=blind, seconds=seconds)
+    for firing, silenced in world.live_through(ticks):
         by_id = {record.id: record for record in world.last.values()}
         for cause, severity in firing.items():
             record = world.last[cause]

@@ -61,6 +61,8 @@ class PagerDutyService(Receiver):
         assert 1 <= len(alert["summary"]) <= 1024
         assert datetime.fromisoformat(alert["timestamp"]).tzinfo is not None
         assert all(link["href"].startswith("http") and link["text"] for link in event.get("links", []))
+        # https://developer.pagerduty.com/docs/events-api-v2/trigger-events/: the image must be served via HTTPS
+        assert all(image["src"].startswith("https://") for image in event.get("images", []))
         if path == "/v2/change/enqueue":
             assert set(event) <= {"routing_key", "payload", "links", "images"}
             assert set(alert) <= {"summary", "source", "timestamp", "custom_details"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Browser, Page, expect
+import pytest
+from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 from tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 ADDRESS = "/s/vision-api"
@@ -108,4 +109,62 @@ def test_the_hard_states_can_be_read(browser: Browser, base: str) -> None:
 
     assert complaints == []
     assert width[0] <= width[1]
+    assert visit.trouble == []
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_route_is_chosen_with_the_keyboard_and_ended_by_its_chip(
+    browser: Browser, base: str, size: ViewportSize
+) -> None:
+    """The menu opens, fits, and closes with Escape; the chip says what it ends; axe minds nothing serious."""
+    context = browser.new_context(viewport=size, color_scheme="light", reduced_motion="reduce", has_touch=size is PHONE)
+    visit = Visit(context.new_page(), base)
+    page = visit.go(ADDRESS)
+    menu = page.get_by_title("Route: any")
+    menu.focus()
+    page.keyboard.press("Enter")
+    listed = page.locator(".phead .menu[open] .pop")
+    expect(listed.get_by_role("link")).to_have_text(["Any route", "/v1/classify", "/v1/detect"])
+    box = listed.bounding_box()
+    page.keyboard.press("Escape")
+    expect(listed).to_have_count(0)
+    expect(menu).to_be_focused()
+    page.keyboard.press("Enter")
+    listed.get_by_role("link", name="/v1/detect").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"\?r=/v1/detect$"))
+    chip = page.get_by_role("link", name="Route /v1/detect: show all routes")
+    expect(chip).to_be_visible()
+    visit.settled()
+    looked_at(page, f"service-route-{size['width']}")
+    complaints, wide = grave(page), page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    expect(page.get_by_role("navigation", name="Of this service").get_by_role("link", name="Traces")).to_have_attribute(
+        "href", re.compile(r"r=/v1/detect")
+    )
+    chip.click()
+    page.wait_for_url(re.compile(f"{ADDRESS}$"))
+    expect(chip).to_have_count(0)
+    context.close()
+
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= size["width"]
+    assert complaints == []
+    assert wide <= 0
+    assert visit.trouble == []
+
+
+def test_every_filter_opens_on_the_screen_of_a_phone(browser: Browser, base: str) -> None:
+    """Whatever stands in its row before it."""
+    context = browser.new_context(viewport=PHONE, reduced_motion="reduce", has_touch=True)
+    visit = Visit(context.new_page(), base)
+    page = visit.go("/traces?svc=vision-api&r=/v1/detect")
+    boxes: list[FloatRect | None] = []
+    for menu in page.locator(".filters .menu").all():
+        menu.locator("summary").click()
+        boxes.append(menu.locator(".pop").bounding_box())
+    context.close()
+
+    assert len(boxes) >= 5
+    assert all(each is not None and each["x"] >= 0 and each["x"] + each["width"] <= PHONE["width"] for each in boxes)
     assert visit.trouble == []

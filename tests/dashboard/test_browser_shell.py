@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,18 @@ def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, 
 
     assert zone.startswith("Times are in CET")
     assert visit.trouble == []
+
+
+def test_the_server_s_clock_counts_before_the_page_has_arrived(browser: Browser, base: str) -> None:
+    """A page may be used as soon as it shows: a typed time is on the server's day then, too, not on the reader's."""
+    page = browser.new_page()
+    page.add_init_script("window.stagelens = Object.defineProperty({}, 'settle', { get: () => () => {}, set() {} })")
+    page.goto(f"{base}/slo")
+    page.wait_for_selector(".menu.time[data-now]")
+    now = page.evaluate("stagelens.now()")
+    page.close()
+
+    assert abs(now / 1000 - NOW.timestamp()) < timedelta(hours=1).total_seconds()
 
 
 def test_the_window_moves_by_keys(visit: Visit) -> None:

@@ -495,3 +495,22 @@ def test_ticks_are_few_and_inside(high: float, wanted: int) -> None:
 def test_ticks_of_a_logarithmic_axis_stand_at_one_and_three() -> None:
     """They read 30 ms, 100 ms, 300 ms."""
     assert log_ticks(0.02, 0.4)["ticktext"] == ["30\u202fms", "100\u202fms", "300\u202fms"]
+
+
+@given(st.floats(min_value=1e-6, max_value=100), st.floats(min_value=1.04, max_value=1e4))
+def test_a_logarithmic_axis_always_has_a_scale(low: float, reach: float) -> None:
+    """Also where it holds one request: round values between, none twice."""
+    found = log_ticks(low, low * reach)
+
+    assert 2 <= len(set(found["ticktext"])) == len(found["tickvals"])
+    assert all(low * 0.998 <= value <= low * reach * 1.002 for value in found["tickvals"])
+
+
+@pytest.mark.parametrize(("bad", "side"), [(0.0, ("right", "top")), (40.0, ("left", "bottom"))])
+def test_the_name_of_the_pace_does_not_lie_on_its_line(bad: float, side: tuple[str, str]) -> None:
+    """The line falls: below it a name ends, above it a name begins, and it is where the course of the budget is not."""
+    counted = counts().assign(bad=bad)
+    figure = budget_figure(counted, AXIS, allowed_bad=100, window=timedelta(minutes=20))
+    name = next(each for each in figure["layout"]["annotations"] if each["text"] == "sustainable pace")
+
+    assert (name["xanchor"], name["yanchor"]) == side

@@ -16,7 +16,12 @@ from flask.testing import FlaskClient
 from served import shown
 from told import NOW
 
-from stagelens.alerts.delivery.slack_blocks import ACKNOWLEDGE, SILENCE
+from stagelens.alerts.delivery.finding_parts import Shift
+from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.delivery.slack_blocks import ACCEPT, ACKNOWLEDGE, SILENCE
+from stagelens.alerts.incidents import journal
+from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.telling import Turn
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Store
@@ -103,6 +108,58 @@ def test_an_incident_is_acknowledged_from_its_page(source: Source, client: Flask
     assert [row.transition for row in found.deliveries if row.channel == "slack"] == ["opened", "acknowledged"]
 
 
+@pytest.fixture
+def slower(store: Store) -> str:
+    """The name of an incident about a tail that became slower."""
+    name, at = "sl-00000000000000000004", NOW.timestamp() - 600
+    shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    finding = Finding("tail", "search", "p99 was 252 ms", "tail", "ticket", at, shift=shift)
+    incident = Record(name, "tail:search", finding, at, at, at, sequence=1, peak=1.2, heard="open", story=name)
+    with store.transaction() as connection:
+        journal.write(connection, Turn(incident, "opened", told=True), ("slack",), at)
+    return name
+
+
+def test_a_slower_tail_is_accepted_from_its_page(
+    source: Source, client: FlaskClient, proof: dict[str, str], slower: str
+) -> None:
+    """There is a button for it, and then the page and the list say who took it for normal."""
+    before = shown(source, f"/incidents/{slower}")
+    answer = client.post(f"/api/v1/incidents/{slower}/accept", json={"why": "the new model"}, headers=proof)
+    page, every = shown(source, f"/incidents/{slower}"), shown(source, "/incidents")
+    found = source.care.incident(slower)
+    assert found is not None
+
+    assert "Accept as normal" in before
+    assert (answer.status_code, json.loads(answer.text)["acked_by"]) == (200, "somebody at the dashboard")
+    assert "somebody at the dashboard accepted it as the new normal" in page
+    assert "by somebody at the dashboard: the new model" in page
+    assert "Accept as normal" not in page
+    assert "Accepted" in every
+    assert (found.state, found.ending) == ("resolved", "accepted")
+    assert [row.transition for row in found.deliveries] == ["opened", "resolved"]
+
+
+def test_a_broken_promise_cannot_be_accepted(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
+    """There is no button for it, and a program is told what to do instead; nor can what is over, or nowhere."""
+    paths = (told.OPEN, told.OVER, "sl-1")
+    answers = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
+
+    assert "Accept as normal" not in shown(source, f"/incidents/{told.OPEN}")
+    assert [each.status_code for each in answers] == [409, 409, 404]
+    assert "another objective or threshold" in json.loads(answers[0].text)["cure"]
+
+
+def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: str) -> None:
+    """In the name of who pressed it."""
+    body = pressed(ACCEPT, slower)
+    answer = client.post("/hooks/slack", data=body, headers=signed(body))
+    found = source.care.incident(slower)
+    assert found is not None
+
+    assert (answer.status_code, found.ending, found.acked_by) == (200, "accepted", "ann")
+
+
 def test_a_silence_is_made_and_ended_from_a_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
     """With who and why; ended, it is not in force."""
     made = client.post("/api/v1/silences", json={"service": "x", "for": "8h", "comment": "deploy"}, headers=proof)
@@ -124,8 +181,8 @@ def test_a_silence_is_made_and_ended_from_a_page(source: Source, client: FlaskCl
         ("silences", {}, 400, "a silence needs something to go by"),
         ("silences", {"service": "x", "for": "soon"}, 400, "for is 'soon'"),
         ("silences", {"service": "x", "for": "4000d"}, 400, "for is '4000d'"),
-        ("silences", {"colour": "red"}, 400, "colour is no field of a silence"),
-        ("silences", {"service": 7}, 400, "service is no field of a silence, or no text"),
+        ("silences", {"colour": "red"}, 400, "colour is no field here"),
+        ("silences", {"service": 7}, 400, "service is no field here, or no text"),
         ("silences", [], 400, "the body is no JSON object"),
         ("silences/si-1/end", {}, 404, "there is no silence 'si-1'"),
     ],
@@ -140,7 +197,9 @@ def test_a_mistake_says_its_cure(  # noqa: PLR0917 - two fixtures and a case
     assert said in json.loads(answer.text)["error"]
 
 
-@pytest.mark.parametrize("path", [f"incidents/{told.OPEN}/acknowledge", "silences", "silences/si-1/end"])
+@pytest.mark.parametrize(
+    "path", [f"incidents/{told.OPEN}/{each}" for each in ("acknowledge", "accept")] + ["silences", "silences/si-1/end"]
+)
 def test_only_our_own_pages_may_do_it(client: FlaskClient, proof: dict[str, str], path: str) -> None:
     """Without the proof, and from another site, nothing is done."""
     foreign = {**proof, "Origin": "https://evil.example"}
@@ -149,11 +208,11 @@ def test_only_our_own_pages_may_do_it(client: FlaskClient, proof: dict[str, str]
     assert {each.status_code for each in attempts} == {403}
 
 
-def pressed(action: str) -> bytes:
+def pressed(action: str, incident: str = told.OPEN) -> bytes:
     payload = {
         "type": "block_actions",
         "user": {"name": "ann"},
-        "actions": [{"action_id": action, "value": told.OPEN}],
+        "actions": [{"action_id": action, "value": incident}],
     }
     return urlencode({"payload": json.dumps(payload)}).encode()
 

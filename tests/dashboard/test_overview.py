@@ -273,9 +273,9 @@ def test_a_service_that_fell_silent_is_named(traffic: ModuleType, tmp_path: Path
     text = text_of(Source(store, None, NOW.timestamp), "/")
     store.close()
 
-    assert "Stale gone" in text
+    assert "Silent gone" in text
     assert "No request for 8 m" in text
-    assert "Stale rare" not in text
+    assert "Silent rare" not in text
 
 
 def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, tmp_path: Path) -> None:

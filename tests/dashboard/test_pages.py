@@ -132,7 +132,7 @@ def test_every_address_answers_cold(dashboard: Dashboard, address: str) -> None:
     answer = client.post("/_dash-update-component", json=ask)
     body = json.dumps(answer.get_json(), ensure_ascii=False)
 
-    assert frame.status_code == 200
+    assert frame.status_code == (404 if path.startswith("/nowhere") else 200)
     assert answer.status_code == 200
     assert "could not be made" not in body
     assert "dangerously" not in body
@@ -472,3 +472,23 @@ def test_a_note_says_what_a_span_met_and_not_what_makes_no_sense() -> None:
 
     assert note({"attributes": attributes}) == f"GC pause {duration(0.003)} · resnet50 · batch 8 · timed by gpu"
     assert note({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/nope", 404),
+        ("/s/vision-api/nope", 404),
+        ("/report?path=/nope", 404),
+        ("/", 200),
+        ("/s/nobody", 200),
+        ("/slo/no-such", 200),
+        ("/report?path=/", 200),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_not_found(dashboard: Dashboard, address: str, status: int) -> None:
+    """Programs hear it, people read it; a page about what is not there is still a page."""
+    answer = dashboard.app.server.test_client().get(address)
+
+    assert answer.status_code == status
+    assert ("There is no such page" in answer.text) is (status == 404)

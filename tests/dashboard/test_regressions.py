@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from served import FAST, NOW, SLOW, Served, shown, write
 
-from stagelens.alerts.reader import AlertsReader, Incident, SloStatus
+from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.alerts.standing import SloStatus
 from stagelens.collector.store import Store
 from stagelens.dashboard.outline import outline
 from stagelens.dashboard.pages.page import Context

@@ -14,12 +14,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stagelens.alerts.reader import Incident, SloStatus
+from stagelens.alerts.reader import Incident
+from stagelens.alerts.standing import SloStatus
 from stagelens.collector.store import Batch, Event, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.format import THIN, duration, interval, money
+from stagelens.dashboard.format import THIN, UNKNOWN, duration, interval, money
 from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.outline import Outline, outline
 from stagelens.dashboard.pages.charts import CHARTS
@@ -93,8 +94,10 @@ def store(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iter
     few = [traffic.Service("unclaimed", "m", 9.0, ("/",), unclaimed), traffic.Service("rare", "m", 1.0, ("/",), stages)]
     traffic.fill(made, NOW - timedelta(minutes=3), NOW, services=few)
     at = int(NOW.timestamp()) // 10 * 10 - 60
-    one = traffic.draw(stages, 1, np.random.default_rng(2))
-    made.write([scraped(NOW), Batch("one", list(traffic.points(Series("one", "1"), at, one)), [], 0, "one")])
+    random, series = np.random.default_rng(2), Series("one", "1")
+    one = traffic.draw(stages, 1, random)
+    traces = list(traffic.kept(series, at, one, random))
+    made.write([scraped(NOW), Batch("one", list(traffic.points(series, at, one)), traces, 0, "one")])
     yield made
     made.close()
 
@@ -196,7 +199,7 @@ def test_a_model_is_an_address(source: Source) -> None:
     assert counted[2] < counted[1]
     assert "m=small" in page
     assert "m=large" in page
-    assert "All models" in html_of(source, f"/s/two-models?{QUARTER}&m=small")
+    assert "Model small: show all models" in html_of(source, f"/s/two-models?{QUARTER}&m=small")
 
 
 def test_fixed_buckets_give_intervals(source: Source) -> None:
@@ -218,6 +221,16 @@ def test_one_request_tells_no_percentile(source: Source) -> None:
     assert "could not be made" not in page
     assert "1 request, needs 1\u202f000" in page
     assert set(told(source, f"/s/one?{QUARTER}").charts) == {"over", "heat"}
+
+
+def test_one_request_has_no_rank_and_its_chart_a_scale(source: Source) -> None:
+    """It is slower than nobody: a place among a handful would be made up."""
+    table = next(each for each in told(source, f"/s/one?{QUARTER}").tables if each.name == "Slow exemplars")
+    ticks = figure(source, "heat", f"/s/one?{QUARTER}")["layout"]["yaxis"]["ticktext"]
+
+    assert [row[table.head.index("Rank")] for row in table.rows] == [UNKNOWN]
+    assert "and up" not in html_of(source, f"/s/one?{QUARTER}")
+    assert len(ticks) >= 2
 
 
 def test_a_page_of_few_requests_greys_what_they_cannot_tell(source: Source) -> None:
@@ -288,6 +301,22 @@ def test_what_happened_stands_in_the_time_charts(store: Store) -> None:
     assert notes(made).count("■ latency") == 2
     assert len(solid) == 1
     assert "v9" in notes(made)
+
+
+def test_an_alert_about_another_part_is_left_out(store: Store) -> None:
+    """One about this model, or about all, stands in the chart of this model; one about the other model or a route does not."""
+    opened = NOW - timedelta(minutes=3)
+    about = ({"model": "small"}, {}, {"model": "large"}, {"route": "/other", "model": "small"})
+    found = Incidents(
+        *(replace(incident(opened, None), where=each, name=f"{place}") for place, each in enumerate(about))
+    )
+    source = Source(store, found, NOW.timestamp)
+    drawn = [
+        notes(figure(source, "over", f"/s/two-models?{QUARTER}&{part}")).count("■")
+        for part in ("m=small&r=/", "m=small", "")
+    ]
+
+    assert drawn == [2, 3, 4]
 
 
 @pytest.mark.parametrize(

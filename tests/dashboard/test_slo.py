@@ -20,7 +20,8 @@ from served import shown
 
 from stagelens.alerts.burning.burn import Tier
 from stagelens.alerts.objectives.slo_file import LiveFile
-from stagelens.alerts.reader import AlertsReader, Delivery, Incident, RuleStatus, SloStatus
+from stagelens.alerts.reader import AlertsReader, Delivery, Incident
+from stagelens.alerts.standing import RuleStatus, SloStatus
 from stagelens.collector.store import Store
 from stagelens.dashboard.figures.budget import budget_figure, markers
 from stagelens.dashboard.figures.spent import spent_figure
@@ -279,7 +280,7 @@ def test_a_calm_objective_lasts(source: Source) -> None:
     assert runs_out(slow) is None
     assert runs_out(replace(slow, burn_1h=1.1)) == timedelta(days=34)
     assert runs_out(replace(slow, exhausted_in=timedelta())) == timedelta()
-    assert "gone in" not in finding(slow)
+    assert "gone in" not in finding(parse("/slo", "", NOW), slow)
     assert "lasts the window out" in shown(source, "/slo/calm-latency")
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from stagelens.alerts.delivery import outbox
-from stagelens.alerts.delivery.message import Burn, Finding
+from stagelens.alerts.delivery.finding_parts import Burn, Course
+from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.incidents.telling import Turn
@@ -58,6 +59,7 @@ def _record(name: str, slo: str, rate: float, before: float, service: str = "che
         growth=(StageGrowth("preprocess", 0.18, 0.92),),
         version="2",
         quantile=0.99,
+        course=Course((0.4, 0.5, None, 3.0, rate), 180.0, _AT - before - 840),
     )
     at = _AT - before
     return Record(name, f"slo:{slo}", finding, at, at, at, sequence=1, peak=rate, heard="open", story=name)

@@ -182,6 +182,15 @@ def _until(done: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
+def test_up_tells_of_its_alerts_among_its_metrics(tmp_path: Path) -> None:
+    """One address for Prometheus: the collector's own metrics, and on it what the alerts say."""
+    with running(tmp_path) as server, urllib.request.urlopen(f"{server.url('OTLP/HTTP')}/metrics") as answer:
+        told = answer.read().decode()
+
+    assert "stagelens_collector_healthy 1.0" in told
+    assert 'stagelens_alerts_open_incidents{severity="page"} 0.0' in told
+
+
 def test_the_parts_run_alone_over_one_file(tmp_path: Path) -> None:
     """Collector, alerts and dashboard started side by side share the file and stop cleanly."""
     collector = Server(tmp_path, "collector")

@@ -1,11 +1,13 @@
 """Requests minute by minute as counts by bucket, of many groups for the price of one question.
 
-A group is a service, or the part of it with one route, model or version. Series whose histograms are coarser than ours are
-left out (what was scraped in fixed buckets cannot be told apart so finely), and so are values below a nanosecond.
+A group is a service in one environment, or the part of it with one route, model or version. Series whose histograms are
+coarser than ours are left out (what was scraped in fixed buckets cannot be told apart so finely), and so are values below a
+nanosecond.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,11 +44,13 @@ class Group:
         service: The service.
         dimension: Of what it is a part; empty for all of the service.
         value: Which part.
+        environment: Where it is deployed; empty for requests that name none.
     """
 
     service: str
     dimension: Dimension = ""
     value: str = ""
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +152,13 @@ def _steps(start: int, end: int, width: int) -> int:
 def _groups(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Ints]]:
     """Return when each group was first seen, in Unix seconds, and the numbers of its series."""
     series = schema.series.c
-    wanted = (series.id, series.service, series.route, series.model, series.version, series.first_seen)
+    parts = (series.route, series.model, series.version)
+    wanted = (series.id, series.service, series.environment, *parts, series.first_seen)
     found: dict[Group, tuple[int, list[int]]] = {}
     for row in snapshot.connection.execute(select(*wanted).where(series.last_seen >= since)).mappings():
         for dimension in DIMENSIONS:
-            group = Group(row["service"], dimension, row[dimension] if dimension else "")
+            value = row[dimension] if dimension else ""
+            group = Group(row["service"], dimension, value, row["environment"])
             first, numbers = found.setdefault(group, (row["first_seen"], []))
             found[group] = min(first, row["first_seen"]), numbers
             numbers.append(row["id"])
@@ -162,14 +168,16 @@ def _groups(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Ints]]:
 
 def _several(found: Mapping[Group, Any]) -> set[Group]:
     """Return the groups that say something of their own: a part is one only beside another, and when it has a name."""
-    kinds: dict[tuple[str, str], int] = {}
-    for group in found:
-        kinds[group.service, group.dimension] = kinds.get((group.service, group.dimension), 0) + 1
+    kinds = Counter((group.service, group.environment, group.dimension) for group in found)
+    parts = {
+        group
+        for group in found
+        if kinds[group.service, group.environment, group.dimension] > 1 and group.value not in ("", OTHER)
+    }
     return {
         group
         for group in found
-        if group.service != OTHER
-        and (not group.dimension or (kinds[group.service, group.dimension] > 1 and group.value not in ("", OTHER)))
+        if OTHER not in (group.service, group.environment) and (not group.dimension or group in parts)
     }
 
 

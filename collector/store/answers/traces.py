@@ -165,6 +165,7 @@ def _frame(snapshot: Snapshot, selection: Selection, rows: Sequence[Row[Any]], r
     made["at"] = pd.to_datetime(made["at"].astype("int64"), unit="ns", utc=True)
     made.attrs |= {
         "rule": RULE,
+        "requests": distribution.count,
         "kept": _kept_because(snapshot, selection),
         "retention_seconds": int(retention.traces.total_seconds()),
         "kept_a_service": retention.traces_per_service,

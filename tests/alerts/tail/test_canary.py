@@ -9,7 +9,7 @@ import pytest
 from stagelens.alerts.tail import canary, watch
 from stagelens.alerts.tail.habits import learn_habits
 from stagelens.alerts.tail.judge import Judgement
-from stagelens.alerts.tail.minutes import Minutes
+from stagelens.alerts.tail.minutes import Minutes, Spent
 from stagelens.alerts.tail.policy import default_policy
 from stagelens.alerts.tail.reference import Reference
 from stagelens.alerts.tail.tally import Tally, join, tally
@@ -97,11 +97,38 @@ def test_chance_is_that_of_the_theory() -> None:
     assert canary.chance(9, 0) == pytest.approx((0.0, 1 / 3), abs=0.01)
 
 
+def test_few_requests_are_judged_when_far_too_many_of_them_are_slow(service: Any, reference: Reference) -> None:
+    """Where three would be beyond by chance and many are, the stage has moved, and the whole with it."""
+    n = len(reference.rows)
+    p99 = next(number for number, row in enumerate(reference.rows) if (row.stage, row.at) == ("forward", 0.99))
+    old = tally(reference.rows, service.minutes(0, 30))
+    requests = np.full(30, 10.0)
+    quiet = np.array([row.expected for row in reference.rows])[:, None] * requests
+    slow = quiet.copy()
+    slow[p99] = 1
+    equal, slower = (Tally(0, requests, np.tile(requests, (n, 1)), beyond) for beyond in (quiet, slow))
+
+    assert canary.compare(POLICY, reference.rows, old, slower).moved["forward"] >= 1
+    assert canary.compare(POLICY, reference.rows, old, equal).moved["forward"] < 0.5
+
+
 def test_a_cold_start_takes_no_blame(service: Any) -> None:
-    """The first requests of a canary wait for its weights; that is not why it is slower from then on."""
+    """The first requests of a canary wait for its weights and are its slowest; that is not why the others are slower."""
     habits = learn_habits(POLICY, [service.spent(0, DAY)])
-    new = service.spent(0, 20, {"forward": 1.3})
-    cold = replace(new, stages=(*new.stages, "load"), seconds=np.concatenate((new.seconds, new.total[None] * 0.1)))
-    blamed = canary.blame(POLICY, habits, service.spent(0, 20), cold, {"forward": 1.2, "preprocess": 0.1})
+    new = with_cold_requests(service.spent(0, 20, {"forward": 1.3}), 0.06)
+    blamed = canary.blame(POLICY, habits, service.spent(0, 20), new, {"forward": 1.2, "preprocess": 0.1})
 
     assert blamed[0].stage == "forward"
+    assert blamed[0].seconds == pytest.approx(0.3 * 0.020, rel=0.15)
+
+
+def with_cold_requests(spent: Spent, share: float) -> Spent:
+    """Return *spent* and so many more requests, slower than all: each has the mean of every stage, and the rest is `load`."""
+    n, bucket = share * spent.total.sum(axis=1), spent.total.shape[1] - 1
+    means = spent.seconds.sum(axis=(1, 2)) / spent.total.sum()
+    total = spent.total + 0
+    total[:, bucket] += n.astype(int)
+    seconds = np.concatenate((spent.seconds, np.zeros((1, *total.shape))))
+    seconds[:-1, :, bucket] += means[:, None] * n
+    seconds[-1, :, bucket] += (0.1 - means.sum()) * n
+    return replace(spent, total=total, stages=(*spent.stages, "load"), seconds=seconds)

@@ -1,5 +1,6 @@
 """From minutes to a verdict: what fires, what does not, whom it blames."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -117,6 +118,16 @@ def test_another_process_can_go_on(service: Any, reference: Reference) -> None:
 
     assert again == reference
     assert Judge(POLICY, again).judge(window) == Judge(POLICY, reference).judge(window)
+
+
+def test_what_was_learnt_before_peaks_were_told_apart_is_still_good(service: Any, reference: Reference) -> None:
+    """An older version wrote no scatter at peaks of the load: whoever goes on with it judges without."""
+    raw = json.loads(reference.to_json())
+    del raw["model"]["strained"], raw["model"]["peak"]
+    older = Reference.from_json(json.dumps(raw))
+    window = tally(reference.rows, service.minutes(NOW, 245, {"forward": 1.5}))
+
+    assert Judge(POLICY, older).judge(window).score > 1
 
 
 def test_few_minutes_are_judged_by_the_short_windows(service: Any, reference: Reference) -> None:

@@ -78,6 +78,25 @@ def test_counting_scatters_as_much_as_it_is_said_to(service: Any) -> None:
     assert expected.mean() == pytest.approx(6000 * rows[0].expected, rel=0.02)
 
 
+def test_at_peaks_of_the_load_more_is_usual() -> None:
+    """A service that is unsteady when it is busiest is judged by how unsteady it is there."""
+    rng = np.random.default_rng(5)
+    minutes = np.arange(7 * DAY)
+    requests = 600 * (1 + 0.5 * np.sin(2 * np.pi * minutes / DAY))
+    busiest = requests >= np.quantile(requests, 0.9)
+    slower = np.repeat(rng.normal(0, 0.4, 7 * DAY // 30), 30) * busiest
+    beyond = rng.poisson(requests * 0.05 * np.exp(slower)).astype(float)
+    rows = (Row("", 0.95, 0, 1.0, 0.05),)
+    kept = Tally(0, requests, requests[None], beyond[None])
+    model = fit(rows, kept, (10,), rhythm=True)
+    ends = np.arange(10, len(kept) + 1, 10)
+    units, _, _ = excess(Sums(kept), Expectation(model, rows, [0]), ends, np.full(len(ends), 10))
+
+    assert model.strained[0][0] == pytest.approx(0.4, rel=0.3)
+    assert model.scatter[0][0] < 0.1
+    assert float(robust_spread(units[:, busiest[ends - 5]])[0]) == pytest.approx(1.0, abs=0.3)
+
+
 def test_a_silence_is_no_excess(service: Any) -> None:
     """Blocks without requests say nothing."""
     rows, whole = counted([service.minutes(0, DAY)])

@@ -23,15 +23,17 @@ SERIES = (
     Series("bank", "7", "prod", route="/only"),
     Series("wide", "1", "stage"),
 )
+SHOP = Group("shop", environment="prod")
 GROUPS = {
-    Group("shop"),
-    Group("shop", "route", "/buy"),
-    Group("shop", "route", "/sell"),
-    Group("shop", "model", "old"),
-    Group("shop", "model", "new"),
-    Group("shop", "version", "1"),
-    Group("shop", "version", "2"),
-    Group("bank"),
+    SHOP,
+    Group("shop", "model", "old", "prod"),
+    Group("shop", "model", "new", "prod"),
+    Group("shop", "version", "1", "prod"),
+    Group("shop", "version", "2", "prod"),
+    Group("shop", environment="stage"),
+    Group("shop", "route", "/buy", "stage"),
+    Group("shop", "route", "/sell", "stage"),
+    Group("bank", environment="prod"),
 }
 
 
@@ -53,7 +55,7 @@ def counted(site: Callable[..., Site]) -> Site:
 
 def of(site: Site, group: Group) -> Selection:
     part = {group.dimension: group.value} if group.dimension else {}
-    return site.between(START, END, service=group.service, **part)
+    return site.between(START, END, service=group.service, environment=group.environment, **part)
 
 
 def as_buckets(index: NDArray[np.int64], amounts: NDArray[np.int64]) -> dict[int, int]:
@@ -61,7 +63,7 @@ def as_buckets(index: NDArray[np.int64], amounts: NDArray[np.int64]) -> dict[int
 
 
 def test_each_group_has_the_requests_it_has_alone(counted: Site) -> None:
-    """The whole and every stage, of services and of their parts; who counts more coarsely is left out."""
+    """The whole and every stage, of services where they are deployed and of their parts; who counts coarsely is left out."""
     window = counted.between(START, END)
     found = counted.store.read.all_minutes(window.start, window.end)
 
@@ -81,19 +83,18 @@ def test_each_group_has_the_requests_it_has_alone(counted: Site) -> None:
 
 def test_every_minute_has_its_own_requests(counted: Site) -> None:
     """A minute asked alone has what it has among others."""
-    whole = counted.store.read.minutes(of(counted, Group("shop")))
+    whole = counted.store.read.minutes(of(counted, SHOP))
     for number in range(0, 121, 20):
         start = START + 60 * number
-        alone = counted.store.read.minutes(counted.between(start, start + 60, service="shop"))
+        alone = counted.store.read.minutes(counted.between(start, start + 60, service="shop", environment="prod"))
 
         assert alone.total.sum() == whole.total[number].sum()
 
 
 def test_the_time_of_requests_is_told_step_by_step(counted: Site) -> None:
     """All stages add up to what the requests took, and the requests to those that were counted."""
-    group = Group("shop")
-    spent = counted.store.read.spent(of(counted, group), timedelta(minutes=10))
-    latency = counted.store.read.latency(of(counted, group))
+    spent = counted.store.read.spent(of(counted, SHOP), timedelta(minutes=10))
+    latency = counted.store.read.latency(of(counted, SHOP))
 
     assert (spent.start, spent.step, len(spent.total)) == (START // 600 * 10, 10, 13)
     assert spent.total.sum() == latency.count - latency.zero
@@ -115,6 +116,8 @@ def test_groups_are_those_that_serve(counted: Site) -> None:
     window = counted.between(START, END)
     groups = counted.store.read.groups(window.start)
 
-    assert set(groups) == GROUPS | {Group("wide")}
-    assert groups[Group("shop")] == min(first for group, first in groups.items() if group.service == "shop")
+    of_shop = [group for group in groups if (group.service, group.environment) == ("shop", "prod")]
+
+    assert set(groups) == GROUPS | {Group("wide", environment="stage")}
+    assert groups[SHOP] == min(groups[group] for group in of_shop)
     assert counted.store.read.groups(window.end + timedelta(days=1)) == {}

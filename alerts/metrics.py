@@ -1,0 +1,127 @@
+"""What the alerts say about themselves, for Prometheus: read from the database when it asks.
+
+It is the state of the database: every process that shares one says the same, whichever of them evaluates and sends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..collector.store import Store
+from ..core.errors import StagelensError
+from . import lease, schema
+from .delivery import outbox
+from .evaluate import LEASE
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "stagelens_alerts_"
+_SEVERITIES = ("page", "ticket")
+
+
+class AlertMetrics(Collector):
+    """The metrics of the alerts over one database.
+
+    Args:
+        store: The database.
+        clock: Says the time. [Unix seconds]
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        """Read them; while the database cannot be read there are none, which Prometheus knows as `absent`."""
+        try:
+            with self._store.engine.connect() as connection:
+                return list(_read(connection, self._clock()))
+        except SQLAlchemyError as error:
+            log.warning("alerts: their metrics cannot be read: %s", error)
+            return []
+
+
+class Exposition:
+    """Serves metrics over HTTP in a thread of its own.
+
+    Args:
+        metrics: What to serve, beside what is known of the process.
+        host: Where to listen.
+        port: The port; 0 takes a free one.
+
+    Raises:
+        StagelensError: It cannot be listened on.
+    """
+
+    def __init__(self, metrics: AlertMetrics, host: str, port: int) -> None:
+        registry = CollectorRegistry()
+        registry.register(metrics)
+        ProcessCollector(registry=registry)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            msg = (
+                f"metrics cannot be served on {host}:{port} ({error.strerror or error}).\n"
+                "    Stop what uses that address, or choose another with STAGELENS_ALERTS_METRICS_HOST and "
+                "STAGELENS_ALERTS_METRICS_PORT."
+            )
+            raise StagelensError(msg) from error
+        self.url = f"http://{host}:{self._server.server_port}/metrics"
+
+    def stop(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _read(connection: Connection, now: float) -> Iterator[Metric]:
+    messages = GaugeMetricFamily(
+        _PREFIX + "messages", "Messages on record, by what became of them.", labels=("channel", "state")
+    )
+    for (channel, state), number in _messages(connection).items():
+        messages.add_metric((channel, state), number)
+    yield messages
+    since = outbox.oldest_page(connection)
+    waits = 0.0 if since is None else max(0.0, now - since)
+    yield _gauge("oldest_page_wait_seconds", "How long the oldest page that nobody took waits; 0 for none.", waits)
+    last = lease.done_at(connection, LEASE) or 0.0
+    yield _gauge("last_evaluation_timestamp_seconds", "When the objectives were last evaluated; 0 for never.", last)
+    trouble = GaugeMetricFamily(_PREFIX + "open_incidents", "Incidents that are open.", labels=("severity",))
+    for severity, number in _open_incidents(connection).items():
+        trouble.add_metric((severity,), number)
+    yield trouble
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, text, value=value)
+
+
+def _messages(connection: Connection) -> dict[tuple[str, str], int]:
+    """Return how many there are by channel and state; those that are being sent wait still."""
+    sent = schema.outbox.c
+    counted = select(sent.channel, sent.state, func.count()).group_by(sent.channel, sent.state)
+    found: dict[tuple[str, str], int] = {}
+    for channel, state, number in connection.execute(counted):
+        # What there is none of is there as well: an alert on it needs its zero.
+        for each in ("waiting", "sent", "dead"):
+            found.setdefault((channel, each), 0)
+        key = channel, "waiting" if state == "sending" else state
+        found[key] = found.get(key, 0) + number
+    return found
+
+
+def _open_incidents(connection: Connection) -> dict[str, int]:
+    held = schema.incidents.c
+    counted = select(held.severity, func.count().label("number")).where(held.resolved_at.is_(None))
+    found = {row.severity: int(row.number) for row in connection.execute(counted.group_by(held.severity))}
+    return {severity: found.get(severity, 0) for severity in _SEVERITIES}

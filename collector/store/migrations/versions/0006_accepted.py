@@ -1,0 +1,30 @@
+"""What somebody took for the new normal of a series that became slower.
+
+Revision ID: 0006
+Revises: 0005
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Create the table."""
+    op.create_table(
+        "tail_accepted",
+        sa.Column("cause", sa.String(255), primary_key=True),
+        sa.Column("since", sa.Integer, nullable=False),
+        sa.Column("at", sa.Integer, nullable=False),
+    )
+
+
+def downgrade() -> None:
+    """Drop it: what was accepted may be told again."""
+    op.drop_table("tail_accepted")

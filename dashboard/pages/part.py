@@ -1,0 +1,109 @@
+"""Which part of a service a page shows, its version, model or route: menus that choose it, chips that say it and end it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...alerts.objectives.slo import Slo
+from ...collector.store import Selection
+from ...collector.store.texts import name as stored
+from ..components import Node, attributes, link
+from ..format import TIMES, count
+from ..view import PART, View
+from .filter_menu import field, menu
+from .page import Context, nothing
+
+# A menu is no list of all: the busiest, any other can be typed.
+_MOST = 40
+
+
+def part_menu(context: Context, key: str) -> Component | None:
+    """Return the menu of the models (`m`) or routes (`r`) with requests in the window; None where there is nothing to choose."""
+    view, name = context.view, PART[key]
+    chosen, names = view.part.get(key, ""), _choices(context, key)
+    if len(names) < 2 and not chosen:  # noqa: PLR2004 - one is no choice
+        return None
+    options = {"": (f"Any {name}", view.here(**{key: None}))}
+    options |= {each: (each, view.here(**{key: each})) for each in names[:_MOST]}
+    more = field(key, chosen, names[0]) if len(names) > _MOST else None
+    # What is chosen says its chip.
+    shown = f"{'Another' if chosen else 'Any'} {name}"
+    return menu([shown], options, chosen, more, title=f"{name.capitalize()}: {chosen or 'any'}", css="menu side-menu")
+
+
+def chips(context: Context, keys: Iterable[str] = PART) -> list[Node]:
+    """Return what the page is only about, each a link to the same page about all."""
+    return [_chip(context.view, key) for key in keys if key in context.view.part]
+
+
+def part_words(view: View, keys: Iterable[str] = PART) -> str:
+    """Return which part of a service *view* is about: `model small and route /v1`; "" where it is about all."""
+    return " and ".join(f"{PART[key]} {view.part[key]}" for key in keys if key in view.part)
+
+
+def to_blame(context: Context) -> list[str]:
+    """Return the keys without any one of which there would be requests, or all where only that helps; [] where there are."""
+    if _requests_without(context, []):
+        return []
+    part = list(context.view.part)
+    alone = [key for key in part if _requests_without(context, [key])]
+    return alone or (part if _requests_without(context, part) else [])
+
+
+def nobody(context: Context, keys: list[str]) -> Component:
+    """Return what stands in place of a page without requests because of its filters *keys*: which, and the way out."""
+    view = context.view
+    found = {key: _requests_without(context, [key]) for key in keys}
+    left = [f"{count(n)} without {PART[key]} {view.part[key]}" for key, n in found.items() if n]
+    text = f"There are {', and '.join(left)}." if left else "There are some only without all of these."
+    return nothing(f"No request of {part_words(view)} in this window", text, actions=ways_out(view, keys))
+
+
+def ways_out(view: View, keys: Iterable[str]) -> list[Component]:
+    """Return a button for each of the filters *keys*: the same page without it."""
+    return [
+        link(f"All {PART[key]}s", href=view.here(**{key: None}), className="btn pri" if first else "btn")
+        for first, key in ((not place, key) for place, key in enumerate(keys))
+    ]
+
+
+def whose(slo: Slo, shown: Selection) -> str:
+    """Say what *slo* is about where that is not just what is *shown*: `all routes`, `route /v1`; "" where it is."""
+    pairs = {name: (getattr(slo, name), getattr(shown, name)) for name in (*PART.values(), "environment")}
+    return ", ".join(
+        f"{name} {promised}" if promised else f"all {name}s"
+        for name, (promised, chosen) in pairs.items()
+        if promised != chosen
+    )
+
+
+def concerns(where: Mapping[str, str], shown: Selection) -> bool:
+    """Say whether what is about *where*, by dimension, is about any of what is *shown*."""
+    chosen = {name: getattr(shown, name) for name in where}
+    return all(chosen[name] in (None, stored(value)) for name, value in where.items())
+
+
+def _chip(view: View, key: str) -> Component:
+    name, value = PART[key], view.part[key]
+    said = f"{name.capitalize()} {value}: show all {name}s"
+    inside: list[Node] = [
+        html.Span(name.capitalize()),
+        html.B(value, className="cut"),
+        html.Span(TIMES, className="muted"),
+    ]
+    return link(inside, href=view.here(**{key: None}), className="btn", title=said, **attributes({"aria-label": said}))
+
+
+def _choices(context: Context, key: str) -> list[str]:
+    """Return the values that have requests in the window, the busiest first."""
+    source, asked = context.source, replace(context.selection, **{PART[key]: None})
+    return list(source.ask(source.read.dimensions, asked)[PART[key]])
+
+
+def _requests_without(context: Context, keys: Iterable[str]) -> int:
+    wider = replace(context.selection, **{PART[key]: None for key in keys})
+    return context.source.ask(context.source.read.latency, wider).count

@@ -1,0 +1,253 @@
+"""A slower tail that somebody takes for the new normal: over for everybody, and told again only when it is slower still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from world import DAY, MINUTE, SLOW, Service, Slow, World, evaluator, messages, recorded, watched
+
+from stagelens.alerts.delivery.finding_parts import Absence, Shift
+from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.delivery.wording import headline, icon, small_print
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.incidents import journal, record
+from stagelens.alerts.incidents.acknowledging import IncidentError
+from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.telling import Turn, with_reason
+from stagelens.alerts.objectives.slo_file import Definitions
+from stagelens.alerts.schema import incidents, outbox, transitions
+from stagelens.alerts.verdict import Verdict
+from stagelens.alerts.watching import kept
+from stagelens.alerts.watching.accepting import accept
+from stagelens.alerts.watching.kept import Accepted
+from stagelens.alerts.watching.series import cause_of_group
+from stagelens.collector.store import Group, Store
+
+SHOP = cause_of_group(Group("shop"))
+WORSE = (Slow("preprocess", 2.4),)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with two quiet days of a service."""
+    path = tmp_path_factory.mktemp("history") / "stagelens.db"
+    recorded(path, [(Service(), ())])
+    return path
+
+
+@pytest.fixture
+def slow(history: Path, tmp_path: Path) -> Iterable[World]:
+    """A world in which an incident was opened because a stage takes longer."""
+    with watched(history, tmp_path / "stagelens.db") as found:
+        found.run(40, SLOW)
+
+        assert found.events == ["opened"]
+        yield found
+
+
+def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: World) -> None:
+    """Its end says who and why; hours later nothing is opened, restart or not; then a further regression is, against the new level."""
+    accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at, "the new tokenizer")
+    slow.run(2, SLOW)
+    slow.restart()
+    slow.run(180, SLOW)
+    quiet = list(slow.events)
+    slow.run(45, WORSE)
+    first, over, again = messages(slow.store)
+    assert first.finding.shift is not None
+    assert again.finding.shift is not None
+    assert again.finding.blamed is not None
+
+    assert (quiet, slow.events) == (["opened"], ["opened", "opened"])
+    assert [(each.transition, each.ending) for each in (over, again)] == [("resolved", "accepted"), ("opened", "")]
+    assert headline(over).startswith("shop: p")
+    assert "ann accepts it as the new normal — preprocess grew +" in headline(over)
+    assert (icon(over), small_print(over)[-1]) == ("⚪", "Accepted by ann: the new tokenizer")
+    assert again.incident != first.incident
+    assert again.finding.shift.before_seconds > 1.1 * first.finding.shift.before_seconds
+    assert again.finding.blamed.stage == "preprocess"
+    assert again.finding.blamed.seconds < again.finding.shift.after_seconds - first.finding.shift.before_seconds
+
+
+def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: World) -> None:
+    """The process that judged is gone before the next minute; the next one knows."""
+    accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
+    slow.restart()
+    slow.run(30, SLOW)
+
+    assert slow.events == ["opened"]
+
+
+def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: World) -> None:
+    """The days before it, which were faster, say nothing of what is normal any more."""
+    began = slow.at - 40 * MINUTE
+    accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
+    slow.run(2, SLOW)
+    with slow.store.transaction() as connection:
+        settled = kept.load_learnt(connection)[SHOP]
+        (accepted,) = kept.load_accepted(connection).values()
+    for _ in range(25):
+        slow.write(60, SLOW)
+    slow.evaluator = evaluator(slow.store)
+    slow.look(40)
+    with slow.store.transaction() as connection:
+        learnt = kept.load_learnt(connection)[SHOP]
+    whole = next(row for row in learnt.reference.rows if row.at == 0.99)
+
+    assert slow.events == ["opened"]
+    assert abs(accepted.since - began.timestamp() / 60) <= 10
+    assert settled.at == accepted.at
+    assert learnt.at >= accepted.at + DAY / MINUTE
+    assert abs(whole.edge - next(row for row in settled.reference.rows if row.at == 0.99).edge) <= 1
+
+
+def test_two_versions_that_were_accepted_are_not_compared_again(history: Path, tmp_path: Path) -> None:
+    """As long as both serve, nobody is told again that one of them is slower, nor that the service is."""
+    with watched(history, tmp_path / "stagelens.db") as world:
+        world.run(10)
+        world.run(30, **{"2": SLOW})
+        canary = world.turns[0][1].record
+        accept(world.store, canary.id, "ann", world.at)
+        world.run(10, **{"2": SLOW})
+        world.restart()
+        world.run(10, **{"2": SLOW})
+        told = [(message.finding.name, message.transition) for message in messages(world.store)]
+
+    assert [each for each in told if each[1] != "updated"] == [("canary", "opened"), ("canary", "resolved")]
+
+
+def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted: str = "") -> None:
+    """Write an incident that began an hour ago."""
+    at = finding.since
+    kept_as = Record(
+        name, cause or f"x:{name}", finding, at, at, at, sequence=1, peak=1.3, heard="" if muted else "open", story=name
+    )
+    turn = Turn(replace(kept_as, muted=muted), "opened", told=not muted, note=muted)
+    with store.transaction() as connection:
+        journal.write(connection, turn, ("slack",), at)
+
+
+@pytest.fixture
+def slower(finding: Finding, now: datetime) -> Finding:
+    """The p99 of a service is slower since an hour."""
+    shift = Shift(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0)
+    since = (now - timedelta(hours=1)).timestamp()
+    return replace(finding, name="tail", kind="tail", severity="ticket", since=since, burn=None, shift=shift)
+
+
+def endings(store: Store) -> dict[str, str]:
+    with store.engine.connect() as connection:
+        return {row.id: row.ending for row in connection.execute(select(incidents))}
+
+
+def accepted(store: Store) -> dict[str, Accepted]:
+    with store.transaction() as connection:
+        return kept.load_accepted(connection)
+
+
+def test_a_service_is_accepted_with_its_parts_and_a_part_alone(store: Store, slower: Finding, now: datetime) -> None:
+    """Routes, models and versions of that service in that environment, whoever is told of them; not what burns there."""
+    prod = {"environment": "prod"}
+    opened(store, "route", replace(slower, where={**prod, "route": "/a"}), "tail:prod:shop/route//a")
+    opened(store, "whole", replace(slower, where=prod), "tail:prod:shop")
+    model = replace(slower, where={**prod, "model": "m"})
+    opened(store, "model", model, "tail:prod:shop/model/m", muted=with_reason("whole"))
+    version = replace(slower, name="canary", where={**prod, "version": "2"}, shift=replace(_shift(slower), against="1"))
+    opened(store, "canary", version, "canary:prod:magika-demo")
+    opened(store, "elsewhere", replace(slower, where={"environment": "staging"}), "tail:staging:shop")
+    opened(store, "burns", replace(slower, shift=None, burn=None, absence=Absence(30, 86_400.0, 900.0)))
+    accept(store, "route", "ann", now)
+    alone = endings(store)
+    accept(store, "whole", "ann", now)
+    after, at, since = endings(store), int(now.timestamp()) // 60 + 1, int(slower.since) // 60
+
+    assert {name for name, ending in alone.items() if ending} == {"route"}
+    assert {name for name, ending in after.items() if ending == "accepted"} == {"route", "whole", "model", "canary"}
+    assert accepted(store) == dict.fromkeys(
+        ("tail:prod:shop/route//a", "tail:prod:shop", "tail:prod:shop/model/m", "canary:prod:magika-demo/1/2"),
+        Accepted(since, at),
+    )
+
+
+def _shift(finding: Finding) -> Shift:
+    assert finding.shift is not None
+    return finding.shift
+
+
+def test_whoever_heard_of_it_hears_that_it_was_accepted(store: Store, slower: Finding, now: datetime) -> None:
+    """Once, however often it is accepted; who it was and why stands in the history."""
+    opened(store, "sl-1", slower)
+    first = accept(store, "sl-1", "ann", now, "the new tokenizer")
+    again = accept(store, "sl-1", "bob", now + timedelta(hours=1))
+    with store.engine.connect() as connection:
+        happened = [(row.transition, row.note) for row in connection.execute(select(transitions))]
+        sent = [(row.channel, row.transition) for row in connection.execute(select(outbox).order_by(outbox.c.id))]
+
+    assert again == first
+    assert (first.ending, first.acked_by, first.resolved_at) == ("accepted", "ann", now.timestamp())
+    assert happened == [("opened", ""), ("accepted", "ann: the new tokenizer")]
+    assert sent == [("slack", "opened"), ("slack", "resolved")]
+
+
+def test_trouble_of_days_is_accepted_as_it_was_of_late(store: Store, slower: Finding, now: datetime) -> None:
+    """A level that went on to change since it began is that of the last hours."""
+    opened(store, "sl-1", replace(slower, since=slower.since - 3 * 86_400), "tail:shop")
+    accept(store, "sl-1", "ann", now)
+    at = int(now.timestamp()) // 60 + 1
+
+    assert accepted(store) == {"tail:shop": Accepted(at - 240, at)}
+
+
+def test_what_is_no_slower_tail_is_refused_with_what_to_do_instead(
+    store: Store, finding: Finding, now: datetime
+) -> None:
+    """An objective is changed in its file; silence is silenced; and nothing is written."""
+    opened(store, "burns", finding)
+    opened(store, "silent", replace(finding, burn=None, absence=Absence(30, 86_400.0, 900.0)))
+    before = endings(store)
+    with pytest.raises(IncidentError, match=r"the objective magika-latency, .*; write another objective or threshold"):
+        accept(store, "burns", "ann", now)
+    with pytest.raises(IncidentError, match=r"requests that do not come, .*; silence it \(`stagelens alerts silence "):
+        accept(store, "silent", "ann", now)
+
+    assert endings(store) == before
+    assert accepted(store) == {}
+
+
+def test_what_is_over_or_never_was_says_so(store: Store, slower: Finding, now: datetime) -> None:
+    """With since when, or where those are that there are."""
+    opened(store, "sl-1", slower)
+    with store.transaction() as connection:
+        found = record.get(connection, "sl-1")
+        assert found is not None
+        record.save(connection, replace(found, resolved_at=now.timestamp(), ending="recovered"))
+    with pytest.raises(IncidentError, match=r"sl-1 is over since 03:04 UTC on 20 November; there is nothing to accept"):
+        accept(store, "sl-1", "ann", now)
+    with pytest.raises(IncidentError, match="there is no incident 'sl-2'"):
+        accept(store, "sl-2", "ann", now)
+
+
+def test_accepted_while_it_is_judged_it_stays_accepted(store: Store, slower: Finding, now: datetime) -> None:
+    """The evaluation that was under way found it still slower; that is out of date when it is written."""
+    opened(store, "sl-1", slower, "tail:shop")
+
+    def find() -> Verdict:
+        accept(store, "sl-1", "ann", now)
+        return Verdict("tail:shop", slower)
+
+    judging = Evaluator(store, "me", lease_seconds=30, judges=[lambda *_: [("tail:shop", find)]])
+    turns = judging.tick(Definitions(), now)
+    later = Evaluator(
+        store, "me", lease_seconds=30, judges=[lambda *_: [("tail:shop", partial(Verdict, "tail:shop", slower))]]
+    )
+    further = later.tick(Definitions(), now + MINUTE)
+
+    assert turns == []
+    assert endings(store)["sl-1"] == "accepted"
+    assert [(turn.event, turn.record.id == "sl-1") for turn in further] == [("opened", False)]

@@ -1,0 +1,166 @@
+"""The chart of a message: drawn where there is something to see, and different where that differs."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageChops
+
+from stagelens.alerts.delivery import chart
+from stagelens.alerts.delivery.chart_scale import Scale
+from stagelens.alerts.delivery.finding_parts import Course, Shift
+from stagelens.alerts.delivery.message import Finding, Message
+from stagelens.alerts.delivery.wording import chart_in_words
+
+SHIFT = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+
+
+def drawn(finding: Finding) -> Image.Image:
+    """Return the chart of *finding*, decoded."""
+    png = chart.draw(finding)
+    assert png is not None
+    image = Image.open(io.BytesIO(png))
+    assert image.format == "PNG"
+    return image.convert("RGB")
+
+
+def changed(finding: Finding, **fields: Any) -> tuple[int, int, int, int] | None:
+    """Return the box in which the chart differs from that of *finding* with other *fields*; None where nothing does."""
+    difference = ImageChops.difference(drawn(finding), drawn(replace(finding, **fields)))
+    # Each picture has few colours, its own: what is hardly another shade is no difference.
+    return difference.convert("L").point([0] * 40 + [255] * 216).getbbox()
+
+
+def test_a_message_has_a_small_sharp_chart(message: Message) -> None:
+    """Twice the pixels of what is shown, on white, and a few kilobytes to send."""
+    png = chart.of(message)
+    image = drawn(message.finding)
+
+    assert png is not None
+    assert image.size == (2 * chart.WIDTH, 2 * chart.HEIGHT)
+    assert image.getpixel((0, 0)) == (255, 255, 255)
+    assert len(png) < 40_000
+
+
+def test_the_same_finding_is_the_same_chart(finding: Finding) -> None:
+    """Byte for byte."""
+    assert chart.draw(finding) == chart.draw(finding)
+
+
+def test_what_differs_is_drawn_where_it_is(finding: Finding) -> None:
+    """The values, the limit, the beginning and the release each move what shows them."""
+    assert finding.course is not None
+    assert finding.burn is not None
+    values = (*finding.course.values[:-1], 12.0)
+    end = changed(finding, course=replace(finding.course, values=values))
+    began = changed(finding, since=finding.since + 300)
+    release = changed(finding, version="2026-11-20")
+
+    assert end is not None
+    assert end[0] > 840  # at the right: the last value
+    assert began is not None
+    assert changed(finding, burn=replace(finding.burn, threshold=6.0)) is not None
+    assert release is not None
+    assert release[3] < 130  # at the top: the words
+    assert changed(finding, severity="ticket") is not None
+    assert changed(finding, service="another", description="") is None
+
+
+def test_where_nothing_was_seen_nothing_is_drawn(finding: Finding) -> None:
+    """A gap is no zero and no line from one side to the other."""
+    assert finding.course is not None
+    gap = replace(finding.course, values=(*finding.course.values[:5], None, None, None, 29.5))
+    image = drawn(replace(finding, course=gap))
+    zero = drawn(replace(finding, course=replace(gap, values=tuple(value or 0.0 for value in gap.values))))
+    left, top, right, bottom = 780, 140, 880, 340  # within the gap, off its edges
+    seen = [
+        {pixel for _, pixel in each.crop((left, top, right, bottom)).getcolors(100_000) or () if is_red(pixel)}
+        for each in (image, zero)
+    ]
+
+    assert seen[0] == set()
+    assert seen[1] != set()
+
+
+def is_red(pixel: Any) -> bool:
+    """Say whether it is of the colour of a page, or of the tint below its line."""
+    red, green, blue = pixel
+    return red - green > 12 and red - blue > 12
+
+
+@pytest.mark.parametrize("course", [None, Course((), 60.0, 0.0), Course((None, None), 60.0, 0.0)])
+def test_without_values_there_is_no_chart(message: Message, course: Course | None) -> None:
+    """And nobody is told that there is one."""
+    bare = replace(message, finding=replace(message.finding, course=course))
+
+    assert chart.of(bare) is None
+    assert chart_in_words(bare.finding) == ""
+
+
+def test_what_is_over_has_none(message: Message) -> None:
+    """The course is the one of the last trouble: drawn under "is fine again" it would say the contrary."""
+    assert chart.of(replace(message, transition="resolved", ending="recovered")) is None
+
+
+def test_a_slower_tail_is_drawn_in_time(finding: Finding) -> None:
+    """Against what is usual, in the unit that fits."""
+    course = Course((0.25, 0.252, 0.26, 0.25, 0.3, 0.312), 300.0, finding.since - 1200)
+    slower = replace(finding, kind="tail", burn=None, shift=SHIFT, course=course)
+
+    assert drawn(slower) != drawn(replace(slower, shift=replace(SHIFT, before_seconds=0.1)))
+    assert chart_in_words(slower) == (
+        "Chart: p99 of the last 30 minutes, up to 312 ms; 252 ms is usual; the trouble began at 02:52 UTC on 20 November"
+    )
+
+
+def test_numbers_nobody_thought_of_cost_no_message(message: Message, caplog: pytest.LogCaptureFixture) -> None:
+    """A chart that cannot be drawn is left out, and the log says so: the page goes out."""
+    odd = replace(message, finding=replace(message.finding, course=Course((1.0, math.inf), 60.0, 0.0)))
+    with caplog.at_level(logging.ERROR):
+        assert chart.of(odd) is None
+
+    assert "cannot be drawn" in caplog.text
+
+
+numbers = st.none() | st.floats(0, 1e9)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@given(values=st.lists(numbers, max_size=70), step=st.floats(1, 1e6), since=st.floats(-1e6, 1e8), version=st.text())
+def test_whatever_was_measured_can_be_drawn(
+    finding: Finding, values: list[float | None], step: float, since: float, version: str
+) -> None:
+    """Any course, any length, any release."""
+    course = Course(tuple(values), step, 0.0)
+    png = chart.draw(replace(finding, course=course, since=since, version=version))
+
+    assert (png is None) is (course.highest is None)
+
+
+@given(highest=st.floats(1e-7, 1e9), length=st.floats(60, 1e8), start=st.floats(0, 4e9))
+def test_axes_have_a_few_round_numbers(highest: float, length: float, start: float) -> None:
+    """Enough to read, few enough to stand beside each other, and nothing lies beyond them."""
+    scale = Scale(start, start + length, highest, (0.0, 0.0, 100.0, 100.0))
+    levels, moments = scale.levels(), list(scale.moments())
+
+    assert levels[0] == 0
+    assert levels[-1] >= highest * (1 - 1e-6)
+    assert 2 <= len(levels) <= 6
+    assert len(moments) <= 8
+    assert all(0 <= scale.x(at) <= 100 for at, _ in moments)
+
+
+def test_a_course_of_an_older_version_is_left_out(message: Message) -> None:
+    """It did not say when it began: the message is read, and has no picture."""
+    raw = json.loads(json.dumps(message.to_json()))
+    del raw["finding"]["course"]["start"]
+
+    assert Message.from_json(raw).finding.course is None

@@ -1,0 +1,102 @@
+"""The address of a chart: made for those who cannot sign in, by who sends, and recognised by who serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stagelens.alerts.delivery import chart_address, outbox, pagerduty
+from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.incidents import journal
+from stagelens.alerts.incidents.record import Record
+from stagelens.alerts.incidents.telling import Turn
+from stagelens.alerts.schema import keys
+from stagelens.collector.store import Store
+
+LINK = "https://lens.example.com/s/magika-demo?p=99"
+
+
+@pytest.fixture
+def linked(message: Message) -> Message:
+    """A message that leads to a dashboard on https."""
+    return replace(message, finding=replace(message.finding, link=LINK))
+
+
+def address_of(store: Store, message: Message) -> str:
+    with store.transaction() as connection:
+        return chart_address.of(connection, message)
+
+
+def is_genuine(store: Store, incident: str, signature: str) -> bool:
+    with store.engine.connect() as connection:
+        return chart_address.is_genuine(connection, incident, signature)
+
+
+def signature_in(address: str) -> str:
+    return address.rpartition("/")[2].removesuffix(".png")
+
+
+def test_an_address_is_recognised(store: Store, linked: Message) -> None:
+    """It is below the dashboard's own host, the same each time, and fits this incident only."""
+    address, other = address_of(store, linked), address_of(store, replace(linked, incident="sl-other"))
+    signature = signature_in(address)
+
+    assert address == address_of(store, linked)
+    assert urlsplit(address)[:2] == ("https", "lens.example.com")
+    assert urlsplit(address).path == f"/charts/{linked.incident}/{signature}.png"
+    assert is_genuine(store, linked.incident, signature)
+    assert not is_genuine(store, "sl-other", signature)
+    assert is_genuine(store, "sl-other", signature_in(other))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@given(incident=st.text(st.characters(codec="utf-8")), signature=st.text())
+def test_nothing_else_is(store: Store, linked: Message, incident: str, signature: str) -> None:
+    """Whatever is shown."""
+    address_of(store, linked)
+
+    assert not is_genuine(store, incident, signature)
+
+
+def test_without_a_key_nothing_is_genuine(store: Store, linked: Message) -> None:
+    """A database in which no address was ever made has no key, and asking makes none."""
+    assert not is_genuine(store, linked.incident, "")
+    with store.engine.connect() as connection:
+        assert connection.execute(keys.select()).all() == []
+
+
+def test_each_database_has_a_key_of_its_own(store: Store, linked: Message) -> None:
+    """Whoever has a Stagelens cannot make the addresses of another."""
+    address = address_of(store, linked)
+    with store.transaction() as connection:
+        connection.execute(keys.delete())
+
+    assert address_of(store, linked) != address
+
+
+@pytest.mark.parametrize("link", ["", "http://127.0.0.1:8600/s/x", "https://[x/s/x", "lens.example.com"])
+def test_where_nobody_can_come_there_is_no_address(store: Store, message: Message, link: str) -> None:
+    """PagerDuty fetches by https alone."""
+    assert address_of(store, replace(message, finding=replace(message.finding, link=link))) == ""
+
+
+def test_pagerduty_is_told_where_the_chart_is(store: Store, linked: Message) -> None:
+    """The outbox hands the address out with the message; what is over has no picture."""
+    at = linked.at
+    incident = Record(linked.incident, "slo:x", linked.finding, at, at, at, sequence=1, story=linked.incident)
+    with store.transaction() as connection:
+        journal.write(connection, Turn(incident, "opened", told=True), ["pagerduty"], at)
+        claimed = outbox.claim(connection, "pagerduty", "me", at, 60.0)
+    assert claimed is not None
+    event = pagerduty.payload(claimed.message, "K" * 32)
+    over = replace(claimed.message, transition="resolved", ending="recovered")
+
+    assert [image["src"] for image in event["images"]] == [address_of(store, linked)]
+    assert event["images"][0]["href"] == LINK
+    assert "burn rate" in event["images"][0]["alt"]
+    assert "images" not in pagerduty.payload(over, "K" * 32)
+    assert "images" not in pagerduty.payload(replace(claimed.message, chart=""), "K" * 32)

@@ -1,0 +1,52 @@
+"""Policies that come with Stagelens: numbers in a file, their meaning in a dataclass."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from stagelens.alerts.reading.policies import InMinutes, read
+from stagelens.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of it."""
+
+    block: InMinutes
+    required: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All of it."""
+
+    at: tuple[float | str, ...]
+    windows: tuple[Window, ...]
+    first: Window
+    silence: timedelta
+    patience: InMinutes = 5
+
+
+WINDOW = {"block": "2h", "required": [7, 5.5]}
+RAW = {"at": [0.5, "mean"], "windows": [WINDOW, WINDOW], "first": WINDOW, "silence": "30s"}
+
+
+def test_a_policy_is_what_its_file_says() -> None:
+    """Parts within parts, lists, durations in both ways of keeping them, and defaults."""
+    window = Window(120, (7, 5.5))
+
+    assert read(Policy, RAW) == Policy((0.5, "mean"), (window, window), window, timedelta(seconds=30), 5)
+
+
+@pytest.mark.parametrize("wrong", [{**RAW, "patiense": "1m"}, {**RAW, "first": {"block": "2h"}}])
+def test_a_key_that_is_unknown_or_missing_is_an_error(wrong: dict[str, object]) -> None:
+    """A number that would be ignored is worse than none."""
+    with pytest.raises(TypeError, match=r"patiense|required"):
+        read(Policy, wrong)
+
+
+def test_a_duration_needs_its_unit() -> None:
+    """Nobody knows what 5 is."""
+    with pytest.raises(ConfigError, match="patience is '5'"):
+        read(Policy, {**RAW, "patience": "5"})

@@ -1,0 +1,107 @@
+"""Secrets in files: read again when somebody rotates them, and never lost to a moment without one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.delivery.slack_bot import SlackBot
+from stagelens.alerts.objectives.slo_file import LiveFile
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+SLO = "slos:\n  - {name: latency, service: shop, objective: 0.99, threshold: 250ms, window: 30d}\n"
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    """Where the secret is."""
+    return tmp_path / "token"
+
+
+@pytest.fixture
+def live(slo_yaml: Path, token: Path) -> LiveFile:
+    """An SLO file with a channel whose secret is in a file."""
+    slo_yaml.write_text(f"{SLO}channels:\n  - {{kind: slack, channel: C0123456789, token_file: {token}}}\n")
+    return LiveFile(slo_yaml, {})
+
+
+def entry(live: LiveFile) -> ChannelEntry:
+    """Return the channel as it is after another look at the files."""
+    live.refresh(NOW)
+    assert live.current is not None
+    return live.current.channels[0]
+
+
+def bot(secret: str) -> SlackBot:
+    return SlackBot("slack", secret, "C0123456789")
+
+
+def test_a_rotated_secret_is_used_from_then_on(live: LiveFile, token: Path) -> None:
+    """Written anew, or put in its place as Kubernetes does: a link that leads to another folder."""
+    token.write_text("xoxb-first\n")
+    first = entry(live).channel
+    token.write_text("xoxb-second\n")
+    second = entry(live).channel
+    folders = [token.with_name(name) for name in ("one", "two")]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        (folder / "token").write_text(f"xoxb-mounted-{number}")
+    token.unlink()
+    token.symlink_to(folders[0] / "token")
+    mounted = entry(live).channel
+    token.with_name("new").symlink_to(folders[1] / "token")
+    token.with_name("new").replace(token)
+
+    assert [first, second, mounted] == [bot("xoxb-first"), bot("xoxb-second"), bot("xoxb-mounted-0")]
+    assert entry(live).channel == bot("xoxb-mounted-1")
+
+
+def test_a_secret_that_comes_later_ends_the_wait(live: LiveFile, token: Path) -> None:
+    """Messages wait while there is none; no restart is needed once there is."""
+    before = entry(live)
+    token.write_text("xoxb-late")
+
+    assert (before.channel, before.lacking) == (None, f"the file {token}")
+    assert entry(live).channel == bot("xoxb-late")
+
+
+@pytest.mark.parametrize(
+    ("content", "trouble"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"\xff\xfe", "is no text"),
+        (b"xoxb-1\nxoxb-2", "is not one line of text"),
+        (b"x" * 20_000, "is not one line of text"),
+    ],
+)
+def test_a_file_without_a_secret_takes_none_away(
+    live: LiveFile, token: Path, content: bytes | None, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one it held before is used on, and the log says so, without showing it; a good one counts again."""
+    token.write_text("xoxb-good")
+    entry(live)
+    if content is None:
+        token.unlink()
+    else:
+        token.write_bytes(content)
+    kept = entry(live)
+    token.write_text("xoxb-mended")
+
+    assert (kept.channel, kept.lacking) == (bot("xoxb-good"), "")
+    assert f"channels[0].token_file names {token}, which {trouble}; the secret it held before is used on" in caplog.text
+    assert "xoxb" not in caplog.text
+    assert entry(live).channel == bot("xoxb-mended")
+
+
+def test_another_file_inherits_nothing(live: LiveFile, slo_yaml: Path, token: Path) -> None:
+    """A path that is written differently is another secret: until it is there, messages wait."""
+    token.write_text("xoxb-first")
+    entry(live)
+    slo_yaml.write_text(slo_yaml.read_text().replace(str(token), f"{token}-2"))
+
+    assert entry(live).lacking == f"the file {token}-2"

@@ -1,0 +1,220 @@
+"""Charts in Slack: in the message when Slack takes them, and never at the cost of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from receiver import Moods
+from slack_workspace import CHANNEL, TOKEN, SlackWorkspace
+
+from stagelens.alerts.delivery import chart
+from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.delivery.slack_api import SlackError
+from stagelens.alerts.delivery.slack_bot import SlackBot
+from stagelens.alerts.delivery.slack_files import PATIENCE_SECONDS, REST_SECONDS, WAITS_SECONDS, Pictures
+from stagelens.alerts.words import TIMES
+from stagelens.core.errors import ChannelError
+
+UPLOAD = ["files.getUploadURLExternal", "upload", "files.completeUploadExternal"]
+
+
+@dataclass
+class Watch:
+    """A clock that moves when somebody waits."""
+
+    now: float = 0.0
+    waits: list[float] = field(default_factory=list[float])
+
+    def clock(self) -> float:
+        """Say the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture
+def slack() -> Iterator[SlackWorkspace]:
+    workspace = SlackWorkspace(Moods(failing=0.0))
+    yield workspace
+    workspace.close()
+    assert workspace.violations == []
+
+
+@pytest.fixture
+def bot(slack: SlackWorkspace, watch: Watch) -> SlackBot:
+    pictures = Pictures(clock=watch.clock, sleep=watch.sleep)
+    return SlackBot("slack", TOKEN, CHANNEL, buttons=True, base_url=f"{slack.url}/api", pictures=pictures)
+
+
+def later(message: Message, transition: Any, reference: str) -> Message:
+    return replace(message, sequence=message.sequence + 1, transition=transition, first=False, reference=reference)
+
+
+def shown(said: dict[str, Any]) -> str:
+    """Return how it goes as *said* shows it: the id of a file, bars, or nothing."""
+    images = [block["slack_file"]["id"] for block in said.get("blocks", ()) if block["type"] == "image"]
+    return images[0] if images else "bars" if "█" in str(said.get("blocks")) else ""
+
+
+def test_the_message_is_there_before_its_chart_is(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+    """Nothing waits for a picture: it takes the place of the bars when Slack has it."""
+    reference = bot.send(message)
+    file = slack.files["F000000000"]
+
+    assert slack.calls == ["chat.postMessage", *UPLOAD, "chat.update"]
+    assert [shown(said) for said in slack.parents[0]["said"]] == ["bars", "F000000000"]
+    assert file.png == chart.of(message)
+    assert f"alerts from 14.4{TIMES}" in file.alt
+    assert reference == f"{CHANNEL}:{slack.parents[0]['ts']}:F000000000"
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        (UPLOAD[0], "", "missing_scope to files.getUploadURLExternal (needs files:write). The app lacks a scope"),
+        (UPLOAD[0], "file_uploads_disabled", "file_uploads_disabled"),
+        (UPLOAD[1], "500", "Slack answered 500"),
+        (UPLOAD[2], "file_not_found", "file_not_found"),
+        ("chat.update", "ratelimited", "ratelimited"),
+    ],
+)
+def test_without_a_chart_the_message_is_what_it_was(
+    slack: SlackWorkspace,
+    bot: SlackBot,
+    message: Message,
+    caplog: pytest.LogCaptureFixture,
+    trouble: tuple[str, str, str],
+) -> None:
+    """Whatever goes wrong: the bars stay, the log says it once, and for a while nobody tries again."""
+    method, word, logged = trouble
+    if word:
+        slack.refuse = {method: word}
+    else:
+        slack.scopes = frozenset({"chat:write", "channels:history"})
+    with caplog.at_level(logging.WARNING):
+        references = [bot.send(replace(message, incident=f"sl-{number}")) for number in range(3)]
+
+    assert references == [f"{CHANNEL}:{parent['ts']}" for parent in slack.parents]
+    assert [shown(parent["said"][-1]) for parent in slack.parents] == ["bars"] * 3
+    assert slack.calls.count(UPLOAD[0]) == 1
+    assert len(caplog.records) == 1
+    assert logged in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_charts_come_back_by_themselves(
+    slack: SlackWorkspace, bot: SlackBot, watch: Watch, message: Message, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a rest it is tried again; trouble that goes on is not said again, trouble that is new is."""
+    slack.refuse = {"upload": "500"}
+    seen: list[str] = []
+    for number, refused in enumerate([True, True, False, True]):
+        slack.refuse = {"upload": "500"} if refused else {}
+        bot.send(replace(message, incident=f"sl-{number}"))
+        seen.append(shown(slack.parents[-1]["said"][-1]))
+        watch.now += REST_SECONDS
+
+    assert seen == ["bars", "bars", "F000000002", "bars"]
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("case", [(2, "F000000000"), (99, "bars")])
+def test_slack_may_look_at_a_file_for_a_moment(
+    slack: SlackWorkspace, bot: SlackBot, watch: Watch, message: Message, case: tuple[int, str]
+) -> None:
+    """Until it has, it calls the block invalid; one file is uploaded, and it is not waited for long."""
+    slack.looks_at_files, end = case
+    bot.send(message)
+
+    assert watch.waits == list(WAITS_SECONDS[: case[0]])
+    assert shown(slack.parents[0]["said"][-1]) == end
+    assert len(slack.files) == 1
+
+
+def test_a_slow_slack_is_not_waited_for(watch: Watch) -> None:
+    """Other messages wait meanwhile: when the time is up, it stays without its picture."""
+
+    def upload() -> str:
+        watch.now += PATIENCE_SECONDS
+        return "F000000000"
+
+    def show(file: str) -> None:
+        word = "invalid_blocks"
+        raise SlackError(word, file)
+
+    assert Pictures(clock=watch.clock, sleep=watch.sleep).put("slack", upload, show) == ""
+    assert watch.waits == []
+
+
+def test_a_wait_that_slack_asks_for_is_kept(watch: Watch) -> None:
+    """`Retry-After` says when pictures go on."""
+    pictures = Pictures(clock=watch.clock, sleep=watch.sleep)
+
+    def refused() -> str:
+        msg = "Slack answered 429"
+        raise ChannelError(msg, permanent=False, retry_after_seconds=30.0)
+
+    pictures.put("slack", refused, print)
+    seen: list[str] = []
+    for watch.now in (29.0, 30.0):
+        seen.append(pictures.put("slack", lambda: "F000000000", lambda _: None))
+
+    assert seen == ["", "F000000000"]
+
+
+def test_a_new_chart_where_the_trouble_is_new(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+    """Not for a name: who looks after it sees the chart there is. An update has its own; what is over has none."""
+    reference = bot.send(message)
+    for transition in ("acknowledged", "updated", "resolved"):
+        reference = bot.send(later(message, transition, reference))
+
+    assert [shown(said) for said in slack.parents[0]["said"]] == [
+        *("bars", "F000000000"),  # opened
+        "F000000000",  # acknowledged
+        *("F000000000", "F000000001"),  # updated
+        "",  # resolved
+    ]
+    assert [shown(reply["said"][0]) for reply in slack.replies] == [""] * 3
+
+
+def test_a_chart_that_somebody_deleted_is_bars_again(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+    """The message stays whole: it does not become plain words because of its picture."""
+    reference = bot.send(message)
+    slack.files.clear()
+    bot.send(later(message, "acknowledged", reference))
+
+    assert shown(slack.parents[0]["said"][-1]) == "bars"
+
+
+def test_tries_upload_nothing(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+    """What Slack does not take is tried again for hours; a chart is uploaded when it was taken, also where that was not heard."""
+    slack.refuse = {"chat.postMessage": "ratelimited"}
+    for _ in range(3):
+        with pytest.raises(ChannelError, match="ratelimited"):
+            bot.send(message)
+    before = len(slack.files)
+    slack.refuse = {}
+    bot.send(message)
+    again = bot.send(replace(message, repeat=True))
+
+    assert (before, len(slack.files), len(slack.parents)) == (0, 2, 1)
+    assert again.endswith(":F000000001")
+
+
+def test_what_has_no_course_has_no_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+    """Requests that do not come any more cannot be drawn."""
+    bot.send(replace(message, finding=replace(message.finding, course=None)))
+
+    assert slack.calls == ["chat.postMessage"]

@@ -1,0 +1,123 @@
+"""How an SLO stands in one word: what the numbers, the collector and the calendar make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagelens.alerts.burning.burn import FAST, RECENT, Budget, Counts, Tier
+from stagelens.alerts.burning.measure import Measurement, measure
+from stagelens.alerts.objectives.maintenance import Work
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.policy_file import default_policy
+from stagelens.alerts.reader import AlertsReader
+from stagelens.alerts.standing import standing, status_of
+from stagelens.collector.store import Store
+
+HOUR, MINUTE, MONTH = timedelta(hours=1), timedelta(minutes=1), timedelta(days=30)
+GOOD = {"forward": 0.020, "preprocess": 0.010}
+SLOW = {"forward": 0.020, "preprocess": 0.390}
+LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
+PAGE, TICKET = Tier("page", 14.4, HOUR, FAST), Tier("ticket", 1.0, timedelta(days=3), timedelta(hours=6))
+SOME, NONE = Counts(1000, 3), Counts(0, 0)
+SINCE = datetime.fromisoformat("2026-11-20T03:04Z")
+WORK = Work("new disks", SINCE + HOUR)
+GUARD = default_policy().guard
+
+# The fixture of conftest.py; its class cannot be imported from there.
+Traffic = Callable[..., None]
+
+
+def measured(**changes: Any) -> Measurement:
+    """An SLO that is fine, but for *changes*."""
+    fine = Measurement(
+        slo=LATENCY,
+        counts={FAST: SOME, RECENT: SOME, MONTH: SOME},
+        tiers=(),
+        firing=(),
+        budget=Budget(0.7, 7.0),
+    )
+    return replace(fine, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "healthy"),
+        ({"firing": (PAGE, TICKET)}, "burning"),
+        ({"firing": (TICKET,)}, "at_risk"),
+        ({"budget": Budget(0.0, 0.0)}, "at_risk"),
+        # A week of a month can break the promise with budget left, and a few failures of a few requests do not.
+        ({"counts": {FAST: SOME, RECENT: SOME, MONTH: Counts(1000, 11)}}, "at_risk"),
+        ({"counts": {FAST: SOME, RECENT: SOME, MONTH: Counts(10, 1)}}, "healthy"),
+        ({"counts": {FAST: NONE, RECENT: NONE, MONTH: SOME}}, "no_data"),
+        # Where nobody listens, silence is no calm, and what burned may be over.
+        ({"stale_since": SINCE}, "stale"),
+        ({"stale_since": SINCE, "firing": (PAGE,)}, "stale"),
+        ({"stale_since": SINCE, "counts": {FAST: NONE, RECENT: NONE, MONTH: NONE}}, "stale"),
+        # Nobody is told during planned work, so nothing looks as if somebody should be.
+        ({"work": WORK}, "maintenance"),
+        ({"work": WORK, "firing": (PAGE,)}, "maintenance"),
+        ({"work": WORK, "counts": {FAST: NONE, RECENT: NONE, MONTH: SOME}}, "maintenance"),
+        # Work ends by the clock, a dead collector does not.
+        ({"work": WORK, "stale_since": SINCE}, "stale"),
+    ],
+)
+def test_each_state_has_its_cause(changes: dict[str, Any], state: str) -> None:
+    """One word for each, and the gravest reason not to trust the numbers first."""
+    assert status_of(measured(**changes), GUARD).state == state
+
+
+def test_what_is_known_goes_along_with_every_state() -> None:
+    """Planned work and a dead collector hide no number, and say since and until when."""
+    fine = status_of(measured(), GUARD)
+    held = status_of(measured(work=WORK, stale_since=SINCE, firing=(PAGE,), tiers=(PAGE,)), GUARD)
+
+    assert (held.budget_left, held.bad_left, held.burn_1h) == (fine.budget_left, fine.bad_left, fine.burn_1h)
+    assert (held.work, held.stale_since) == (WORK, SINCE)
+    assert [rule.fires for rule in held.rules] == [True]
+
+
+def test_a_stale_slo_stands_as_it_did_when_the_collector_stopped(store: Store, traffic: Traffic, now: datetime) -> None:
+    """Hours later its windows have nothing bad in them any more; that is no recovery."""
+    traffic(now - 2 * HOUR, HOUR, {10: GOOD})
+    traffic(now - HOUR, HOUR, {1: GOOD, 9: SLOW})
+    store.maintain()
+    policy = default_policy()
+    then = standing(store.read, LATENCY, policy, now)
+    later = standing(store.read, LATENCY, policy, now + 3 * HOUR)
+
+    assert then.state == "burning"
+    assert measure(store.read, LATENCY, policy, now + 3 * HOUR).burn(RECENT) == 0
+    assert later == replace(then, state="stale", stale_since=now)
+
+
+def test_planned_work_of_the_file_is_told_with_its_end(
+    store: Store, traffic: Traffic, now: datetime, tmp_path: Path
+) -> None:
+    """The objective it concerns is in maintenance, the other burns; afterwards both are what they are."""
+    traffic(now - HOUR, HOUR, {1: GOOD, 9: SLOW})
+    path = tmp_path / "slo.yaml"
+    path.write_text(
+        f"""\
+slos:
+  - {{name: fast, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}}
+  - {{name: also-fast, service: magika-demo, objective: 0.99, threshold: 250ms, window: 30d}}
+maintenance:
+  - {{from: {now - MINUTE:%Y-%m-%dT%H:%MZ}, to: {now + MINUTE:%Y-%m-%dT%H:%MZ}, why: new disks, slos: [fast]}}
+""",
+        encoding="utf-8",
+    )
+    reader = AlertsReader(store, LiveFile(path, {}))
+    during, after = (reader.slos(at) for at in (now, now + 2 * MINUTE))
+
+    assert [(each.slo.name, each.state) for each in during] == [("also-fast", "burning"), ("fast", "maintenance")]
+    assert during[1].work == Work("new disks", now + MINUTE)
+    assert during[1].burn_1h > 1
+    assert {each.state for each in after} == {"burning"}

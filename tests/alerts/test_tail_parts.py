@@ -1,0 +1,113 @@
+"""What exactly became slower: a route, a model, the mean, one environment of two, a version that is gone again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from world import SLOW, Service, Slow, Slower, World, messages, recorded, watched
+
+from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.delivery.wording import basis, headline, worst
+from stagelens.alerts.incidents import journal
+
+# The rare route has a model of its own, and staging is slower than production at any time.
+RARE = Service(route="/rare", model="large", rate=120)
+STAGED: Slower = (Slow("forward", 2.0),)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with two quiet days of a service that has two routes and models."""
+    path = tmp_path_factory.mktemp("history") / "stagelens.db"
+    recorded(path, [(Service(model="small"), ()), (RARE, ())])
+    return path
+
+
+@pytest.fixture
+def world(history: Path, tmp_path: Path) -> Iterator[World]:
+    """Whose five series are learnt."""
+    with watched(history, tmp_path / "stagelens.db", looks=6) as found:
+        found.service = Service(model="small")
+        yield found
+
+
+def openings(world: World) -> list[Message]:
+    """Return what was opened, whoever was told of it."""
+    return [journal.told(turn, at.timestamp()) for at, turn in world.turns if turn.event == "opened"]
+
+
+def test_a_route_and_a_model_are_named(world: World) -> None:
+    """Whoever is told of it reads which part it is; the part that is as fast as ever is not in it."""
+    world.beside = [(RARE, (Slow("preprocess", 2.5),))]
+    world.run(45)
+    found = {tuple(each.finding.where.values()): each for each in openings(world)}
+
+    assert set(found) >= {("/rare",), ("large",)}
+    assert not set(found) & {("/fast",), ("small",)}
+    assert " of route /rare is slower: " in headline(found["/rare",])
+    assert " of model large is slower: " in headline(found["large",])
+    assert "&r=/rare&" in found["/rare",].finding.link
+    assert "&m=large&" in found["large",].finding.link
+    assert all("preprocess grew +" in headline(each) for each in found.values())
+
+
+def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: World) -> None:
+    """Fast requests that became slower leave the slowest as they were: the mean says it, and so do its stages."""
+    world.beside = [(RARE, ())]
+    world.run(45, (Slow("forward", 1.4, up_to=0.6),))
+    told = next(each for each in openings(world) if not each.finding.where)
+    finding = told.finding
+    assert finding.shift is not None
+    assert finding.blamed is not None
+
+    assert headline(told).startswith("shop: mean latency is slower: ")
+    assert finding.shift.at == "mean"
+    assert finding.promise.startswith("in the same hours of the days before, the mean was ")
+    assert basis(finding) == "a request against one of the days before, on average"
+    assert worst(finding, 1.2) == "mean latency was 20 % slower at its worst"
+    assert finding.blamed.stage == "forward"
+    assert finding.blamed.seconds == pytest.approx(finding.shift.after_seconds - finding.shift.before_seconds, rel=0.3)
+
+
+def test_environments_are_judged_apart(tmp_path: Path) -> None:
+    """More traffic in the slower of two is no news for either; what becomes slower in one is told of that one."""
+    path, staging = tmp_path / "history.db", Service(environment="staging", rate=150)
+    recorded(path, [(Service(environment="prod"), ()), (staging, STAGED)])
+    with watched(path, tmp_path / "stagelens.db", looks=3) as world:
+        world.service, staging.rate = Service(environment="prod"), 600
+        world.beside = [(staging, STAGED)]
+        world.run(45)
+        quiet = list(world.events)
+        world.run(40, SLOW)
+        told = messages(world.store)
+    finding = told[0].finding
+
+    assert (quiet, [message.transition for message in told]) == ([], ["opened"])
+    assert finding.where == {"environment": "prod"}
+    assert headline(told[0]).startswith("shop: p")
+    assert " in prod is slower: " in headline(told[0])
+    assert "&env=prod&" in finding.link
+    assert finding.shift is not None
+    assert finding.shift.mix == ""
+
+
+def of_whole(world: World) -> list[str]:
+    return [turn.event for _, turn in world.turns if turn.record.cause == "tail:shop"]
+
+
+def test_what_a_rollback_ended_does_not_begin_again_with_a_restart(world: World) -> None:
+    """The windows of the next process reach back into the version that is gone: it is over all the same."""
+    world.beside = [(RARE, ())]
+    world.run(35)
+    world.service.version = "2"
+    world.run(90, SLOW)
+    world.service.version = "1"
+    world.run(25)
+    ended = of_whole(world)
+    world.restart()
+    world.run(20)
+
+    assert ended == ["opened", "resolved"]
+    assert of_whole(world) == ended

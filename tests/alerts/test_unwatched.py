@@ -1,0 +1,80 @@
+"""That nobody is watched is said with why and what to do, wherever Stagelens starts."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from stagelens.alerts.config import AlertsConfig
+from stagelens.alerts.objectives.slo_file import EXAMPLE, LiveFile, read
+from stagelens.alerts.serve import Alerts
+from stagelens.alerts.unwatched import ONE_LINE, in_a_line, unwatched
+from stagelens.collector.store import Store
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+SERVICE = "apiVersion: openslo/v1\nkind: Service\nmetadata: {name: checkout}\nspec: {}\n"
+
+
+def live(path: Path, text: str) -> LiveFile:
+    """The file at *path* with *text*, read."""
+    path.write_text(text, encoding="utf-8")
+    file = LiveFile(path, {})
+    file.refresh(NOW)
+    return file
+
+
+@pytest.mark.parametrize("example", [EXAMPLE, ONE_LINE])
+def test_the_cure_is_a_file_that_works(example: str, tmp_path: Path) -> None:
+    """Copied as it stands it is an SLO, and nobody is told any more that there is none."""
+    file = live(tmp_path / "slo.yaml", example)
+
+    assert [slo.service for slo in read(tmp_path / "slo.yaml", {}).slos] == ["checkout"]
+    assert unwatched(file) == ("", "")
+    assert in_a_line(file) == ""
+
+
+def test_each_way_to_watch_nobody_has_its_cure(tmp_path: Path) -> None:
+    """No file, one that is wrong, one that promises nothing."""
+    none, no_path = unwatched(None), unwatched(LiveFile(None, {}))
+    broken = unwatched(live(tmp_path / "slo.yaml", "slos: [{name: a}]"))
+    empty = unwatched(live(tmp_path / "open.yaml", SERVICE))
+
+    assert none == no_path
+    assert ONE_LINE in none[1]
+    assert broken[0].endswith("slo.yaml cannot be read")
+    assert f"stagelens check {tmp_path / 'slo.yaml'}" in broken[1]
+    assert empty[0].endswith("open.yaml has no SLO")
+    assert ONE_LINE in empty[1]
+
+
+def test_a_file_that_broke_still_watches(tmp_path: Path) -> None:
+    """What was read before is in force: nobody is told that nothing is."""
+    file = live(tmp_path / "slo.yaml", EXAMPLE)
+    (tmp_path / "slo.yaml").write_text("slos: 1", encoding="utf-8")
+    file.refresh(NOW)
+
+    assert file.errors
+    assert unwatched(file) == ("", "")
+
+
+def test_the_start_says_it_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the log, and in what `stagelens up` prints; with an SLO it names the file."""
+    store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
+    path = tmp_path / "slo.yaml"
+    path.write_text(EXAMPLE, encoding="utf-8")
+    without, watched = Alerts(AlertsConfig(), store), Alerts(AlertsConfig(path), store)
+    with caplog.at_level(logging.WARNING, logger="stagelens.alerts"):
+        for alerts in (without, watched):
+            alerts.start()
+            alerts.stop()
+    store.close()
+
+    assert [record.message for record in caplog.records if "nobody is watched" in record.message] == [
+        f"alerts: {without.place}"
+    ]
+    assert without.place.startswith("nobody is watched: there is no slo.yaml. ")
+    assert "\n" not in without.place
+    assert watched.place == str(path)

@@ -1,0 +1,66 @@
+"""A service in its first minutes: its first requests page nobody, a total outage does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.objectives.slo_file import Definitions
+from stagelens.collector.store import Store
+
+MINUTE, MONTH = timedelta(minutes=1), timedelta(days=30)
+FAST, COLD = {"forward": 0.020}, {"forward": 0.020, "load": 4.0}
+UP = Slo("up", "magika-demo", 0.999, MONTH)
+FAST_ENOUGH = Slo("latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
+WATCHED = Definitions((UP, FAST_ENOUGH), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),))
+
+# The fixture of conftest.py; its class cannot be imported from there.
+Traffic = Callable[..., None]
+
+
+def paged(evaluator: Evaluator, start: datetime, length: timedelta) -> dict[str, timedelta]:
+    """Evaluate every ten seconds, and return how long after *start* each SLO paged."""
+    found: dict[str, timedelta] = {}
+    for tick in range(1, round(length / timedelta(seconds=10)) + 1):
+        now = start + tick * timedelta(seconds=10)
+        for turn in evaluator.tick(WATCHED, now):
+            if turn.record.finding.severity == "page":
+                found.setdefault(turn.record.finding.name, now - start)
+    return found
+
+
+@pytest.fixture
+def evaluator(store: Store) -> Evaluator:
+    return Evaluator(store, "me", lease_seconds=30)
+
+
+def test_the_cold_start_of_a_new_service_pages_nobody(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """Its first six requests wait for the model: a burn rate of 20 in all windows there are, and nobody is paged."""
+    traffic(now, timedelta(seconds=20), {12: FAST, 3: COLD})
+    traffic(now + timedelta(seconds=20), 10 * MINUTE, {50: FAST})
+
+    assert paged(evaluator, now, 10 * MINUTE) == {}
+
+
+@pytest.mark.parametrize(("every", "after"), [(timedelta(seconds=10), timedelta(seconds=50)), (2 * MINUTE, 5 * MINUTE)])
+def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
+    traffic: Traffic, evaluator: Evaluator, now: datetime, every: timedelta, after: timedelta
+) -> None:
+    """The first deploy is a total outage: five failures are enough, and two once there are five minutes of nothing else."""
+    for number in range(4 if every > MINUTE else 30):
+        traffic(now + number * every, timedelta(seconds=10), {}, errors=1)
+
+    assert paged(evaluator, now, 6 * MINUTE) == {"up": after, "latency": after}
+
+
+def test_an_old_service_pages_as_fast_as_ever(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+    """The workbook's time to fire: 52 seconds of a total outage at 99.9 %."""
+    traffic(now - timedelta(hours=7), timedelta(hours=7), {1: FAST})
+    traffic(now, 2 * MINUTE, {}, errors=1)
+
+    assert paged(evaluator, now, 2 * MINUTE) == {"up": MINUTE}

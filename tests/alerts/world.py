@@ -1,0 +1,194 @@
+"""Services whose load follows the day on a real store, and an evaluator that looks at them every minute."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.delivery.message import Message
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.incidents.telling import Turn
+from stagelens.alerts.objectives.slo_file import Definitions
+from stagelens.alerts.schema import outbox, transitions
+from stagelens.alerts.watching.judge import TailJudge
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+
+NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
+STAGES = {"forward": (0.020, 0.2), "preprocess": (0.008, 0.4), "queue": (0.001, 1.0)}
+LOW, WIDTH = -420, 320
+WATCHED = Definitions((), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),), "http://127.0.0.1:8600")
+
+
+class Slow(NamedTuple):
+    """A stage that takes longer, in the requests that were the fastest up to a quantile."""
+
+    stage: str
+    factor: float
+    up_to: float = 1.0
+
+
+Slower = tuple[Slow, ...]
+SLOW: Slower = (Slow("preprocess", 1.6),)
+
+
+@cache
+def shape(slower: Slower) -> tuple[NDArray[np.float64], ...]:
+    """Return the shares of the buckets, of the whole and of each stage, and each stage's mean seconds by bucket."""
+    rng = np.random.default_rng(3)
+    taken = np.array([median * rng.lognormal(0, spread, 40_000) for median, spread in STAGES.values()])
+    whole = taken.sum(axis=0)
+    for stage, factor, up_to in slower:
+        taken[list(STAGES).index(stage)] *= np.where(whole <= np.quantile(whole, up_to), factor, 1.0)
+    place = placed(taken.sum(axis=0))
+    number = np.bincount(place, minlength=WIDTH)
+    seconds = np.array([np.bincount(place, stage, WIDTH) / np.maximum(number, 1) for stage in taken])
+    own = np.array([np.bincount(placed(stage), minlength=WIDTH) / stage.size for stage in taken])
+    return number / number.sum(), own, seconds
+
+
+def placed(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.clip(np.ceil(np.log2(seconds) * 32).astype(int) - 1 - LOW, 0, WIDTH - 1)
+
+
+def histogram(amounts: NDArray[np.int64], total: float = 0.0) -> Histogram:
+    buckets = {int(place) + LOW: int(amounts[place]) for place in np.flatnonzero(amounts)}
+    return Histogram(buckets=buckets, sum=total)
+
+
+@dataclass
+class Service:
+    """Writes minutes of a service whose load follows the day, one point a minute."""
+
+    name: str = "shop"
+    rate: float = 600
+    version: str = "1"
+    route: str = "/fast"
+    model: str = ""
+    environment: str = ""
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+
+    def points(self, at: datetime, slower: Slower = (), *, version: str = "") -> Iterator[Point]:
+        """Yield the points of the minute that begins *at*."""
+        series = Series(self.name, version or self.version, self.environment, self.model, "", self.route, "", "ok")
+        when = int(at.timestamp())
+        n = self.rng.poisson(self.rate * (1 + 0.3 * np.sin(2 * np.pi * (when // 60) / 1440)))
+        whole, own, seconds = shape(slower)
+        total = self.rng.multinomial(n, whole)
+        yield Point(series, REQUEST_DURATION, "forward", when, histogram(total))
+        for number, stage in enumerate(STAGES):
+            yield Point(series, STAGE_DURATION, stage, when, histogram(self.rng.multinomial(n, own[number])))
+            yield Point(series, STAGE_TIME, stage, when, histogram(np.rint(1e6 * seconds[number] * total).astype(int)))
+
+
+def write(store: Store, points: list[Point]) -> None:
+    name = f"{points[0].series}:{points[0].at}:{len(points)}"
+    store.write([Batch(name, points, [], 0, "test")])
+
+
+def recorded(path: Path, services: Sequence[tuple[Service, Slower]]) -> None:
+    """Write two quiet days of *services* into a new database, each with what always is slower in it."""
+    store = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
+    for hour in range(48):
+        start = NOW - 2 * DAY + hour * timedelta(hours=1)
+        for service, slower in services:
+            write(store, [point for minute in range(60) for point in service.points(start + minute * MINUTE, slower)])
+    store.close()
+
+
+@dataclass
+class Clock:
+    """The store's clock: it stands still until traffic moves it."""
+
+    at: datetime = NOW
+
+    def __call__(self) -> float:
+        """Say the time in Unix seconds."""
+        return self.at.timestamp()
+
+
+@dataclass
+class World:
+    """A service with others *beside* it, and an evaluator that looks at them every minute."""
+
+    store: Store
+    evaluator: Evaluator
+    clock: Clock
+    service: Service = field(default_factory=Service)
+    beside: list[tuple[Service, Slower]] = field(default_factory=list[tuple[Service, Slower]])
+    turns: list[tuple[datetime, Turn]] = field(default_factory=list[tuple[datetime, Turn]])
+
+    def write(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
+        """Let time go by while nobody looks; *more* is what is slower in further versions, by their names."""
+        points: list[Point] = []
+        for _ in range(minutes):
+            points += self.service.points(self.at, slower)
+            for version, other in more.items():
+                points += self.service.points(self.at, other, version=version)
+            for service, other in self.beside:
+                points += service.points(self.at, other)
+            self.clock.at += MINUTE
+        write(self.store, points)
+
+    def run(self, minutes: int, slower: Slower = (), **more: Slower) -> None:
+        """Let time go by, and look every minute."""
+        for _ in range(minutes):
+            self.write(1, slower, **more)
+            self.look()
+
+    def look(self, times: int = 1) -> None:
+        """Evaluate, half a minute after the minute that ended."""
+        for _ in range(times):
+            happened = self.evaluator.tick(WATCHED, self.at + MINUTE / 2)
+            self.turns += [(self.at, turn) for turn in happened]
+
+    def restart(self) -> None:
+        """Go on as another process."""
+        self.evaluator = evaluator(self.store)
+        self.look(12)
+
+    @property
+    def at(self) -> datetime:
+        """The time."""
+        return self.clock.at
+
+    @property
+    def events(self) -> list[str]:
+        """What happened."""
+        return [turn.event for _, turn in self.turns]
+
+
+def evaluator(store: Store) -> Evaluator:
+    return Evaluator(store, "me", lease_seconds=30, judges=[TailJudge(store)])
+
+
+@contextmanager
+def watched(history: Path, path: Path, looks: int = 2) -> Generator[World]:
+    """Give the world that goes on where *history* ends, in a copy at *path*, after *looks* at it: one for each to learn."""
+    shutil.copy(history, path)
+    clock = Clock()
+    store = Store.open(f"sqlite:///{path}", clock=clock)
+    found = World(store, evaluator(store), clock)
+    found.look(looks)
+    yield found
+    store.close()
+
+
+def messages(store: Store) -> list[Message]:
+    joined = (outbox.c.incident == transitions.c.incident) & (outbox.c.sequence == transitions.c.sequence)
+    with store.engine.connect() as connection:
+        rows = connection.execute(select(transitions.c.message).join(outbox, joined).order_by(outbox.c.id)).all()
+    return [Message.from_json(row.message) for row in rows]

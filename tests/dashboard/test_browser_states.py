@@ -1,0 +1,121 @@
+"""Objectives that are stale, in maintenance or over their stage budgets, in a real browser: drawn, readable, on phones too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from burning import ENV, NOW
+from goldens import complaint
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Store
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+SLOS = """slos:
+  - name: hot-latency
+    service: hot
+    objective: 0.99
+    threshold: 60ms
+    window: 30d
+    budgets: {queue: 5ms, forward: 40ms, decode: 1ms}
+  - {name: calm-latency, service: calm, objective: 0.9, threshold: 1s, window: 7d}
+  - {name: failing-up, service: failing, objective: 0.99, window: 30d}
+maintenance:
+  - {from: 2026-11-20T11:50Z, to: 2026-11-20T13:30Z, why: new disks, services: [failing]}
+"""
+# Longer than the collector may do nothing.
+DEAD = timedelta(minutes=10)
+# What is looked at: an address, and how long after the last request. Without objectives there is no file.
+VIEWS = {
+    "slo-stages": ("/slo/hot-latency?from=now-1h", timedelta(0), SLOS),
+    "slo-maintenance": ("/slo/failing-up?from=now-1h", timedelta(0), SLOS),
+    "slo-stale": ("/slo/hot-latency?from=now-1h", DEAD, SLOS),
+    "overview-stale": ("/?from=now-1h", DEAD, SLOS),
+    "overview-maintenance": ("/?from=now-1h", timedelta(0), SLOS),
+    "overview-unwatched": ("/?from=now-1h", timedelta(0), ""),
+    "slo-unwatched": ("/slo", timedelta(0), ""),
+}
+# What is on no other picture, and the part of the page that it is: what stands around it has pictures of its own.
+GOLDENS = {"slo-stages": ".card:has([aria-label='Stage budgets'])", "overview-stale": "#root"}
+
+Serve = Callable[[timedelta, str], str]
+
+
+@pytest.fixture(scope="module")
+def serve(burning_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Serves a dashboard so long after the last request, with an SLO file of that text."""
+    started: dict[tuple[timedelta, str], Dashboard] = {}
+    path = tmp_path_factory.mktemp("states") / "slo.yaml"
+    path.write_text(SLOS, encoding="utf-8")
+
+    def served(later: timedelta, slos: str) -> str:
+        if (later, slos) not in started:
+            alerts = AlertsReader(burning_store, LiveFile(path if slos else None, ENV))
+            made = Dashboard(DashboardConfig(port=0), burning_store, alerts, clock=(NOW + later).timestamp)
+            made.start()
+            started[later, slos] = made
+        return "http://{}:{}".format(*started[later, slos].address)
+
+    yield served
+    for each in started.values():
+        each.stop()
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+def test_each_state_is_readable_and_fits(browser: Browser, serve: Serve, name: str) -> None:
+    """In both themes and on phones: no complaint, nothing axe minds, nothing wider than the screen, and it looks as it did."""
+    path, later, slos = VIEWS[name]
+    address = serve(later, slos)
+    complaints: list[str] = []
+    for size, device in ((DESKTOP, ""), (PHONE, "-phone")):
+        for theme in ("light", "dark"):
+            scheme: Any = theme
+            context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+            visit = Visit(context.new_page(), address)
+            page = visit.go(path)
+            picture = f"{name}{device}-{theme}"
+            looked_at(page, picture)
+            if name in GOLDENS:
+                shown = page.locator(GOLDENS[name]).screenshot(animations="disabled", caret="hide")
+                complaints.append(complaint(shown, picture))
+            complaints += [*grave(page), *visit.trouble]
+            width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            complaints += [f"{picture} is {width} pixels too wide"] if width > 0 else []
+            context.close()
+
+    assert [each for each in complaints if each] == []
+
+
+def test_the_budget_is_a_mark_on_the_bar_and_the_table_is_reached_by_keys(browser: Browser, serve: Serve) -> None:
+    """The bar of a broken budget ends right of its mark, one that was kept left of it; a version is a link."""
+    context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
+    visit = Visit(context.new_page(), serve(timedelta(0), SLOS))
+    page = visit.go("/slo/hot-latency?from=now-1h")
+    table = page.get_by_role("region", name="Stage budgets")
+    ends = {
+        row.locator("th").inner_text(): row.evaluate(
+            "(row) => [row.querySelector('.dv i').getBoundingClientRect().right, row.querySelector('.lim').getBoundingClientRect().left]"
+        )
+        for row in table.locator("tbody tr").all()
+    }
+    table.focus()
+    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    first = page.get_by_role("group", name="Version of the stage budgets").get_by_role("link", name="1", exact=True)
+    first.focus()
+    page.keyboard.press("Enter")
+    expect(first).to_have_attribute("aria-current", "true")
+    expect(page.locator(".card", has=table).locator(".foot")).to_contain_text("Every stage kept its budget")
+    address = page.url
+    context.close()
+
+    assert ends["Queue"][0] > ends["Queue"][1]
+    assert ends["Forward"][0] < ends["Forward"][1]
+    assert focused == "Stage budgets"
+    assert address.endswith("/slo/hot-latency?v=1&from=now-1h")
+    assert visit.trouble == []

@@ -1,0 +1,124 @@
+"""The chart of an incident, for those who have its address and cannot sign in."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import told
+from flask.testing import FlaskClient
+from PIL import Image
+from told import NOW
+
+from stagelens.alerts.delivery import chart_address
+from stagelens.alerts.delivery.chart import HEIGHT, WIDTH
+from stagelens.alerts.incidents import journal, record
+from stagelens.collector.store import Store
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
+
+GUARDED = DashboardConfig(host="0.0.0.0", token="correct horse battery staple", hosts=("lens.example.com",))  # noqa: S106 - of this test
+HERE = {"Host": "lens.example.com"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """Incidents, one of which is open."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
+    told.fill(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def client(store: Store) -> FlaskClient:
+    """Somebody who did not sign in."""
+    return Dashboard(GUARDED, store).app.server.test_client()
+
+
+def path_of(store: Store, name: str) -> str:
+    """Return the path of the address that the alerts send."""
+    with store.transaction() as connection:
+        found = record.get(connection, name)
+        assert found is not None
+        message = journal.message_of(found, "opened", NOW.timestamp())
+        linked = replace(message, finding=replace(message.finding, link="https://lens.example.com/s/checkout"))
+        return urlsplit(chart_address.of(connection, linked)).path
+
+
+@pytest.mark.parametrize("name", [told.OPEN, told.OVER])
+def test_the_address_shows_the_chart_and_nothing_else(store: Store, client: FlaskClient, name: str) -> None:
+    """Without a sign-in, also after the end; pages stay closed, and the answer makes no session."""
+    answer = client.get(path_of(store, name), headers=HERE)
+
+    assert (answer.status_code, answer.mimetype) == (200, "image/png")
+    assert Image.open(io.BytesIO(answer.data)).size == (2 * WIDTH, 2 * HEIGHT)
+    assert answer.headers["Cache-Control"] == "private, max-age=60"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Cross-Origin-Resource-Policy"] == "cross-origin"
+    assert "Set-Cookie" not in answer.headers
+    assert client.get("/", headers=HERE).status_code == 401
+
+
+def test_an_incident_that_goes_on_is_drawn_as_it_is_now(store: Store, client: FlaskClient) -> None:
+    """The address stays the same."""
+    path = path_of(store, told.OPEN)
+    before = client.get(path, headers=HERE).data
+    with store.transaction() as connection:
+        found = record.get(connection, told.OPEN)
+        assert found is not None
+        assert found.finding.course is not None
+        values = (*found.finding.course.values, 60.0)
+        finding = replace(found.finding, course=replace(found.finding.course, values=values))
+        record.save(connection, replace(found, finding=finding))
+
+    assert client.get(path, headers=HERE).data != before
+
+
+def test_every_other_address_is_not_found(store: Store, client: FlaskClient) -> None:
+    """A wrong signature, that of another incident, one that never was, and garbage: no difference is told."""
+    path = path_of(store, told.OPEN)
+    right = path.rpartition("/")[2]
+    wrong = [
+        f"/charts/{told.OPEN}/{'0' * 64}.png",
+        f"/charts/{told.OVER}/{right}",
+        f"/charts/sl-that-never-was/{right}",
+        f"/charts/{told.OPEN}/{right[1:]}",
+        f"/charts/{told.OPEN}/.png.png",
+        f"/charts/{told.OPEN}/%F0%9F%94%B4.png",
+        "/charts/%00/%ff.png",
+    ]
+    answers = [client.get(each, headers=HERE) for each in wrong]
+
+    assert [answer.status_code for answer in answers] == [404] * len(wrong)
+    assert {answer.data for answer in answers} == {b"not found"}
+
+
+def test_before_an_address_was_made_none_is_right(client: FlaskClient) -> None:
+    """A dashboard makes no key: whoever sends does."""
+    assert client.get(f"/charts/{told.OPEN}/{'0' * 64}.png", headers=HERE).status_code == 404
+
+
+def test_what_has_no_chart_is_not_found(store: Store, client: FlaskClient) -> None:
+    """Also with the right signature."""
+    path = path_of(store, told.OPEN)
+    with store.transaction() as connection:
+        found = record.get(connection, told.OPEN)
+        assert found is not None
+        record.save(connection, replace(found, finding=replace(found.finding, course=None)))
+
+    assert client.get(path, headers=HERE).status_code == 404
+
+
+def test_only_looking_is_open(store: Store, client: FlaskClient) -> None:
+    """Nothing can be sent there, another name of this machine is refused, and what only looks alike asks who it is."""
+    path = path_of(store, told.OPEN)
+
+    assert client.post(path, headers=HERE).status_code in (401, 405)
+    assert client.get(path, headers={"Host": "evil.example"}).status_code == 421
+    assert client.get(f"{path}/more", headers=HERE).status_code == 401
+    assert client.get("/charts", headers=HERE).status_code == 401

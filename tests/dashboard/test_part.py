@@ -1,0 +1,370 @@
+"""A page about one version, model or route: every number is of those requests alone, and every link keeps or ends the choice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from html import escape
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.alerts.burning.links import link
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.collector.store.texts import name as stored
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.format import TIMES
+from stagelens.dashboard.html_out import as_html
+from stagelens.dashboard.outline import Outline, outline, text
+from stagelens.dashboard.pages.page import Context, Page
+from stagelens.dashboard.pages.releases import judge_releases
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import ORDER, address, parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+CHAT, ODD = "/v1/chat", "/v1/模型 {id}?a=b&c#d+%20"
+ROUTE = address("/", {"r": CHAT})[2:]
+ODD_ROUTE = address("/", {"r": ODD})[2:]
+WINDOW = "from=now-15m"
+TABS = ("/s/chat", "/s/chat/tokens", "/s/chat/traces", "/s/chat/advice")
+SLOS = f"""slos:
+  - {{name: all-of-it, service: chat, objective: 0.9, threshold: 30s, window: 30d}}
+  - {{name: chat-route, service: chat, route: {CHAT}, objective: 0.9, threshold: 20s, window: 30d}}
+  - {{name: pair-route, service: pair, route: /b, objective: 0.9, threshold: 1s, window: 30d}}
+"""
+
+
+def batches(traffic: ModuleType, route: str, model: str, seed: int) -> Iterator[Batch]:
+    """Make up what one route, of a model of its own, was asked for twenty minutes; each *seed* in its own way."""
+    llm = next(each for each in traffic.SERVICES if each.name == "chat-llm")
+    slower = {stage: replace(shape, median_ms=shape.median_ms * seed) for stage, shape in llm.stages.items()}
+    service = replace(llm, name="chat", model=model, rate=4.0 * seed, routes=(route,), stages=slower)
+    now = int(NOW.timestamp()) // 10 * 10
+    for at in range(now - 1200, now, 10):
+        made = traffic.batch(service, at, second_version=False, seed=seed)
+        yield replace(made, id=f"{route}:{at}")
+
+
+def opened(folder: Path, name: str, made: list[Batch]) -> Store:
+    """Return a store with *made*."""
+    store = Store.open(f"sqlite:///{folder / name}", clock=NOW.timestamp)
+    store.write(made)
+    store.maintain()
+    return store
+
+
+def one(service: str, route: str, number: int = 0) -> Batch:
+    """One request of a service."""
+    histogram = Histogram()
+    histogram.record(0.1)
+    at = int(NOW.timestamp()) // 10 * 10 - 60
+    point = Point(Series(service, "1", route=route), REQUEST_DURATION, "forward", at, histogram)
+    return Batch(f"{service}:{route}:{number}", [point])
+
+
+@pytest.fixture(scope="module")
+def mixed(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A service with two routes of unlike speed, each with a model of its own; one with a single route, one with many."""
+    both = [*batches(traffic, CHAT, "small", 1), *batches(traffic, ODD, "large", 3)]
+    many = [one("many", f"/{each:03d}") for each in range(50)]
+    few = [one("lonely", "/a"), one("long", "/" + "é" * 2000), one("long", "/b"), one("capped", "__other__")]
+    few += [one("pair", "/a"), one("pair", "/b")]
+    store = opened(tmp_path_factory.mktemp("part"), "mixed.db", [*both, *many, *few, one("capped", "/a")])
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def alone(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """The same service, had it one route only."""
+    store = opened(tmp_path_factory.mktemp("part"), "alone.db", list(batches(traffic, CHAT, "small", 1)))
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def source(mixed: Store) -> Source:
+    """The data behind the pages."""
+    return Source(mixed, None, NOW.timestamp)
+
+
+@pytest.fixture(scope="module")
+def promised(mixed: Store, tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """The same, with objectives of all of the service and of routes."""
+    path = tmp_path_factory.mktemp("slos") / "slo.yaml"
+    path.write_text(SLOS, encoding="utf-8")
+    return Source(mixed, AlertsReader(mixed, LiveFile(path, {})), NOW.timestamp)
+
+
+def context(source: Source, address: str) -> Context:
+    """Read an address."""
+    path, _, search = address.partition("?")
+    return context_of(parse(path, search, NOW), source)
+
+
+def page(source: Source, address: str) -> Page:
+    """Return the page of an address."""
+    found = page_of(context(source, address))
+    assert found is not None
+    return found
+
+
+def told(source: Source, address: str) -> Outline:
+    """Return its charts and tables."""
+    return outline(page(source, address).body)
+
+
+def html_of(source: Source, address: str) -> str:
+    """Return it with its tags."""
+    return as_html(page(source, address).body)
+
+
+def links(node: Any) -> dict[str, str]:
+    """Return where the links of a page lead, by their words; of equal ones the first."""
+    found = {text(node): str(node.href)} if getattr(node, "href", None) else {}
+    inside = node if isinstance(node, list) else getattr(node, "children", None)
+    for each in inside if isinstance(inside, list) else [inside]:
+        if each is not None and not isinstance(each, str):
+            found = links(each) | found
+    return found
+
+
+def same(one: Outline, other: Outline) -> None:
+    """Check that two pages show the same numbers."""
+    assert list(one.charts) == list(other.charts)
+    assert one.tables == other.tables
+    for name, drawn in one.charts.items():
+        expected = other.charts[name]
+        assert drawn.frame is not None
+        assert expected.frame is not None
+        assert drawn.spoken == expected.spoken
+        pd.testing.assert_frame_equal(drawn.frame, expected.frame)
+
+
+@pytest.mark.parametrize("part", [ROUTE, "m=small", f"m=small&{ROUTE}", f"v=1.0.0&m=small&{ROUTE}"])
+@pytest.mark.parametrize("path", TABS)
+def test_nothing_of_other_requests_is_on_the_page(mixed: Store, alone: Store, path: str, part: str) -> None:
+    """Tiles, charts, tables, exemplars, what-if: word for word what a service with these requests alone would show."""
+    part_of_it, all_of_it = (
+        page(Source(each, None, NOW.timestamp), f"{path}?{WINDOW}&{query}")
+        for each, query in ((mixed, part), (alone, ""))
+    )
+    # Without the head, which says that there is more.
+    words, expected = ([text(node) for node in each.body[2:]] for each in (part_of_it, all_of_it))
+
+    assert words == expected
+    same(outline(part_of_it.body), outline(all_of_it.body))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"/s/chat/capacity?{WINDOW}",
+        "/compare?svc=chat&a=2026-11-20T11:45/7m&b=2026-11-20T11:52/7m",
+        f"/traces?svc=chat&{WINDOW}",
+    ],
+)
+def test_nor_on_pages_that_say_more_about_it(mixed: Store, alone: Store, address: str) -> None:
+    """Capacity tells no price of a part, a comparison has chips, the list of traces menus: their numbers are the same."""
+    part_of_it = told(Source(mixed, None, NOW.timestamp), f"{address}&{ROUTE}")
+
+    assert part_of_it.charts or part_of_it.tables
+    same(part_of_it, told(Source(alone, None, NOW.timestamp), address))
+
+
+def test_a_question_is_about_a_part_too(mixed: Store, alone: Store) -> None:
+    """Breakdown, latency and compare of the read API; a page in numbers; its report."""
+    clients = [
+        Dashboard(DashboardConfig(), each, None, clock=NOW.timestamp).app.server.test_client()
+        for each in (mixed, alone)
+    ]
+    sides = {"a": "2026-11-20T11:45/7m", "b": "2026-11-20T11:52/7m"}
+    for question, more in (("breakdown", {}), ("latency", {}), ("compare", sides)):
+        asked = {"service": "chat", "from": "now-15m", **more}
+        part_of_it, all_of_it = (
+            client.get(f"/api/v1/query/{question}", query_string=asked | part).json
+            for client, part in zip(clients, ({"route": CHAT, "model": "small"}, {}), strict=True)
+        )
+        assert part_of_it is not None
+        assert part_of_it["rows"]
+        assert {**part_of_it, "revision": 0} == {**(all_of_it or {}), "revision": 0}
+    view = {"path": "/s/chat", "from": "now-15m", "table": "Slow exemplars", "format": "csv"}
+    tables = [client.get("/api/v1/view", query_string=view | part).text for client, part in zip(clients, ({"r": CHAT}, {}), strict=True)]  # fmt: skip
+    report = clients[0].get("/report", query_string={"path": "/s/chat", "from": "now-15m", "r": ODD}).text
+
+    assert tables[0] == tables[1]
+    assert f"Route {ODD}: show all routes".replace("&", "&amp;") in report
+
+
+def test_a_route_is_chosen_in_a_menu_and_ended_by_its_chip(source: Source) -> None:
+    """Any route whatever it is called; the menu names itself, and what is chosen is marked in it."""
+    offered = links(page(source, f"/s/chat?{WINDOW}").body)
+    chosen = page(source, f"/s/chat?{ODD_ROUTE}&{WINDOW}")
+    back = links(chosen.body)
+    marked = re.findall(r'<a [^>]*aria-current="true"[^>]*>(?!<span>).*?</a>', as_html(chosen.body))
+
+    assert offered[ODD] == address("/s/chat", {"r": ODD, "from": "now-15m"})
+    assert back[f"Route {ODD} {TIMES}"] == "/s/chat?from=now-15m"
+    assert back["Any route"] == "/s/chat?from=now-15m"
+    assert 'title="Route: any"' in html_of(source, f"/s/chat?{WINDOW}")
+    assert [each for each in marked if escape(ODD) in each]
+
+
+@pytest.mark.parametrize(("service", "menu"), [("lonely", False), ("chat", True), ("many", True), ("capped", True)])
+def test_one_route_is_no_choice(source: Source, service: str, menu: bool) -> None:
+    """The menu stands where a service has several; folded ones count as one."""
+    for path in (f"/s/{service}", f"/s/{service}/traces", f"/traces?svc={service}", f"/compare?svc={service}"):
+        assert ("Route: any" in html_of(source, path)) is menu, path
+
+
+def test_a_menu_of_many_takes_any_other(source: Source) -> None:
+    """The busiest are listed, a field takes the rest; folded values are a route like others."""
+    html = html_of(source, "/s/many")
+
+    assert len(set(re.findall(r"r=/(\d{3})", html))) == 40
+    assert 'data-field="r"' in html
+    assert 'data-field="r"' not in html_of(source, "/s/chat")
+    assert context(source, "/s/capped?r=__other__").selection.route == "__other__"
+    assert "No request of route" not in html_of(source, "/s/capped?r=__other__")
+
+
+def test_a_route_longer_than_the_store_keeps_is_found(source: Source) -> None:
+    """Two thousand letters: an address names what the store made of them, and marks it in the menu."""
+    long = "/" + "é" * 2000
+    made = page(source, address("/s/long", {"r": long}))
+    html = as_html(made.body)
+
+    assert "1 request, needs" in html
+    assert stored(long) in html
+    assert long not in html
+
+
+@pytest.mark.parametrize("path", [*TABS, "/s/chat/capacity"])
+def test_the_choice_goes_along_within_the_service(source: Source, path: str) -> None:
+    """To its tabs, its comparison, its traces and its advice; not to what is about all, and not to a version where two are compared."""
+    found = links(page(source, f"{path}?v=1.0.0&m=small&{ROUTE}&{WINDOW}").body)
+    queries = {words: parse_qs(urlsplit(href).query) for words, href in found.items()}
+    kept = {words: {key: query[key][0] for key in "vmr" if key in query} for words, query in queries.items()}
+    whole = {"v": "1.0.0", "m": "small", "r": CHAT}
+
+    tabs = ("Traces", "Tokens", "Capacity & cost", "Advice", "Breakdown")
+    assert [kept[each] for each in tabs] == [whole] * 5
+    assert kept["Compare"] == {"m": "small", "r": CHAT}
+    assert all(kept[each] == whole for each in ("All traces →", "What fits →") if each in kept)
+
+
+def test_other_services_keep_out_of_it(filled: Store) -> None:
+    """A side bar beside the page of one route judges the others' releases by all they serve."""
+    source = Source(filled, None, NOW.timestamp)
+    addresses = ("/s/chat-llm", "/s/chat-llm?m=llama-3-8b&r=/v1/chat/completions")
+    whole, part = (judge_releases(context(source, each)) for each in addresses)
+
+    assert [each.service for each in whole if each.is_regression] == ["vision-api"]
+    assert [each.comparison.verdict for each in part] == [each.comparison.verdict for each in whole]
+
+
+@pytest.mark.parametrize("path", ["/s/chat", "/s/chat/traces", "/s/chat/capacity", "/traces?svc=chat", "/compare?svc=chat&a=2026-11-20T11:45/7m&b=2026-11-20T11:52/7m"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "words", "out"),
+    [
+        ("r=/nope", "No request of route /nope", {"All routes": {}}),
+        ("r=%3Cb%3E&m=small", "No request of model small and route <b>", {"All routes": {"m": "small"}}),
+        (f"{ROUTE}&m=large", f"No request of model large and route {CHAT}", {"All routes": {"m": "large"}, "All models": {"r": CHAT}}),
+        ("r=/nope&m=nope", "No request of model nope and route /nope", {"All routes": {"m": "nope"}, "All models": {"r": "/nope"}}),
+    ],
+)  # fmt: skip
+def test_a_choice_that_leaves_nothing_is_named_and_can_be_ended(
+    source: Source, path: str, part: str, words: str, out: dict[str, dict[str, str]]
+) -> None:
+    """One button for each choice that is to blame."""
+    made = page(source, f"{path}{'&' if '?' in path else '?'}{part}")
+    found = {name: parse_qs(urlsplit(href).query) for name, href in links(made.body).items()}
+
+    assert words in text(made.body)
+    for name, left in out.items():
+        assert {key: found[name][key][0] for key in "mr" if key in found[name]} == left
+
+
+def test_a_silent_service_is_not_blamed_on_the_choice(source: Source) -> None:
+    """Where nothing came at all, its last data is the way out."""
+    said = text(page(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
+
+    assert "No request in this window" in said
+    assert "Go to last data" in said
+
+
+def test_errors_that_are_none_are_not_blamed_on_the_choice(source: Source) -> None:
+    """A route without a failed request is there all the same."""
+    said = text(page(source, "/traces?svc=lonely&r=/a&err=1").body)
+
+    assert "No request of route" not in said
+    assert "No kept request fits" in said
+
+
+def test_an_objective_of_one_route_is_not_drawn_over_all(promised: Source) -> None:
+    """Each view has the promise made for all its requests, the closest first; whose budget it is stands beside it."""
+    addresses = ("/s/chat", f"/s/chat?{ROUTE}", f"/s/chat?{ODD_ROUTE}", "/s/pair", "/s/pair?r=/a", "/s/pair?r=/b")
+    found = [context(promised, each) for each in addresses]
+
+    assert [each.threshold_seconds for each in found] == [30.0, 20.0, 30.0, None, None, 1.0]
+    assert [_whose(promised, each) for each in addresses[:4]] == ["", "", "all routes", "route /b"]
+
+
+def _whose(source: Source, address: str) -> str:
+    """Return whose budget the tile of a page says it shows; "" for that of just what is shown."""
+    tile = text(page(source, address).body[2]).partition("Error budget")[2]
+    found = re.match(r"\D*[\d.]+\W+left (all routes|route \S+) ·", tile)
+    return found[1] if found else ""
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
+KINDS = st.sampled_from([{}, {"threshold": timedelta(seconds=1)}, {"watched": "ttft", "definition": "client"}, {"watched": "stage", "stage": "queue"}])  # fmt: skip
+
+
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("route", "model", "version", "environment"), TEXTS)), TEXTS, KINDS
+)
+def test_the_link_of_a_message_opens_what_it_counted(part: dict[str, str], service: str, kind: dict[str, Any]) -> None:
+    """Whatever they are called: the same service, window and requests; and it is the address the dashboard writes itself."""
+    slo = Slo("x", service, 0.99, timedelta(days=30), **part, **kind)
+    began = NOW.replace(second=0) - timedelta(minutes=20)
+    path, _, search = link("http://dash.example", slo, began, NOW).removeprefix("http://dash.example").partition("?")
+    view = parse(path, search, NOW)
+    found = Context(view, None, view.parts[1]).selection  # type: ignore[arg-type] - nothing is asked
+    counted = slo.select(began - timedelta(minutes=15), NOW)
+
+    assert set(parse_qs(search)) <= set(ORDER)
+    assert view.here() == f"{path}?{search}"
+    assert (found.start, found.end, found.service) == (counted.start, counted.end, counted.service)
+    for name in ("route", "model", "version", "environment"):
+        asked, meant = getattr(found, name), getattr(counted, name)
+        assert (asked and stored(asked)) == (meant and stored(meant))
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_any_part_survives_its_address(version: str, model: str, route: str) -> None:
+    """Slashes, spaces, any script, any length: from the address to the view and back, on the page and on its tabs."""
+    view = parse("/s/a", address("/s/a", {"v": version, "m": model, "r": route}).partition("?")[2], NOW)
+    kept = {"v": stored(version), "m": stored(model), "r": stored(route)}
+    again = [
+        parse("/s/a", each.partition("?")[2], NOW) for each in (view.here(), view.link("/s/a/traces", **view.part))
+    ]
+
+    assert view.part == kept
+    assert [each.part for each in again] == [kept, kept]
+    assert view.of_whole_services().part == {}

@@ -1,0 +1,183 @@
+"""The card of stage budgets: which was broken and by how much, on the page and for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from burning import ENV, NOW
+from flask.testing import FlaskClient
+from served import FAST, Served, shown, write
+
+from stagelens.alerts.burning.budgets import stage_budgets
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Store
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.outline import Listed, outline
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+SLOS = """slos:
+  - name: hot-latency
+    service: hot
+    objective: 0.99
+    threshold: 60ms
+    window: 30d
+    budgets: {queue: 5ms, forward: 40ms, decode: 1ms}
+  - {name: plain, service: hot, objective: 0.9, threshold: 60ms, window: 30d}
+  - {name: up, service: hot, objective: 0.9, window: 30d}
+  - {name: rare, service: hot, objective: 0.9999, threshold: 60ms, window: 30d, budgets: {queue: 5ms}}
+  - {name: gone, service: nobody, objective: 0.9, threshold: 60ms, window: 30d, budgets: {queue: 5ms}}
+"""
+
+
+@pytest.fixture
+def alerts(burning_store: Store, tmp_path: Path) -> AlertsReader:
+    """Alerts over the burning store, with budgets."""
+    path = tmp_path / "slo.yaml"
+    path.write_text(SLOS, encoding="utf-8")
+    return AlertsReader(burning_store, LiveFile(path, ENV))
+
+
+@pytest.fixture
+def source(burning_store: Store, alerts: AlertsReader) -> Source:
+    """The data of the pages."""
+    return Source(burning_store, alerts, NOW.timestamp)
+
+
+@pytest.fixture
+def client(burning_store: Store, alerts: AlertsReader) -> FlaskClient:
+    """A program."""
+    return Dashboard(DashboardConfig(), burning_store, alerts, clock=NOW.timestamp).app.server.test_client()
+
+
+def budgets_at(source: Source, address: str) -> Listed | None:
+    """The table of the card at *address*."""
+    path, _, search = address.partition("?")
+    found = page_of(context_of(parse(path, search, NOW), source))
+    assert found is not None
+    return next((each for each in outline(found.body).tables if each.name == "Stage budgets"), None)
+
+
+def said_at(source: Source, address: str) -> str:
+    """The words of a page, with plain spaces."""
+    return shown(source, address).replace("\u202f", " ")
+
+
+def test_the_broken_budget_stands_first_and_is_named_in_one_line(source: Source) -> None:
+    """With what it took of what; the numbers of the table are those the evaluator finds."""
+    table, said = budgets_at(source, "/slo/hot-latency?from=now-1h"), said_at(source, "/slo/hot-latency?from=now-1h")
+    slo = next(each.slo for each in source.slos() if each.slo.name == "hot-latency")
+    end = NOW.replace(second=0)
+    split = stage_budgets(source.read, slo, end - timedelta(hours=1), end)
+    assert table is not None
+    assert split is not None
+    took = split.uses[0].seconds * 1000
+
+    assert [row[0] for row in table.rows] == [
+        "Queue",
+        "Decode",
+        "Forward",
+        "Without a budget",
+        "Whole request",
+    ]
+    assert f"Queue broke its budget: {took:.1f} ms of 5 ms." in said
+    assert [cell.replace("\u202f", " ") for cell in table.rows[0][1:3]] == ["5 ms", f"{took:.1f} ms"]
+    assert table.rows[0][4].endswith("over")
+    assert table.rows[2][4].endswith("under")
+
+
+def test_budgets_and_the_rest_make_the_whole(source: Source, client: FlaskClient) -> None:
+    """Of the threshold and of the latency: what stages without a budget have and take is said."""
+    table = budgets_at(source, "/slo/hot-latency?from=now-1h")
+    told = client.get("/api/v1/query/budgets?name=hot-latency&from=now-1h").json
+    assert table is not None
+    assert told is not None
+    seconds = [row[2] for row in told["rows"]]
+
+    assert [row[1].replace("\u202f", " ") for row in table.rows] == ["5 ms", "1 ms", "40 ms", "14 ms", "60 ms"]
+    assert sum(seconds) + told["rest_seconds"] == pytest.approx(told["value_seconds"])
+    assert sum(row[3] for row in told["rows"]) + told["rest_mean_seconds"] == pytest.approx(told["mean_seconds"])
+    assert [row[4] for row in told["rows"]] == pytest.approx([row[2] - row[1] for row in told["rows"]])
+
+
+def test_window_and_version_narrow_the_card(source: Source, client: FlaskClient) -> None:
+    """Version 1 kept every budget, before and after version 2 came; a version nobody serves had no request."""
+    kept = "Every stage kept its budget"
+    end = int((NOW - timedelta(minutes=42)).timestamp() * 1000)
+    start = int((NOW - timedelta(minutes=100)).timestamp() * 1000)
+    by_version, by_window = (
+        said_at(source, f"/slo/hot-latency?{query}") for query in ("v=1", f"from={start}&to={end}")
+    )
+    told = client.get("/api/v1/query/budgets?name=hot-latency&version=1").json
+    assert told is not None
+
+    assert kept in by_version
+    assert kept in by_window
+    assert kept not in said_at(source, "/slo/hot-latency?v=2")
+    assert max(row[4] for row in told["rows"]) < 0
+    assert "No request in this window" in said_at(source, "/slo/hot-latency?v=3")
+    assert "All versions 2 1" in said_at(source, "/slo/hot-latency")
+
+
+def test_it_stands_where_there_are_budgets(source: Source) -> None:
+    """Not for a promise that does not split its threshold, or has none."""
+    for name in ("plain", "up"):
+        assert budgets_at(source, f"/slo/{name}") is None
+        assert "Stage budgets" not in said_at(source, f"/slo/{name}")
+
+
+def test_what_cannot_be_judged_is_said(source: Source, client: FlaskClient) -> None:
+    """Too few requests for the percentile, and none at all."""
+    rare, gone = said_at(source, "/slo/rare"), said_at(source, "/slo/gone")
+    told = client.get("/api/v1/query/budgets?name=rare").json
+    assert told is not None
+
+    assert "Too few requests to judge p99.99 needs 100 000 requests, this window has" in rare
+    assert "Stage budgets No request in this window" in " ".join(gone.split()).replace("Export ", "")
+    assert told["enough"] is False
+    assert client.get("/api/v1/query/budgets?name=gone").json["requests"] == 0  # pyright: ignore[reportOptionalSubscript]
+
+
+def test_programs_are_told_what_has_no_budgets(client: FlaskClient) -> None:
+    """An objective without any, and none of the name."""
+    plain, never = (client.get(f"/api/v1/query/budgets?name={name}") for name in ("plain", "never"))
+    assert plain.json is not None
+    assert never.json is not None
+
+    assert (plain.status_code, plain.json["key"]) == (404, "name")
+    assert "budgets: {queue: 50ms}" in plain.json["cure"]
+    assert (never.status_code, "hot-latency" in never.json["cure"]) == (404, True)
+
+
+def test_the_table_is_a_file_for_a_spreadsheet(client: FlaskClient) -> None:
+    """A row a stage, the budget beside what was taken."""
+    answer = client.get(
+        "/api/v1/view?path=/slo/hot-latency&from=now-1h&table=Stage%20budgets&format=csv",
+    )
+    lines = list(csv.reader(io.StringIO(answer.text)))
+
+    assert lines[0][:5] == ["Stage", "Budget", "p99", "mean", "Over or under"]
+    assert lines[1][0] == "Queue"
+
+
+def test_what_has_no_budget_is_blamed_when_it_breaks_the_threshold(traffic: ModuleType, tmp_path: Path) -> None:
+    """Every budget was kept and the request is still too slow: the sentence says who took the time."""
+    store = Store.open(f"sqlite:///{tmp_path / 'rest.db'}", clock=NOW.timestamp)
+    write(store, traffic, Served("hot", "1", 20, stages={**FAST, "preprocess": 200}))
+    path = tmp_path / "slo.yaml"
+    path.write_text(SLOS, encoding="utf-8")
+    source = Source(store, AlertsReader(store, LiveFile(path, ENV)), NOW.timestamp)
+    said = said_at(source, "/slo/hot-latency?from=now-15m")
+    store.close()
+
+    assert "Every stage kept its budget; Queue is nearest to it" in said
+    assert "Stages without a budget took" in said
+    assert "and the budgets leave them 14 ms." in said

@@ -1,0 +1,287 @@
+"""How pages show an objective that nobody can judge, one in maintenance, one that is gone, and that there is none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from burning import ENV, NOW
+from dash import html
+from served import shown
+
+from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.alerts.standing import SloStatus
+from stagelens.collector.store import Store
+from stagelens.dashboard.components import SHAPES, WORDS
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.outline import outline, text
+from stagelens.dashboard.pages.fleet import urgent_first
+from stagelens.dashboard.pages.happenings import happenings
+from stagelens.dashboard.pages.slo_alerts import history_card, rules_card
+from stagelens.dashboard.pages.slo_objectives import runs_out
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.shell import side
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+SLOS = """slos:
+  - {name: hot-latency, service: hot, objective: 0.99, threshold: 30ms, window: 30d}
+  - {name: calm-latency, service: calm, objective: 0.9, threshold: 1s, window: 7d}
+"""
+WORK = "maintenance: [{from: 2026-11-20T11:50Z, to: 2026-11-20T13:30Z, why: new disks, services: [hot]}]\n"
+# Longer than the collector may do nothing, and too short for any window to forget what it last counted.
+DEAD = timedelta(minutes=10)
+
+
+def source_of(store: Store, folder: Path, slos: str, later: timedelta = timedelta(0)) -> Source:
+    """The data of the pages with *slos* as its file, so much later than the last request."""
+    path = folder / "slo.yaml"
+    path.write_text(slos, encoding="utf-8")
+    return Source(store, AlertsReader(store, LiveFile(path, ENV)), (NOW + later).timestamp)
+
+
+@pytest.fixture
+def stale(burning_store: Store, tmp_path: Path) -> Source:
+    """Both objectives, ten minutes after the collector stopped."""
+    return source_of(burning_store, tmp_path, SLOS, DEAD)
+
+
+@pytest.fixture
+def planned(burning_store: Store, tmp_path: Path) -> Source:
+    """Both, while work is planned on the one that burns."""
+    return source_of(burning_store, tmp_path, SLOS + WORK)
+
+
+def said_at(source: Source, address: str) -> str:
+    """The words of a page, with plain spaces."""
+    return shown(source, address).replace("\u202f", " ").replace("\xa0", " ")
+
+
+def beside(source: Source) -> str:
+    """The words of the side bar."""
+    return text(side(context_of(parse("/", "", source.now()), source), "/", source.state()))
+
+
+def status_of(source: Source, name: str) -> SloStatus:
+    """The objective called *name*."""
+    return next(each for each in source.slos() if each.slo.name == name)
+
+
+def test_states_differ_without_their_colours() -> None:
+    """Each has a word and a shape of its own."""
+    assert SHAPES.keys() == WORDS.keys()
+    assert len(set(SHAPES.values())) == len(set(WORDS.values())) == len(SHAPES)
+
+
+def test_a_dead_collector_is_said_everywhere(stale: Source) -> None:
+    """On the objective's page, the overview, the service's page and in the side bar; nowhere is anything healthy."""
+    pages = {path: said_at(stale, path) for path in ("/slo/calm-latency", "/", "/s/calm")}
+
+    assert (
+        "calm-latency is not judged: the collector has neither taken in nor rolled up anything since 12:00. Then 100 %"
+        in (pages["/slo/calm-latency"])
+    )
+    assert "2 objectives · 2 stale" in pages["/slo/calm-latency"]
+    assert "Nobody is watched: the collector stands still" in pages["/"]
+    assert "0of 2 2 stale" in pages["/"]
+    assert "Stale since 12:00" in pages["/s/calm"]
+    assert "2 stale" in beside(stale)
+    for said in (*pages.values(), beside(stale)):
+        assert "Healthy" not in said
+        assert "Burning" not in said
+
+
+def test_a_stale_objective_foretells_nothing(stale: Source) -> None:
+    """Its last numbers are there, no rule fires, and no end of the budget is named: nobody knows the pace."""
+    found = status_of(stale, "hot-latency")
+    rules = outline([rules_card(found)]).tables[0].rows
+    said = said_at(stale, "/slo/hot-latency")
+
+    assert found.burn_1h > 1
+    assert {row[0] for row in rules} == {"Not judged"}
+    assert runs_out(replace(found, exhausted_in=timedelta(hours=3))) is None
+    assert "– not judged since 12:00" in said  # noqa: RUF001 - an en dash stands for unknown
+    assert "gone in" not in said
+
+
+def test_planned_work_looks_like_nothing_burns_and_shows_its_numbers(planned: Source) -> None:
+    """Which work, until when, what is left of the budget; the other objective is as it is."""
+    said, overview = said_at(planned, "/slo/hot-latency"), said_at(planned, "/")
+    rules = outline([rules_card(status_of(planned, "hot-latency"))]).tables[0].rows
+
+    assert "2 objectives · 1 in maintenance" in said
+    assert (
+        "of its error budget left. Planned work until 13:30 (new disks): its requests do not count, and nobody is told."
+        in said
+    )
+    assert "paused planned work until 13:30" in said
+    assert {row[0] for row in rules} == {"Paused"}
+    assert "In maintenance until 13:30 (new disks)" in said_at(planned, "/s/hot")
+    assert "In maintenance until 13:30 (new disks)" in overview
+    assert "1of 2 1 in maintenance" in overview
+    assert "Burning" not in said + overview + beside(planned)
+
+
+def test_the_list_says_each_state_in_a_word(planned: Source) -> None:
+    """Who sees no shape reads it, and so does who takes the table as CSV."""
+    found = page_of(context_of(parse("/slo", "", NOW), planned))
+    assert found is not None
+    rows = {row[0].split()[0]: row[0] for row in outline(found.body).tables[0].rows}
+
+    assert rows["calm-latency"].endswith("Healthy")
+    assert rows["hot-latency"].replace("\u202f", " ").endswith("In maintenance until 13:30 (new disks)")
+
+
+def test_the_course_of_the_budget_leaves_planned_work_out(planned: Source) -> None:
+    """It ends where the tile says."""
+    found = page_of(context_of(parse("/slo/hot-latency", "", NOW), planned))
+    assert found is not None
+    course = outline(found.body).charts["budget"].frame
+    left = status_of(planned, "hot-latency").budget_left
+    assert course is not None
+    assert left is not None
+
+    assert course["budget left (%)"].iloc[-1] == pytest.approx(100 * left, abs=0.02)
+    assert "Requests of planned work are among them" in shown(planned, "/slo/hot-latency?from=now-1h")
+
+
+def test_what_asks_for_somebody_stands_before_what_does_not(burning_store: Store, tmp_path: Path) -> None:
+    """In the list, in the table of services, and as the page without a name."""
+    slos = SLOS + "  - {name: failing-up, service: failing, objective: 0.99, window: 30d}\n" + WORK
+    source = source_of(burning_store, tmp_path, slos)
+    context = context_of(parse("/", "", NOW), source)
+
+    assert [each.state for each in source.slos()] == ["burning", "healthy", "maintenance"]
+    assert [row.service for row in urgent_first(context)] == ["failing", "calm", "hot"]
+    assert "failing-up has" in shown(source, "/slo") or "failing-up is" in shown(source, "/slo")
+
+
+def test_a_quiet_overview_counts_only_what_is_healthy(burning_store: Store, tmp_path: Path) -> None:
+    """What is in maintenance is not inside its objective: nobody looks."""
+    before = said_at(source_of(burning_store, tmp_path, SLOS), "/?q=calm")
+    during = said_at(source_of(burning_store, tmp_path, SLOS + WORK.replace("hot", "calm")), "/?q=calm")
+
+    assert "The service with an objective is inside it." in before
+    assert "0 of 1 services with an objective are inside it, 1 in maintenance." in during
+
+
+def test_programs_read_state_work_and_since_when(burning_store: Store, planned: Source, tmp_path: Path) -> None:
+    """The same words as the pages have."""
+    planned_alerts = AlertsReader(burning_store, LiveFile(tmp_path / "slo.yaml", ENV))
+    client = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=NOW.timestamp).app.server.test_client()
+    during = client.get("/api/v1/query/slo?name=hot-latency").json
+    late = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=(NOW + DEAD).timestamp)
+    dead = late.app.server.test_client().get("/api/v1/query/slo?name=calm-latency").json
+    assert during is not None
+    assert dead is not None
+    hot, calm = during["objectives"][0], dead["objectives"][0]
+
+    assert (hot["state"], hot["work"]) == ("maintenance", {"why": "new disks", "until": "2026-11-20T13:30:00Z"})
+    assert hot["stale_since"] is None
+    assert (calm["state"], calm["stale_since"], calm["work"]) == ("stale", "2026-11-20T12:00:00Z", None)
+    assert status_of(planned, "hot-latency").slo.maintenance == Calendar(
+        (Once(NOW.replace(hour=11, minute=50, second=0), NOW.replace(hour=13, minute=30, second=0), "new disks"),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text_of_file", "why"),
+    [(None, "there is no slo.yaml"), ("slos: [{name: a}]", "slo.yaml cannot be read")],
+)
+def test_that_nobody_is_watched_is_said_with_the_cure(
+    burning_store: Store, tmp_path: Path, text_of_file: str | None, why: str
+) -> None:
+    """On the overview in a line, on the page of objectives with an example to copy."""
+    path = tmp_path / "slo.yaml"
+    if text_of_file is not None:
+        path.write_text(text_of_file, encoding="utf-8")
+    alerts = AlertsReader(burning_store, LiveFile(path if text_of_file else None, ENV))
+    source = Source(burning_store, alerts, NOW.timestamp)
+    overview, page = said_at(source, "/"), said_at(source, "/slo")
+
+    assert "Nobody is watched" in overview
+    assert why in overview
+    assert f"{why}" in page
+    assert "- name: checkout-latency" in page
+    assert "inside" not in overview
+
+
+def test_with_an_objective_or_without_alerts_nobody_is_warned(burning_store: Store, planned: Source) -> None:
+    """Who watches is not told off, nor is a dashboard whose alerts are none of its business."""
+    for source in (planned, Source(burning_store, None, NOW.timestamp)):
+        assert "Nobody is watched" not in shown(source, "/")
+
+
+class Told:
+    """Alerts over the real ones with other incidents."""
+
+    def __init__(self, real: AlertsReader, *incidents: Incident) -> None:
+        self._real = real
+        self._incidents = incidents
+
+    def slos(self, now: object = None) -> list[SloStatus]:  # noqa: ARG002 - the real ones, now
+        """Return the real ones."""
+        return self._real.slos(NOW)
+
+    def incidents(self) -> list[Incident]:
+        """Return the others."""
+        return list(self._incidents)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return none."""
+        return ()
+
+
+ENDINGS: Mapping[str, tuple[str, str]] = {
+    "recovered": ("Resolved", "over"),
+    "removed": ("Closed", "not watched any more"),
+    "no_data": ("Closed", "no data any more"),
+}
+
+
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_an_incident_nobody_knows_the_end_of_is_closed_and_not_resolved(
+    burning_store: Store, tmp_path: Path, ending: str
+) -> None:
+    """An objective that was taken out of its file did not recover; its page says that it is gone, and leads to what was."""
+    reader = AlertsReader(burning_store, LiveFile(tmp_path / "slo.yaml", ENV))
+    (tmp_path / "slo.yaml").write_text(SLOS, encoding="utf-8")
+    known = reader.incidents()[0]
+    gone = replace(
+        known, name="gone", state="resolved", ending=ending, resolved_at=NOW - timedelta(minutes=1), transitions=()
+    )  # fmt: skip
+    source = Source(burning_store, Told(reader, gone), NOW.timestamp)
+    context = context_of(parse("/slo/hot-latency", "", NOW), source)
+    row = outline([history_card(context, status_of(source, "hot-latency"))]).tables[0].rows[0]
+    over = next(each for each in happenings(context) if each.at == gone.resolved_at)
+    badge, title = ENDINGS[ending]
+
+    assert row[0] == badge
+    assert (over.badge, over.title) == (badge, f"gone: {title}")
+    assert over.href.startswith("/incidents/" if ending == "removed" else "/slo/gone")
+    assert "It is not watched any more: it was taken out of the SLO file." in shown(source, "/slo/gone")
+    assert "It is not watched any more" not in shown(source, "/slo/never-was")
+
+
+def test_a_shape_stands_beside_every_word(planned: Source) -> None:
+    """The badge of the table of services has both."""
+    found = page_of(context_of(parse("/", "", NOW), planned))
+    assert found is not None
+    pills = [each for each in _all(found.body, html.Span) if "paused" in str(getattr(each, "className", ""))]
+
+    assert [text(each) for each in pills] == ["In maintenance"]
+    assert any("dot paused" in str(getattr(each, "className", "")) for each in _all(pills, html.I))
+
+
+def _all(node: Any, kind: type) -> list[Any]:
+    if isinstance(node, list | tuple):
+        return [found for each in node for found in _all(each, kind)]
+    inside = _all(getattr(node, "children", None), kind) if node is not None and not isinstance(node, str) else []
+    return [node, *inside] if isinstance(node, kind) else inside
