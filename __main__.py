@@ -29,6 +29,9 @@ first steps:
 `stagelens COMMAND --help` names the options of a command; each can be an environment variable as well.
 """
 
+# How long a signal that another thread was given may wait for the main one. [seconds]
+_LOOK_SECONDS = 0.5
+
 # What a command takes: option, environment variable, help with unit and default.
 STORE = (
     (
@@ -271,7 +274,9 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
             stack.callback(part.stop)
             lines.append(line())
         print(f"stagelens {__version__}", *lines, sep="\n  ", flush=True)
-        stopped.wait()
+        # Not for ever: the signal may be another thread's, and then nothing wakes this one, which is to handle it.
+        while not stopped.wait(_LOOK_SECONDS):
+            pass
         print("stagelens: stopping, finishing what was accepted", flush=True)
     return 0
 

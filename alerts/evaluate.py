@@ -83,7 +83,7 @@ class Evaluator:
             Exception: Something could not be judged; the rest was, and is written.
         """
         with self._store.transaction() as connection:
-            if not self._hold(connection, now.timestamp()):
+            if not lease.hold(connection, LEASE, self._holder, now.timestamp(), self._lease_seconds):
                 return []
             before = lease.done_at(connection, LEASE)
             record.forget(connection, (now - self._incident_policy.kept).timestamp())
@@ -103,8 +103,8 @@ class Evaluator:
         with self._store.transaction() as connection:
             lease.release(connection, LEASE, self._holder)
 
-    def _hold(self, connection: Connection, at: float) -> bool:
-        return lease.hold(connection, LEASE, self._holder, at, self._lease_seconds)
+    def _renew(self, connection: Connection, at: float) -> bool:
+        return lease.renew(connection, LEASE, self._holder, at, self._lease_seconds)
 
     def _slos(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
@@ -126,7 +126,7 @@ class Evaluator:
                 if self._stopwatch() - renewed > _RENEW_SHARE * self._lease_seconds:
                     renewed = self._stopwatch()
                     with self._store.transaction() as connection:
-                        self._hold(connection, now.timestamp() + renewed - began)
+                        self._renew(connection, now.timestamp() + renewed - began)
         return found
 
     def _missed(
@@ -154,14 +154,14 @@ class Evaluator:
         took_seconds: float,
         judged: Collection[str],
     ) -> list[Turn]:
-        """Commit what follows from *verdicts*, unless the lease was lost while they were made.
+        """Commit what follows from *verdicts*, unless another process took over while they were made.
 
         What was open when they were made, by the causes *judged*, and is not any more was accepted meanwhile: nothing follows
         from what was said of it.
         """
         at = now.timestamp()
         with self._store.transaction() as connection:
-            if not self._hold(connection, at + took_seconds):
+            if not self._renew(connection, at + took_seconds):
                 return []
             before = record.find_open(connection)
             ended = set(judged) - set(record.causes_of(before))

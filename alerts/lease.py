@@ -40,6 +40,15 @@ def hold(connection: Connection, name: str, holder: str, now: float, seconds: fl
     return True
 
 
+def renew(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
+    """Keep lease *name*, if *holder* was the last to have it: whoever slept does not go on with what another has taken over.
+
+    The arguments are those of `hold`, and so is what is returned.
+    """
+    mine = update(leases).where(leases.c.name == name, leases.c.holder == holder)
+    return bool(connection.execute(mine.values(until=now + seconds)).rowcount)
+
+
 def release(connection: Connection, name: str, holder: str) -> None:
     """Give lease *name* back, if *holder* has it, so that the next one need not wait for its end."""
     connection.execute(update(leases).where(leases.c.name == name, leases.c.holder == holder).values(until=0.0))

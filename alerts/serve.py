@@ -135,7 +135,7 @@ class Alerts:
         """Note that everything was evaluated without an error, if it was this process that did it: heartbeats go by it."""
         at = now.timestamp()
         with self._store.transaction() as connection:
-            if lease.hold(connection, LEASE, self.holder, at, self._lease_seconds):
+            if lease.renew(connection, LEASE, self.holder, at, self._lease_seconds):
                 lease.hold(connection, EVALUATED, self.holder, at, self._lease_seconds)
 
     def _employ(self, definitions: Definitions) -> None:

@@ -13,7 +13,7 @@ from ...core.stages import BY_KEY
 from ..reading.fields import Fields, meant
 from ..reading.yaml_lines import Document, Place, Problem
 from ..words import latency
-from .slo import KINDS, Slo, Watched
+from .slo import KINDS, Slo
 
 # Below a week the policy's windows are as long as the SLO's own; above a quarter nothing is kept that long.
 MIN_WINDOW, MAX_WINDOW = timedelta(days=7), timedelta(days=90)
@@ -59,7 +59,7 @@ def read(document: Document, place: Place, item: Any) -> Entry | None:
         runbook=fields.address("runbook"),
         reset=fields.moment("reset"),
     )
-    slos = _with_budgets(fields, document, _objectives(fields, document, base), base.watched)
+    slos = _with_budgets(fields, document, _objectives(fields, document, base), base.kind)
     check_names(fields, slos)
     fields.finish()
     return Entry(place, name, slos)
@@ -178,12 +178,12 @@ def check_threshold(fields: Fields, key: str, threshold: timedelta, kind: Kind) 
         fields.complain(f"{name} is over an hour; write the latency of one request", key)
 
 
-def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], watched: Watched) -> tuple[Slo, ...]:
+def _with_budgets(fields: Fields, document: Document, slos: tuple[Slo, ...], kind: Kind) -> tuple[Slo, ...]:
     """Return *slos* with the budgets of their stages, which must fit into the shortest threshold."""
     written = fields.mapping("budgets", example="queue: 50ms")
     if written is None or written.broken:
         return slos
-    if watched != "request":
+    if kind != "latency":
         fields.complain(
             f"{fields.name('budgets')} goes with kind latency only: the time of a request is what stages share",
             "budgets",

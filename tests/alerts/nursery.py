@@ -1,8 +1,8 @@
 """Processes that work until they are killed, forked from one that has everything loaded, so that a death costs little.
 
 As a program it reads commands: `deliver {"database": …, "receivers": {kind: url}, "lease_seconds": …}` and `watch {"NAME": …}`
-(`stagelens alerts` with such an environment) answer with the id of a process, `kill ID` and `stop ID` (SIGTERM) when it is
-dead. When its input ends, all of them die.
+(`stagelens alerts` with such an environment) answer with the id of a process, `kill ID` when it is dead.
+When its input ends, all of them die.
 """
 
 from __future__ import annotations
@@ -74,10 +74,6 @@ class Nursery:
         """Start `stagelens alerts` with *environment*, and return its id."""
         return int(self._ask(f"watch {json.dumps(dict(environment))}"))
 
-    def stop(self, process: int) -> None:
-        """Ask a process to end, and return when it has."""
-        self._ask(f"stop {process}")
-
     def kill(self, process: int) -> None:
         """Kill a process without a word, and return when it is dead."""
         self._ask(f"kill {process}")
@@ -142,11 +138,11 @@ def main() -> None:
             alive.add(answer)
         else:
             answer = int(said)
-            _end(answer, signal.SIGTERM if verb == "stop" else signal.SIGKILL)
+            _kill(answer)
             alive.discard(answer)
         print(answer, flush=True)
     for process in alive:
-        _end(process, signal.SIGKILL)
+        _kill(process)
 
 
 def _child(duty: Callable[..., None], order: Mapping[str, Any]) -> int:
@@ -162,8 +158,8 @@ def _child(duty: Callable[..., None], order: Mapping[str, Any]) -> int:
         os._exit(0)
 
 
-def _end(process: int, how: signal.Signals) -> None:
-    os.kill(process, how)
+def _kill(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
 
 

@@ -287,3 +287,27 @@ def test_a_slow_evaluation_keeps_its_right_to_write(store: Store, finding: Findi
 
     assert [turn.event for turn in turns] == ["opened"]
     assert not taken
+
+
+def test_who_slept_while_another_took_over_writes_nothing(store: Store, finding: Finding, now: datetime) -> None:
+    """What it decided before it slept is old, also when the one that took over is gone and nobody has the lease."""
+    watched, seconds = replace(DEFINITIONS, slos=()), iter((0.0, 0.0, 0.0, 1000.0))
+
+    def overtaken() -> Verdict:
+        Evaluator(store, "other", lease_seconds=30, judges=[fires(finding, "a")]).tick(watched, now + MINUTE)
+        return Verdict("test:b", None)
+
+    sleeper = Evaluator(
+        store,
+        "sleeper",
+        lease_seconds=30,
+        judges=[lambda _watched, _now, _before: [("test:b", overtaken)]],
+        stopwatch=lambda: next(seconds),
+    )
+    turns = sleeper.tick(watched, now)
+    with store.transaction() as connection:
+        kept = lease.renew(connection, "evaluate", "other", (now + MINUTE).timestamp(), 30)
+
+    assert turns == []
+    assert kept
+    assert [(incident.state, told(incident)) for incident in read(store)] == [("open", ["opened"])]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -25,7 +23,6 @@ from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import leases, outbox
 from stagelens.collector.store import Store
-from stagelens.core.errors import StoreError
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST, SLOW = {"forward": 0.020}, {"forward": 0.020, "preprocess": 0.390}
@@ -217,44 +214,6 @@ def test_whoever_is_killed_all_is_told_once(watch: Watch, traffic: Traffic) -> N
     assert [(lasted, at) for lasted, at in taken if at < lasted] == []
 
 
-def test_who_slept_through_its_time_writes_nothing(watch: Watch, traffic: Traffic) -> None:
-    """Stopped in the middle of an evaluation, overtaken and woken: what it decided then is not written any more."""
-    traffic(datetime.now(UTC) - 10 * MINUTE, 10 * MINUTE, {50: SLOW}, service="shop")
-    for _ in range(2):
-        watch.start()
-    sleeper = put_to_sleep(watch)
-    # It knows nothing of this promise, and would end the incident as one of a promise that is no more.
-    watch.promise("shop")
-    watch.forget(lease_of(watch.store).holder)
-    wait_until(partial(watch.has_told, 1))
-    os.kill(sleeper, signal.SIGCONT)
-    watch.nursery.stop(sleeper)
-    found = watch.incidents()
-
-    assert [(incident.state, events(incident)) for incident in found] == [("open", ["opened"])]
-    assert watch.hook.accepted == [f"{found[0].id}:1"]
-
-
-def put_to_sleep(watch: Watch) -> int:
-    """Stop whoever evaluates between two of its transactions, and return its id."""
-    while True:
-        with judging(watch) as holder:
-            os.kill(process_of(holder), signal.SIGSTOP)
-            wait_until(partial(sleeps, process_of(holder)))
-        try:
-            with watch.store.transaction():
-                return process_of(holder)
-        except StoreError:
-            # It waited for the lock already, and was given it in its sleep.
-            os.kill(process_of(holder), signal.SIGCONT)
-
-
-def sleeps(process: int) -> bool:
-    """Say whether every thread of *process* is stopped."""
-    threads = Path(f"/proc/{process}/task").glob("*/stat")
-    return all(thread.read_text().rpartition(") ")[2].startswith("T") for thread in threads)
-
-
 def test_who_comes_back_pages_nobody_for_the_past(watch: Watch, traffic: Traffic) -> None:
     """Away for six hours: what came and went is in the history, what still burns is told, once."""
     alone = watch.start()
@@ -274,7 +233,7 @@ def test_who_comes_back_pages_nobody_for_the_past(watch: Watch, traffic: Traffic
     wait_until(partial(watch.has_told, 1))
     wait_until(partial(evaluated_after, watch.store, datetime.now(UTC).timestamp()))
     for process in pair:
-        watch.nursery.stop(process)
+        watch.nursery.kill(process)
     found = {incident.name: incident for incident in watch.incidents()}
 
     assert {name: (each.state, events(each), len(each.deliveries)) for name, each in found.items()} == {

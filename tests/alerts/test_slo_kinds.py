@@ -124,6 +124,10 @@ def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
             "7: slos[0].budgets.queue is 'lots'; write a number and a unit, such as 50ms",
         ),
         (
+            "budgets: {queue: 300ms}",
+            "6: slos[0].budgets goes with kind latency only: the time of a request is what stages share",
+        ),
+        (
             "budgets: {queue: 300ms}\n    kind: coverage",
             "6: slos[0].budgets goes with kind latency only: the time of a request is what stages share",
         ),

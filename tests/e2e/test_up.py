@@ -135,6 +135,41 @@ def test_sigterm_drains_and_exits_zero(tmp_path: Path) -> None:
     assert counted(tmp_path) == 7
 
 
+# `stagelens` whose SIGTERM comes to another thread while the main one waits, as it may after SIGSTOP and SIGCONT.
+ASTRAY = """
+import signal, sys, threading, time
+from stagelens.__main__ import main
+
+def waits():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    names = []
+    while frame:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names[:3] == ["wait", "wait", "_serve"]
+
+def stray():
+    while not waits():
+        time.sleep(0.01)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=stray, daemon=True).start()
+sys.exit(main())
+"""
+
+
+def test_sigterm_ends_it_whichever_thread_is_given_it(tmp_path: Path) -> None:
+    """The kernel chooses a thread for a signal; Python handles it in the main one, which must not wait for ever."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ASTRAY, "alerts", "--database", f"sqlite:///{tmp_path / 'store.db'}"],
+        cwd=tmp_path,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert ended.returncode == 0
+
+
 def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """After five kills every batch that was retried until acknowledged is in the store exactly once."""
     address: list[str] = []
