@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from ..collector.store import Reader
+from ..core.reading.fields import meant
 from . import words
 from .backtest import Past, Preview, backtest
 from .objectives.slo import Slo
 from .policy_file import Policy
-from .reading.fields import meant
 
 LOOK_BACK = timedelta(days=30)
 # More of them say nothing more; the worst are shown.

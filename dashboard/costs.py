@@ -22,9 +22,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..alerts.reading.fields import Fields
-from ..alerts.reading.live_file import FileError, LiveFile, read_document
-from ..alerts.reading.yaml_lines import Document, Place, Problem, spell
+from ..core.reading.fields import Fields
+from ..core.reading.live_file import FileError, LiveFile, read_document
+from ..core.reading.yaml_lines import Document, Place, Problem, spell
 from ..core.stages import BY_KEY
 
 HOUR_SECONDS = 3600.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..reading.fields import Fields
-from ..reading.yaml_lines import Document, Place
+from ...core.reading.fields import Fields
+from ...core.reading.yaml_lines import Document, Place
 from . import pagerduty, slack_api
 from .alertmanager import Alertmanager
 from .channel import Channel

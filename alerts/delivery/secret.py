@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..reading.fields import Fields
-from ..reading.yaml_lines import Document, Problem
+from ...core.reading.fields import Fields
+from ...core.reading.yaml_lines import Document, Problem
 
 # A key or an address, not a picture somebody mounted there by mistake.
 MAX_FILE_BYTES = 16_384

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from ..reading.fields import Fields, meant
-from ..reading.yaml_lines import Document, Place
+from ...core.reading.fields import Fields, meant
+from ...core.reading.yaml_lines import Document, Place
 from .maintenance import MONDAY_TO_SUNDAY, Calendar, Once, Weekly
 
 _EVERY = ("day", *MONDAY_TO_SUNDAY)

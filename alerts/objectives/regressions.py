@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..reading.fields import Fields
+from ...core.reading.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)

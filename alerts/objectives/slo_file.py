@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core.errors import ConfigError
+from ...core.reading import live_file
+from ...core.reading.fields import Fields
+from ...core.reading.live_file import FileError, read_documents, spell_problem
+from ...core.reading.yaml_lines import Document, Place, Problem, spell
 from ..delivery import channels
 from ..delivery.channels import ChannelEntry
-from ..reading import live_file
-from ..reading.fields import Fields
-from ..reading.live_file import FileError, read_documents, spell_problem
-from ..reading.yaml_lines import Document, Place, Problem, spell
 from . import maintenance_file, openslo, regressions, slo_fields
 from .maintenance_file import Planned
 from .regressions import Regressions

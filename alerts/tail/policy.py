@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from ..reading.policies import InMinutes, shipped
+from ..policies import InMinutes, shipped
 
 # A quantile, or the mean.
 At = float | Literal["mean"]

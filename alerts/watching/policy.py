@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 
+from ..policies import shipped
 from ..policy_file import Severity
-from ..reading.policies import shipped
 
 
 @dataclass(frozen=True, slots=True)

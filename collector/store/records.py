@@ -68,6 +68,7 @@ class Batch:
         traces: Its kept requests.
         dropped: Requests the agent could not count.
         instance: `service.instance.id` of the sender.
+        spans: Spans of requests that may not be whole yet, encoded (`collector.traces.columns`); empty for none.
     """
 
     id: str
@@ -75,3 +76,4 @@ class Batch:
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
     dropped: int = 0
     instance: str = ""
+    spans: bytes = b""

@@ -12,8 +12,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ... import __version__
-from ...alerts.reading.live_file import LiveFile
 from ...collector.store.answers.storage import Storage, TierStorage
+from ...core.reading.live_file import LiveFile
 from ..components import Node, banner, card, pill, table
 from ..config import DashboardConfig
 from ..costs import Prices

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from stagelens.alerts.reading.policies import InMinutes, read
+from stagelens.alerts.policies import InMinutes, read
 from stagelens.core.errors import ConfigError
 
 

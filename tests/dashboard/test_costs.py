@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.reading.live_file import FileError
 from stagelens.core.errors import ConfigError
+from stagelens.core.reading.live_file import FileError
 from stagelens.dashboard import costs
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.costs import Costs

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from ...core.settings import parse_duration
+from ..core.settings import parse_duration
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ InMinutes = Annotated[int, "written as a duration"]
 
 def shipped(kind: type[T], name: str) -> T:
     """Return the policy that comes with Stagelens as `policy/NAME.yaml`."""
-    path = Path(__file__).parents[1] / "policy" / f"{name}.yaml"
+    path = Path(__file__).parent / "policy" / f"{name}.yaml"
     return read(kind, yaml.safe_load(path.read_text(encoding="utf-8")))
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from ...core.errors import ConfigError
+from ..errors import ConfigError
 from .yaml_lines import Document, Problem, parse, parse_all
 
 T = TypeVar("T")

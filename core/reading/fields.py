@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ...core.errors import ConfigError
-from ...core.settings import parse_duration
+from ..errors import ConfigError
+from ..settings import parse_duration
 from .yaml_lines import Document, Place, Problem, spell
 
 

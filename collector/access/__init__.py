@@ -1,0 +1,1 @@
+"""Who may send: tokens, certificates, rates."""
