@@ -19,8 +19,16 @@ demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model servi
 	@exec $(BIN)/python examples/demo/run.py
 
 test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus alertmanager triton ## install everything the tests need, and run them all
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --ignore tests/e2e # each process has servers of its own, and waits for them
-	$(BIN)/python -m pytest tests/e2e # a whole service and a browser: alone, as a person would see it
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going whole parts
+
+# A whole service and a browser, as a person would see them: they go first. Each process of the others has servers of its
+# own, and waits for them.
+.PHONY: whole parts
+whole:
+	@$(BIN)/python -m pytest tests/e2e >$(VENV)/whole.log 2>&1; code=$$?; cat $(VENV)/whole.log; exit $$code
+
+parts:
+	nice -n 15 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --ignore tests/e2e
 
 check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
 	$(BIN)/ruff check .

@@ -275,10 +275,10 @@ def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_s
 
 
 def test_an_interrupted_copy_goes_on(
-    file_source: Site, target_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    file_source: Site, own_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is there already is not copied again; until the end nobody takes the half for the whole."""
-    target = target_site()
+    target = own_points_site()
     with pytest.raises(Interrupted):
         move.move(file_source.store, target.store, interrupt_after(5))
     unfinished, seen = move.is_unfinished(target.store.engine), target.store.read.revision()
@@ -298,10 +298,10 @@ def test_an_interrupted_copy_goes_on(
 
 
 def test_a_source_that_was_written_to_is_copied_anew(
-    file_source: Site, target_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
+    file_source: Site, own_points_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The half that is there is of another moment: it is thrown away, and the log says so."""
-    target = target_site()
+    target = own_points_site()
     with pytest.raises(Interrupted):
         move.move(file_source.store, target.store, interrupt_after(9))
     file_source.write([Request({"forward": 1_000_000}, NOON - 6 * HOUR)])
@@ -312,11 +312,11 @@ def test_a_source_that_was_written_to_is_copied_anew(
 
 
 def test_small_stretches_are_copied_as_well_as_large_ones(
-    file_source: Site, target_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    file_source: Site, own_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slot that does not fit into memory is cut into pieces that leave no gap; each row is in one of them."""
     monkeypatch.setattr(move, "STRETCH_ROWS", 5)
-    target = target_site()
+    target = own_points_site()
     move.move(file_source.store, target.store, no_progress)
     with file_source.store.engine.connect() as connection:
         stretches = list(move.stretches_of(connection))
@@ -327,7 +327,7 @@ def test_small_stretches_are_copied_as_well_as_large_ones(
 
 
 def test_a_copy_that_differs_is_refused(
-    file_source: Site, target_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    file_source: Site, own_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison at the end finds a row that got lost, and names tier, service and metric; nothing becomes visible."""
     real = move.rollup.summed
@@ -336,7 +336,7 @@ def test_a_copy_that_differs_is_refused(
         return real(rows, width, part)[1:]
 
     monkeypatch.setattr(move.rollup, "summed", lossy)
-    target = target_site()
+    target = own_points_site()
     with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*copy again"):
         move.move(file_source.store, target.store, no_progress)
 

@@ -192,9 +192,9 @@ def test_a_server_forgets_by_size_as_well(postgresql_site: Callable[..., Site]) 
     assert ledger(one) == counted(one)
 
 
-def test_without_a_budget_nothing_was_shortened(site: Callable[..., Site]) -> None:
+def test_without_a_budget_nothing_was_shortened(own_points_site: Callable[..., Site]) -> None:
     """Whoever asks for a longer time than was kept so far is not told that room is short."""
-    one = site(retention=Retention(seconds_10=timedelta(hours=1)))
+    one = own_points_site(retention=Retention(seconds_10=timedelta(hours=1)))
     for hours in range(6):
         one.clock.now = NOON + 3600 * hours
         one.store.write([half_hour(one, 1)])

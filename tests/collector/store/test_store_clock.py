@@ -28,9 +28,9 @@ def by_minute(one: Site, start: int, steps: int) -> list[int]:
 
 
 @pytest.mark.parametrize("jump", [-NOON, -10 * YEAR, -86_400, -3600, -60, 60, 3600, 86_400, 2 * YEAR])
-def test_a_clock_that_jumps_loses_nothing(site: Callable[..., Site], jump: int) -> None:
+def test_a_clock_that_jumps_loses_nothing(own_points_site: Callable[..., Site], jump: int) -> None:
     """The store's own clock jumps by so many seconds, and back: what agents say in between is where they say it was."""
-    one = site()
+    one = own_points_site()
     live(one, NOON - 600, 10)
     live(one, NOON, 10, jump)
     live(one, NOON + 600, 10)
@@ -42,9 +42,9 @@ def test_a_clock_that_jumps_loses_nothing(site: Callable[..., Site], jump: int) 
     assert contents(one, 3600, 3600) == contents(one, 10, 3600)
 
 
-def test_after_a_restart_without_a_clock_everything_goes_on(site: Callable[..., Site]) -> None:
+def test_after_a_restart_without_a_clock_everything_goes_on(own_points_site: Callable[..., Site]) -> None:
     """A machine that comes up in 1970 counts, rolls up and recognises what it has counted."""
-    one = site()
+    one = own_points_site()
     live(one, NOON - 60, 1)
     one.reopen()
     live(one, NOON, 70, -NOON)

@@ -89,9 +89,9 @@ def test_what_comes_too_late_for_a_tier_is_not_written_to_it(site: Callable[...,
     assert [has(one, tier) for tier in (10, 60, 3600)] == [False, True, True]
 
 
-def test_steps_are_as_wide_as_what_is_left(site: Callable[..., Site]) -> None:
+def test_steps_are_as_wide_as_what_is_left(own_points_site: Callable[..., Site]) -> None:
     """Where only hours are kept, a chart asked for by the minute has a point an hour, and says so."""
-    one = site(retention=SHORT)
+    one = own_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 120)])
     pass_time(one, 8 * 3600)
     frame = one.store.read.quantiles_over_time(one.between(NOON - 7200, NOON), [0.5], timedelta(minutes=1))
@@ -100,9 +100,9 @@ def test_steps_are_as_wide_as_what_is_left(site: Callable[..., Site]) -> None:
     assert frame.attrs["step_seconds"] == 3600
 
 
-def test_a_single_step_is_as_wide_as_the_window(site: Callable[..., Site]) -> None:
+def test_a_single_step_is_as_wide_as_the_window(own_points_site: Callable[..., Site]) -> None:
     """A rate is asked of an hour of which only the whole is left: it is not divided by the minute that was asked for."""
-    one = site(retention=SHORT)
+    one = own_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 61)])
     pass_time(one, 8 * 3600)
     read, hour, minute = one.store.read, one.between(NOON - 3600, NOON), timedelta(minutes=1)

@@ -45,9 +45,9 @@ def autumn(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Sit
 
 
 @pytest.mark.parametrize(("change", "hours"), [(SPRING, 23), (AUTUMN, 25)])
-def test_a_day_on_which_the_clocks_change(site: Callable[..., Site], change: datetime, hours: int) -> None:
+def test_a_day_on_which_the_clocks_change(own_points_site: Callable[..., Site], change: datetime, hours: int) -> None:
     """From midnight to midnight it has 23 or 25 hours, each with its requests, though one has no name or two have the same."""
-    one = lived(site(), moments(change, HOUR, 26 * HOUR))
+    one = lived(own_points_site(), moments(change, HOUR, 26 * HOUR))
     day = Selection(change, datetime(change.year, change.month, change.day + 1, tzinfo=BERLIN))
     steps = one.store.read.quantiles_over_time(day, [0.5], HOUR)
     local = [at.tz_convert(BERLIN).hour for at in steps["at"]]
