@@ -18,7 +18,7 @@ help: ## list these commands
 demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model service with Stagelens on it; Ctrl-C stops everything
 	@exec $(BIN)/python examples/demo/run.py
 
-test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus alertmanager triton ## install everything the tests need, and run them all
+test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus alertmanager triton kserve node ## install everything the tests need, and run them all
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going whole parts
 
 # A whole service and a browser, as a person would see them: they go first. Each process of the others has servers of its
@@ -34,6 +34,18 @@ check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+
+KILLS  ?= 100
+INPUTS ?= 1000000
+.PHONY: chaos fuzz flood
+chaos: $(VENV)/dev-$(INSTALL) ## kill collectors KILLS times under load and break what is around them; then count (docs/reliability.md)
+	$(BIN)/python tests/chaos --kills $(KILLS)
+
+fuzz: $(VENV)/dev-$(INSTALL) ## feed INPUTS broken inputs to everything that reads what strangers send
+	$(BIN)/python tests/fuzz --inputs $(INPUTS)
+
+flood: $(VENV)/dev-$(INSTALL) ## send a collector what nobody should, and print the peak of its memory (four minutes)
+	$(BIN)/python tests/chaos/flood.py
 
 gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (a minute)
 	$(BIN)/python benchmarks/overhead.py --gate
@@ -73,6 +85,20 @@ alertmanager:
 apt = { echo "installing $(1) (apt) for the tests"; \
 	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >/dev/null; } \
 	|| { [ -z "$$CI" ] && echo "$(1) could not be installed: its tests will be skipped (apt-get install $(1))"; }
+
+# What the JavaScript SDK of OpenTelemetry runs in; its test installs the SDK.
+.PHONY: node
+node:
+	@command -v npm >/dev/null || $(call apt,nodejs npm)
+
+# What the KServe test runs, beside what the tests have anyway.
+KSERVE := $(VENV)/kserve
+.PHONY: kserve
+kserve: | $(VENV)/bin/python
+	@cmp -s tests/collector/scrape/kserve.txt $(KSERVE)/installed || { rm -rf $(KSERVE) \
+	&& $(PIP) install --no-deps --no-compile --target $(KSERVE) -r tests/collector/scrape/kserve.txt \
+	&& cp tests/collector/scrape/kserve.txt $(KSERVE)/installed; } \
+	|| { [ -z "$$CI" ] && echo "KServe could not be installed: its test will be skipped"; }
 
 # The server of the Triton tests: the one inside the wheel of PyTriton, and a Python for its models, whose backend knows
 # numpy 1 only. There is a wheel for Linux on x86-64; elsewhere the tests say what is missing.

@@ -46,8 +46,18 @@ STORE = (
     ),
 )
 COLLECTOR = (
-    ("--collector-host", "STAGELENS_COLLECTOR_HOST", "address for OTLP/HTTP (default 127.0.0.1)"),
+    ("--collector-host", "STAGELENS_COLLECTOR_HOST", "address for OTLP (default 127.0.0.1)"),
     ("--collector-port", "STAGELENS_COLLECTOR_PORT", "port for OTLP/HTTP, 0 for any (default 4318)"),
+    (
+        "--collector-grpc-port",
+        "STAGELENS_COLLECTOR_GRPC_PORT",
+        "port for OTLP/gRPC, 0 for any, off for none (default 4317)",
+    ),
+    (
+        "--collector-config",
+        "STAGELENS_COLLECTOR_CONFIG",
+        "a YAML file: who may send, how spans are read, what is scraped (default none)",
+    ),
 )
 DASHBOARD = (
     ("--dashboard-host", "STAGELENS_DASHBOARD_HOST", "address of the dashboard (default 127.0.0.1)"),
@@ -71,6 +81,7 @@ SERVERS: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "dashboard": ("serve the pages", (*STORE, *DASHBOARD, *ALERTS)),
 }
 
+CHECK = "only say what is wrong with the settings and the file, or what would be done, and end"
 ADD_USER = "write NAME with a password, asked for here, into the file STAGELENS_DASHBOARD_USERS names, and end"
 
 # What a command over the store takes besides: name, whether it must be given, help.
@@ -131,6 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explained(lambda: _look_after(options))
     if getattr(options, "add_user", None):
         return _explained(lambda: _add_user(options.add_user, _environment(options)))
+    if getattr(options, "check", False):
+        return _explained(lambda: _check_collector(_environment(options)))
     return _explained(lambda: _serve(options.command, _environment(options)))
 
 
@@ -168,6 +181,8 @@ def _parser() -> argparse.ArgumentParser:
         command = _add_command(commands, name, meaning, options)
         if name == "dashboard":
             command.add_argument("--add-user", metavar="NAME", help=ADD_USER)
+        if name == "collector":
+            command.add_argument("--check", action="store_true", help=CHECK)
     for name, (meaning, arguments) in TOOLS.items():
         command = _add_command(commands, name, meaning, STORE)
         for argument, required, text in arguments:
@@ -231,6 +246,12 @@ def _check(words: list[str]) -> int:
     return check.main(words)
 
 
+def _check_collector(environment: Mapping[str, str]) -> int:
+    from .collector import check  # noqa: PLC0415
+
+    return check.main(environment)
+
+
 def _alerts(words: list[str]) -> int:
     from .alerts import commands  # noqa: PLC0415
 
@@ -258,9 +279,11 @@ def _add_user(name: str, environment: Mapping[str, str]) -> int:
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:
     """Run the parts *command* names until SIGTERM or Ctrl-C, then drain them in reverse."""
+    from .collector.allocator import give_back_what_is_freed  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
     from .collector.opening import open_store, places  # noqa: PLC0415
 
+    give_back_what_is_freed()
     _log_to_stderr()
     stopped = _stop_on_signals()
     settings = CollectorConfig.from_env(environment)
@@ -288,12 +311,14 @@ def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[t
     alerts = Alerts(AlertsConfig.from_env(environment), store)
     parts: list[tuple[Part, Callable[[], str]]] = []
     if command in ("up", "collector"):
+        from .collector.config_file import LiveConfig  # noqa: PLC0415
         from .collector.serve import Collector, CollectorConfig  # noqa: PLC0415
 
-        collector = Collector(CollectorConfig.from_env(environment), store)
+        config = CollectorConfig.from_env(environment)
+        collector = Collector(config, store, file=LiveConfig(config.config_file, environment))
         if command == "up":
             collector.metrics.include(alerts.metrics)
-        parts.append((collector, lambda: f"OTLP/HTTP  {_url(collector.address)}"))
+        parts.append((collector, lambda: "\n  ".join(collector.places)))
     if command in ("up", "alerts"):
         parts.append((alerts, lambda: f"alerts     {alerts.place}"))
     if command in ("up", "dashboard"):

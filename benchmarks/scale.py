@@ -3,7 +3,7 @@
     python benchmarks/scale.py                     points in ClickHouse (chDB, in this process), the rest in SQLite
     python benchmarks/scale.py --points none       everything in SQLite
 
-Every replica sends what the agent sends (its own encoder, JSON, gzip): one body of about 50 histograms every 10 s. Collectors
+Every replica sends what the agent sends (its own encoder, protobuf, gzip): one body of about 50 histograms every 10 s. Collectors
 share the replicas evenly; each reads its bodies as the server does and commits them in groups as its writer does. A collector is a
 store of its own over the same database, run one after the other in one process: what is measured is the CPU time of all
 of it together, the database included, and what is written.
@@ -26,7 +26,7 @@ from pathlib import Path
 from stagelens.collector.export import read_export
 from stagelens.collector.points import Window
 from stagelens.collector.store import Batch, Retention, Store
-from stagelens.collector.triton_pieces import Pieces
+from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.writer import MAX_ROWS_A_COMMIT
 from stagelens.core import names
 from stagelens.instrumentors.fold import Delta, Dimensions
@@ -41,6 +41,7 @@ REPLICAS_A_COLLECTOR = 2500
 # Different bodies; a replica sends one of them under a name of its own.
 BODIES_A_SERVICE = 3
 STAGES = ("forward", "queue", "preprocess", "overhead")
+_SPANS = SpanReader()
 
 
 @dataclass
@@ -119,11 +120,11 @@ def interval(stores: Sequence[Store], replicas: int, number: int, clock: Clock, 
         batches = [
             read_export(
                 "metrics",
-                "application/json",
+                "application/x-protobuf",
                 sent[replica % len(sent)],
                 f"{replica}:{number}",
                 Window(0, 2**40),
-                Pieces(),
+                _SPANS,
             ).batch
             for replica in range(place, replicas, len(stores))
         ]

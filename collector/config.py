@@ -3,11 +3,16 @@
 STAGELENS_DATABASE          sqlite:///stagelens.db   where everything is kept: an SQLite file or a PostgreSQL database
 STAGELENS_POINTS                                     a ClickHouse database, to keep the histograms there instead
 STAGELENS_COLLECTOR_HOST    127.0.0.1                the address to listen on
-STAGELENS_COLLECTOR_PORT    4318                     the port; 0 takes a free one
+STAGELENS_COLLECTOR_PORT    4318                     the port for HTTP; 0 takes a free one
+STAGELENS_COLLECTOR_GRPC_PORT  4317                  the port for gRPC; 0 takes a free one, off does without
+STAGELENS_COLLECTOR_CONFIG                           a YAML file: who may send, how spans are read, what is scraped
+STAGELENS_COLLECTOR_OPEN    false                    whether to listen beyond loopback and ask nobody who they are
 STAGELENS_MAX_BODY          8MiB                     the largest request, as it comes
-STAGELENS_MAX_INFLATED      64MiB                    the largest request, inflated
+STAGELENS_MAX_INFLATED      32MiB                    the largest request, inflated
 STAGELENS_QUEUE_BATCHES     1000                     how many requests may wait for the store
 STAGELENS_QUEUE_SIZE        32MiB                    how much they may hold together, inflated
+STAGELENS_TRACES            tail                     which requests made of spans are kept: tail (the slowest, errors, a few) or all
+STAGELENS_SPANS_WAITING     256MiB                   how much room spans may take that wait for their requests to be whole
 STAGELENS_RETENTION_10S     24h                      how long points are kept at 10 s
 STAGELENS_RETENTION_1M      14d                      ... at 1 min
 STAGELENS_RETENTION_1H      395d                     ... at 1 h
@@ -21,14 +26,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 from ..core.errors import ConfigError
 from ..core.settings import format_size, parse_duration, parse_size
 from .store import Retention
 
-# The port the OpenTelemetry specification gives to OTLP/HTTP.
-DEFAULT_PORT = 4318
+# The ports the OpenTelemetry specification gives to OTLP/HTTP and OTLP/gRPC.
+DEFAULT_PORT, DEFAULT_GRPC_PORT = 4318, 4317
 MAX_PORT = 65_535
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 DEFAULT_BUDGET_BYTES = 10 * 1024**3
 # Less does not hold the tables, and what comes between two looks at the size.
 MIN_BUDGET_BYTES = 16 * 1024**2
@@ -42,11 +49,16 @@ class CollectorConfig:
         database: The URL of the database.
         points: The URL of the ClickHouse database that keeps the histograms; None to keep them with everything else.
         host: The address to listen on.
-        port: The port; 0 takes a free one.
+        port: The port for HTTP; 0 takes a free one.
+        grpc_port: The port for gRPC; 0 takes a free one, None does without.
+        config_file: A file that says who may send, how spans are read and what is scraped, see `config_file`.
+        is_open: Whether those are let in who show neither token nor certificate, wherever it listens.
         max_body_bytes: The largest request, as it comes.
         max_inflated_bytes: The largest request, inflated.
         queue_batches: How many requests may wait for the store.
         queue_bytes: How many bytes they may hold together, inflated.
+        keeps_all_traces: Whether all requests made of spans are kept as traces, not the tail alone.
+        spans_waiting_bytes: How much room spans may take that wait for their requests to be whole.
         retention: How long things are kept, and how large the store may be.
         dashboard_url: Where people find the dashboard.
     """
@@ -55,10 +67,15 @@ class CollectorConfig:
     points: str | None = None
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    grpc_port: int | None = None
+    config_file: Path | None = None
+    is_open: bool = False
     max_body_bytes: int = 8 * 1024**2
-    max_inflated_bytes: int = 64 * 1024**2
+    max_inflated_bytes: int = 32 * 1024**2
     queue_batches: int = 1000
     queue_bytes: int = 32 * 1024**2
+    keeps_all_traces: bool = False
+    spans_waiting_bytes: int = 256 * 1024**2
     retention: Retention = field(default_factory=lambda: Retention(budget_bytes=DEFAULT_BUDGET_BYTES))
     dashboard_url: str = "http://127.0.0.1:8600"
 
@@ -74,15 +91,21 @@ class CollectorConfig:
         def size(key: str, otherwise: int) -> int:
             return _positive(key, env[key], parse_size(env[key], key)) if env.get(key) else otherwise
 
+        port = _count(env, "STAGELENS_COLLECTOR_PORT", default.port, 0, MAX_PORT)
         return cls(
             database=env.get("STAGELENS_DATABASE") or default.database,
             points=env.get("STAGELENS_POINTS") or default.points,
             host=env.get("STAGELENS_COLLECTOR_HOST") or default.host,
-            port=_count(env, "STAGELENS_COLLECTOR_PORT", default.port, 0, MAX_PORT),
+            port=port,
+            grpc_port=_grpc_port(env, port),
+            config_file=Path(env["STAGELENS_COLLECTOR_CONFIG"]) if env.get("STAGELENS_COLLECTOR_CONFIG") else None,
+            is_open=_switch(env, "STAGELENS_COLLECTOR_OPEN"),
             max_body_bytes=size("STAGELENS_MAX_BODY", default.max_body_bytes),
             max_inflated_bytes=size("STAGELENS_MAX_INFLATED", default.max_inflated_bytes),
             queue_batches=_count(env, "STAGELENS_QUEUE_BATCHES", default.queue_batches, 1, 1_000_000),
             queue_bytes=size("STAGELENS_QUEUE_SIZE", default.queue_bytes),
+            keeps_all_traces=_keeps_all_traces(env),
+            spans_waiting_bytes=size("STAGELENS_SPANS_WAITING", default.spans_waiting_bytes),
             retention=_retention(env),
             dashboard_url=env.get("STAGELENS_DASHBOARD_URL") or default.dashboard_url,
         )
@@ -118,6 +141,30 @@ def _budget(text: str) -> int | None:
         msg = f"{key} is {text!r}; it must be at least {format_size(MIN_BUDGET_BYTES)}, or none for as large as it gets"
         raise ConfigError(msg)
     return size
+
+
+def _grpc_port(env: Mapping[str, str], http_port: int) -> int | None:
+    key = "STAGELENS_COLLECTOR_GRPC_PORT"
+    if (env.get(key) or "").strip().lower() == "off":
+        return None
+    # Who takes any port for HTTP means to run beside others.
+    return _count(env, key, 0 if http_port == 0 else DEFAULT_GRPC_PORT, 0, MAX_PORT)
+
+
+def _keeps_all_traces(env: Mapping[str, str]) -> bool:
+    text = (env.get("STAGELENS_TRACES") or "tail").strip().lower()
+    if text not in ("tail", "all"):
+        msg = f"STAGELENS_TRACES is {text!r}; write tail (the slowest, errors and a few others) or all"
+        raise ConfigError(msg)
+    return text == "all"
+
+
+def _switch(env: Mapping[str, str], key: str) -> bool:
+    text = (env.get(key) or "false").strip().lower()
+    if text not in _YES + _NO:
+        msg = f"{key} is {text!r}; write true or false"
+        raise ConfigError(msg)
+    return text in _YES
 
 
 def _positive(key: str, text: str, value: float) -> int:

@@ -28,6 +28,11 @@ class SeriesReader:
         # The points of an export share few series: one for each stage and metric.
         self._known: dict[tuple[Scalar, ...], Series] = {}
 
+    @property
+    def process(self) -> tuple[str, str, str]:
+        """What series take from the resource: service, version and environment."""
+        return self._service, self._version, self._environment
+
     def series(self, attributes: Attributes, *, error: bool = False) -> Series:
         """Return the series *attributes* belong to.
 

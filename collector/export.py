@@ -6,7 +6,7 @@ Bytes and a clock's reading in, a batch and a tally out. It runs in a worker thr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -17,11 +17,11 @@ from .dimensions import text
 from .points import PointReader, Window
 from .replies import JSON
 from .spans import TraceReader
-from .store import Batch, KeptTrace, Point
+from .store import Batch
 from .tally import Tally
-from .triton import TritonReader
-from .triton_pieces import Pieces
-from .wire import ResourceMetrics, ResourceSpans
+from .traces.columns import encode
+from .traces.reading import SpanReader
+from .wire import Attributes
 
 Signal: TypeAlias = Literal["metrics", "traces"]
 
@@ -47,11 +47,18 @@ class Export:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write, not even a sign of life."""
-        return not (self.named or self.batch.points or self.batch.traces or self.batch.dropped)
+        batch = self.batch
+        return not (self.named or batch.points or batch.traces or batch.dropped or batch.spans)
 
 
 def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
-    signal: Signal, media_type: str, body: bytes, name: str | None, window: Window, pieces: Pieces
+    signal: Signal,
+    media_type: str,
+    body: bytes,
+    name: str | None,
+    window: Window,
+    spans: SpanReader,
+    environment: str | None = None,
 ) -> Export:
     """Read an inflated OTLP body.
 
@@ -61,31 +68,47 @@ def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
         body: Inflated.
         name: The `X-Stagelens-Batch` header, None when there is none.
         window: Which times are plausible.
-        pieces: Spans of requests of Triton whose own span is still to come.
+        spans: Reads spans.
+        environment: What replaces the environment that senders claim; None for nothing.
 
     Raises:
         TooLargeError: It has more elements than the collector holds.
         WireError: It is malformed, or *name* is.
     """
-    wire = json_wire if media_type == JSON else protobuf_wire
     batch_id = _batch_id(signal, body, name)
-    points: Sequence[Point] = ()
-    traces: Sequence[KeptTrace] = ()
-    dropped = 0
     if signal == "metrics":
-        resources = wire.read_metrics(body)
-        reader = PointReader(window)
-        reader.read(resources)
-        points, dropped = reader.points, reader.dropped
+        batch, tally = _metrics(batch_id, media_type, body, window, environment)
     else:
-        resources = wire.read_spans(body)
-        reader = TraceReader(window)
-        reader.read(resources)
-        triton = TritonReader(window, pieces, tally=reader.tally)
-        triton.read(resources)
-        points, traces = triton.points, [*reader.traces, *triton.traces]
-    batch = Batch(id=batch_id, points=list(points), traces=list(traces), dropped=dropped, instance=_instance(resources))
-    return Export(batch, reader.tally, named=name is not None, size_bytes=len(body))
+        batch, tally = _traces(batch_id, media_type, body, window, spans, environment)
+    return Export(batch, tally, named=name is not None, size_bytes=len(body))
+
+
+def _metrics(
+    batch_id: str, media_type: str, body: bytes, window: Window, environment: str | None
+) -> tuple[Batch, Tally]:
+    wire = json_wire if media_type == JSON else protobuf_wire
+    resources = wire.read_metrics(body)
+    if environment is not None:
+        for item in resources:
+            item.resource[names.ENVIRONMENT] = environment
+    reader = PointReader(window)
+    reader.read(resources)
+    instance = _instance(item.resource for item in resources)
+    return Batch(id=batch_id, points=reader.points, dropped=reader.dropped, instance=instance), reader.tally
+
+
+def _traces(  # noqa: PLR0917 - what was sent, and what it is read with
+    batch_id: str, media_type: str, body: bytes, window: Window, spans: SpanReader, environment: str | None
+) -> tuple[Batch, Tally]:
+    reader = TraceReader(window)
+    found, kept = spans.read(media_type, body, window, reader.tally, environment)
+    reader.read(kept)
+    return Batch(
+        id=batch_id,
+        traces=reader.traces,
+        instance=_instance(item.resource for item in kept),
+        spans=encode(found) if len(found.rows) else b"",
+    ), reader.tally
 
 
 def _batch_id(signal: Signal, body: bytes, name: str | None) -> str:
@@ -98,6 +121,6 @@ def _batch_id(signal: Signal, body: bytes, name: str | None) -> str:
     return f"{signal}:{name}"
 
 
-def _instance(resources: Iterable[ResourceMetrics | ResourceSpans]) -> str:
-    found = (text(item.resource.get(names.SERVICE_INSTANCE, "")) for item in resources)
+def _instance(resources: Iterable[Attributes]) -> str:
+    found = (text(resource.get(names.SERVICE_INSTANCE, "")) for resource in resources)
     return next((instance for instance in found if instance), "")

@@ -1,4 +1,4 @@
-"""Whether the collector can do its work, and the reason when it cannot: for /healthz, /metrics and the log."""
+"""Whether the collector can do its work, and the reason when it cannot: for /livez, /readyz, /metrics and the log."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ class Health:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failing: dict[str, str] = {}
+        self._threads: list[threading.Thread] = []
+
+    def watch(self, thread: threading.Thread) -> None:
+        """Count on *thread*, which was started, to live as long as the collector does."""
+        with self._lock:
+            self._threads.append(thread)
+
+    @property
+    def dead(self) -> list[str]:
+        """Which of the threads have ended, one line for each: nothing but a restart helps then."""
+        with self._lock:
+            ended = [thread.name for thread in self._threads if not thread.is_alive()]
+        return [f"the thread {name} has ended; restart the collector, its log says more" for name in ended]
 
     def failed(self, part: str, reason: str) -> None:
         """Note that *part* cannot do its work, because of *reason*."""
@@ -38,6 +51,12 @@ class Health:
         """What fails now, one line for each part; empty when all is well."""
         with self._lock:
             return [f"{part} failed: {reason}" for part, reason in self._failing.items()]
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """What fails now, and why."""
+        with self._lock:
+            return dict(self._failing)
 
     def is_failing(self, part: str) -> bool:
         """Say whether *part* failed when it last tried."""

@@ -30,6 +30,7 @@ class Maintenance:
     def start(self) -> None:
         """Begin to maintain."""
         self._thread.start()
+        self._health.watch(self._thread)
 
     def stop(self) -> None:
         """End the thread; a run under way is finished."""

@@ -8,17 +8,25 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .export import Signal
-from .replies import Reply, failure
+from .intake import Destination
+from .replies import Reply, failure_reply
 
-PATHS: dict[str, Signal] = {"/v1/metrics": "metrics", "/v1/traces": "traces"}
-EVENTS_PATH = "/v1/events"
+PATHS: dict[str, Destination] = {
+    "/v1/metrics": "metrics",
+    "/v1/traces": "traces",
+    "/v1/logs": "logs",
+    "/v1/events": "events",
+}
+PROBES = ("/livez", "/readyz", "/healthz")
 WELCOME = """\
-This is a Stagelens collector. It takes OpenTelemetry metrics and traces of inference services over OTLP/HTTP:
+This is a Stagelens collector. It takes OpenTelemetry metrics and traces of inference services over OTLP/HTTP
+here and OTLP/gRPC at a port of its own:
 
-  POST /v1/metrics, /v1/traces   protobuf or JSON, gzip or not
+  POST /v1/metrics, /v1/traces   protobuf or JSON, gzip, zstd or neither
   POST /v1/events                what happened: {{"text": "v1.2 is out", "service": "shop", "kind": "deploy", "key": "v1.2"}}
-  GET  /healthz                  whether it can commit what it is sent
+  POST /v1/logs                  is answered, and keeps nothing
+  GET  /readyz                   whether it can commit what it is sent, and why not; /healthz is the same
+  GET  /livez                    whether its threads live, or it should be restarted
   GET  /metrics                  its own metrics, for Prometheus
 
 There is nothing to see here. The dashboard is at {dashboard_url}
@@ -39,16 +47,14 @@ async def http_error(request: Request, error: Exception) -> Response:
     """Answer what no route takes, with a hint at what would have been right."""
     status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.NOT_FOUND
     path = request.url.path[:100]
+    headers: dict[str, str] = {}
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        wanted = "POST" if path in {*PATHS, EVENTS_PATH} else "GET"
+        wanted = "POST" if path in PATHS else "GET"
         message = f"{path} takes {wanted}, not {request.method}"
         headers = {"Allow": wanted}
-    elif path == "/v1/logs":
-        message, headers = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process", {}
     else:
         message = (
-            f"there is nothing at {path}; OTLP goes to {' and '.join(PATHS)} (give exporters the address without a path), "
-            f"events to {EVENTS_PATH}"
+            f"there is nothing at {path}; OTLP goes to /v1/metrics and /v1/traces (give exporters the address without a path), "
+            "events to /v1/events"
         )
-        headers = {}
-    return response_of(failure(media_type_of(request), status, message, headers))
+    return response_of(failure_reply(media_type_of(request), status, message, headers))

@@ -2,59 +2,55 @@
 
 A point that passes means what `docs/architecture.md` says it means: a delta, of a known metric, at a plausible time, whose
 buckets add up to its count. Metrics of other names are not ours to judge: they are passed over and counted.
+
+All points of an export are judged at once, as columns; the few that do not pass are judged again, one by one and by
+`point_rules`, which say what is wrong with them.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ..core import names, stages
-from ..core.bands import BATCHES, TOKENS
-from ..core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
-from .dimensions import SeriesReader, stage_name, text
+import numpy as np
+
+from ..core import names
+from ..core.histogram import SCALE
+from . import protobuf_wire
+from .dimensions import SeriesReader
+from .histogram_columns import HistogramColumns, from_points, from_protobuf
+from .identities import Identities, stage_of
+from .point_checks import believable, starts
+from .point_rules import NANOSECONDS, Window, check_interval, check_metric, dropped_requests, histogram_of
+from .protobuf_scan import Flags
 from .store import Point
+from .store.encoding import Buckets
+from .store.histograms import Histograms
+from .store.point_columns import Identity, PointColumns
 from .tally import Reason, RejectedError, Tally
-from .wire import DELTA, EXPONENTIAL_HISTOGRAM, NO_RECORDED_VALUE, SUM, WANTED, HistogramPoint, Metric, ResourceMetrics
+from .wire import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics
 
-# 20,000 buckets cover, at scale 10, more than the whole range from a nanosecond to a day.
-MAX_BUCKETS = 20_000
+__all__ = ["PointReader", "Window"]
+
 # A bucket takes about 100 bytes once read, and one byte on the wire: without a limit a small body would fill the memory.
 MAX_BUCKETS_A_BATCH = 500_000
-# Far above any real count; thirty thousand such points still add up within a signed 64-bit integer.
-MAX_COUNT = 2**48
-# A sum may leave its outermost buckets by rounding, never by more than this factor.
-_SUM_SLACK = 1.05
+# Points read at once, as they came: what is made of them in between takes up to fifty times the room. [bytes]
+_AT_ONCE_BYTES = 256 * 1024
+# What a point of JSON takes beside its buckets, about. [bytes]
+_POINT_BYTES = 100
 
-_NANOSECONDS = 1_000_000_000
-# Attributes whose values are bands of sizes.
-_BANDS = {names.BATCH_BAND: BATCHES, names.TOKEN_BAND: TOKENS}
-_CURES = {
-    EXPONENTIAL_HISTOGRAM: "set the OpenTelemetry view's aggregation to ExponentialBucketHistogramAggregation",
-    SUM: "record it with a counter",
-}
+_REMEMBERED = Identities()
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Which times are plausible: [oldest, newest], in Unix seconds."""
+class _Part(NamedTuple):
+    """Points of one metric and one process, from number *first* on; as they are or serialized."""
 
-    oldest: int
-    newest: int
-
-    def check(self, time_ns: int) -> None:
-        """Refuse a time outside the window.
-
-        Raises:
-            RejectedError: *time_ns* is outside.
-        """
-        at = time_ns // _NANOSECONDS
-        if at < self.oldest:
-            msg = f"its time, {at} s after 1970, is too long ago, before {self.oldest}; check the sender's clock"
-            raise RejectedError(Reason.TIME, msg)
-        if at > self.newest:
-            msg = f"its time, {at} s after 1970, is more than a day ahead ({self.newest}); check the sender's clock"
-            raise RejectedError(Reason.TIME, msg)
+    reader: SeriesReader
+    metric: str
+    first: int
+    points: Sequence[bytes] | Sequence[HistogramPoint]
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -63,57 +59,86 @@ class PointReader:
 
     Args:
         window: Which times are plausible.
-        points: What was believed.
         dropped: Requests the senders say they could not count.
         tally: What became of all points.
     """
 
     window: Window
-    points: list[Point] = field(default_factory=list[Point])
     dropped: int = 0
     tally: Tally = field(default_factory=Tally)
+    _pieces: list[PointColumns] = field(default_factory=list[PointColumns])
+    _exact: list[Point] = field(default_factory=list[Point])
     _buckets: int = 0
 
-    def read(self, export: list[ResourceMetrics]) -> None:
-        """Take in the points of *export*; nothing is raised for a bad one, it is tallied."""
-        for item in export:
-            reader = SeriesReader(item.resource)
-            for metric in item.metrics:
-                self._read_metric(metric, reader)
+    def read(self, export: Sequence[ResourceMetrics]) -> None:
+        """Take in the points of *export*; nothing is raised for a bad one, it is tallied.
 
-    def _read_metric(self, metric: Metric, reader: SeriesReader) -> None:
-        wanted = WANTED.get(metric.name)
-        if wanted is None:
-            self.tally.ignored += metric.size
-            return
-        try:
-            _check_metric(metric, wanted)
-        except RejectedError as error:
-            self.tally.reject(error.reason, f"{metric.name}[0..{metric.size - 1}]: {error}", metric.size)
-            return
-        for index, point in enumerate(metric.histograms):
+        Raises:
+            WireError: A point is malformed.
+        """
+        for parts in _at_once(part for item in export for part in self._parts(item)):
+            self._read_points(parts)
+
+    @property
+    def points(self) -> PointColumns:
+        """What was believed."""
+        return PointColumns.join([*self._pieces, PointColumns.of(self._exact)])
+
+    def _parts(self, item: ResourceMetrics) -> Iterator[_Part]:
+        reader = SeriesReader(item.resource)
+        for metric in item.metrics:
+            wanted = WANTED.get(metric.name)
+            if wanted is None:
+                self.tally.ignored += metric.size
+                continue
             try:
-                self._read_histogram(metric.name, point, reader)
+                check_metric(metric, wanted)
             except RejectedError as error:
-                self.tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
+                self.tally.reject(error.reason, f"{metric.name}[0..{metric.size - 1}]: {error}", metric.size)
+                continue
+            self._read_numbers(metric)
+            yield from _split(metric, reader)
+
+    def _read_numbers(self, metric: Metric) -> None:
         for index, number in enumerate(metric.numbers):
             try:
-                self.dropped += _dropped(number.value)
+                self.dropped += dropped_requests(number.value)
             except RejectedError as error:
                 self.tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
 
-    def _read_histogram(self, metric: str, point: HistogramPoint, reader: SeriesReader) -> None:
+    def _read_points(self, parts: Sequence[_Part]) -> None:
+        columns = _columns(parts)
+        sizes = [len(part.points) for part in parts]
+        ends = np.cumsum(sizes).tolist()
+        about: list[Identity | None] = []
+        for part, size, end in zip(parts, sizes, ends, strict=True):
+            about += _REMEMBERED.of(part.reader, part.metric, columns.attributes[end - size : end])
+        timed = np.repeat([part.metric not in names.TIME_METRICS for part in parts], sizes)
+        good = believable(columns, timed, self.window) & [identity is not None for identity in about]
+        if self._buckets + len(columns.buckets.index) > MAX_BUCKETS_A_BATCH:
+            good[:] = False
+        self._buckets += int(columns.buckets.lengths[good].sum())
+        self._pieces.append(
+            _chosen(columns, good, [one for one, ok in zip(about, good, strict=True) if ok and one], timed)
+        )
+        for number in np.flatnonzero(~good).tolist():
+            owner = next(place for place, end in enumerate(ends) if number < end)
+            self._read_exactly(parts[owner], number - (ends[owner] - sizes[owner]))
+
+    def _read_exactly(self, part: _Part, number: int) -> None:
+        sent = part.points[number]
+        try:
+            self._read_one(part, protobuf_wire.read_point(sent) if isinstance(sent, bytes) else sent)
+        except RejectedError as error:
+            self.tally.reject(error.reason, f"{part.metric}[{part.first + number}]: {error}")
+
+    def _read_one(self, part: _Part, point: HistogramPoint) -> None:
         if point.flags & NO_RECORDED_VALUE:
             return
-        start_ns = point.start_ns or point.time_ns
-        self.window.check(start_ns)
-        self.window.check(point.time_ns)
-        if start_ns > point.time_ns:
-            msg = f"startTimeUnixNano {start_ns} is after timeUnixNano {point.time_ns}"
-            raise RejectedError(Reason.TIME, msg)
-        histogram = _histogram(metric, point)
-        series = reader.series(point.attributes)
-        stage = _stage(metric, point)
+        start_ns, time_ns = check_interval(point, self.window)
+        histogram = histogram_of(part.metric, point)
+        series = part.reader.series(point.attributes)
+        stage = stage_of(part.metric, point.attributes)
         if not histogram.buckets and not histogram.zero:
             return
         if self._buckets + len(histogram.buckets) > MAX_BUCKETS_A_BATCH:
@@ -121,101 +146,57 @@ class PointReader:
             raise RejectedError(Reason.SIZE, msg)
         self._buckets += len(histogram.buckets)
         # The middle of the interval: a delta of ten seconds belongs to the bucket most of it lies in.
-        at = (start_ns + point.time_ns) // 2 // _NANOSECONDS
-        self.points.append(Point(series, metric, stage, at, histogram))
+        at = (start_ns + time_ns) // 2 // NANOSECONDS
+        self._exact.append(Point(series, part.metric, stage, at, histogram))
 
 
-def _check_metric(metric: Metric, wanted: str) -> None:
-    if metric.kind != wanted:
-        msg = f"must be of type {wanted}, got {metric.kind or 'nothing'}; {_CURES[wanted]}"
-        raise RejectedError(Reason.TYPE, msg)
-    if metric.temporality != DELTA:
-        msg = (
-            f"aggregationTemporality must be delta ({DELTA}), got {metric.temporality}; set "
-            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta in the sending process"
-        )
-        raise RejectedError(Reason.TEMPORALITY, msg)
-    if wanted == SUM and not metric.monotonic:
-        msg = "isMonotonic must be true; record it with a counter, not an up-down counter"
-        raise RejectedError(Reason.TYPE, msg)
+def _split(metric: Metric, reader: SeriesReader) -> Iterator[_Part]:
+    """Yield the histograms of *metric* in parts of a size to be read at once."""
+    points = metric.histograms
+    sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
+    first = size = 0
+    for number, more in enumerate(sizes):
+        if size and size + more > _AT_ONCE_BYTES:
+            yield _Part(reader, metric.name, first, points[first:number], size)
+            first, size = number, 0
+        size += more
+    if points:
+        yield _Part(reader, metric.name, first, points[first:], size)
 
 
-def _dropped(value: float) -> int:
-    if not 0 <= value <= MAX_COUNT:  # refuses NaN too
-        msg = f"value must lie between 0 and 2**48, got {value}"
-        raise RejectedError(Reason.NUMBER, msg)
-    return int(value)
+def _at_once(parts: Iterator[_Part]) -> Iterator[list[_Part]]:
+    """Yield *parts* in lists of a size to be read at once."""
+    held: list[_Part] = []
+    for part in parts:
+        if held and sum(one.size_bytes for one in held) + part.size_bytes > _AT_ONCE_BYTES:
+            yield held
+            held = []
+        held.append(part)
+    if held:
+        yield held
 
 
-def _stage(metric: str, point: HistogramPoint) -> str:
-    """Return what tells the point apart within its series: a stage, or by what the metric says, such as a definition."""
-    key = names.METRICS[metric]
-    value = point.attributes.get(key, stages.OVERHEAD if key == names.DOMINANT else None)
-    if key in _BANDS and value not in _BANDS[key].names:
-        msg = f"{key} must be one of {', '.join(_BANDS[key].names)}, got {'nothing' if value is None else repr(text(value)[:40])}"
-        raise RejectedError(Reason.STAGE, msg)
-    return stage_name(value, key)
+def _columns(parts: Sequence[_Part]) -> HistogramColumns:
+    points = [point for part in parts for point in part.points]
+    serialized = [point for point in points if isinstance(point, bytes)]
+    return from_protobuf(serialized) if serialized else from_points([p for p in points if not isinstance(p, bytes)])
 
 
-def _histogram(metric: str, point: HistogramPoint) -> Histogram:
-    _check_counts(point)
-    timed = metric not in names.TIME_METRICS
-    if timed:
-        _check_sum(point)
-    try:
-        histogram = Histogram.from_otlp(
-            scale=point.scale,
-            zero=point.zero,
-            offset=point.offset,
-            counts=point.counts,
-            total=(point.sum or 0.0) if timed else 0.0,
-        )
-    except ValueError as error:
-        raise RejectedError(Reason.BUCKETS, text(str(error))) from error
-    if timed:
-        _check_sum_range(histogram)
-    return histogram
-
-
-def _check_counts(point: HistogramPoint) -> None:
-    if not MIN_SCALE <= point.scale <= MAX_SCALE:
-        msg = f"scale must lie between {MIN_SCALE} and {MAX_SCALE}, got {point.scale}"
-        raise RejectedError(Reason.SCALE, msg)
-    if len(point.counts) > MAX_BUCKETS:
-        msg = f"it has {len(point.counts)} buckets, more than {MAX_BUCKETS}; send a coarser scale"
-        raise RejectedError(Reason.BUCKETS, msg)
-    if point.negative:
-        raise RejectedError(Reason.NEGATIVE, "it holds negative values; a duration is never below zero")
-    if min(point.count, point.zero) < 0 or min(point.counts, default=0) < 0:
-        raise RejectedError(Reason.NEGATIVE, "counts must not be negative")
-    held = sum(point.counts) + point.zero
-    if held != point.count:
-        msg = f"count is {point.count}, but its buckets and zeroCount hold {held}"
-        raise RejectedError(Reason.COUNT, msg)
-    if point.count > MAX_COUNT:
-        msg = f"count must not be above 2**48, got {point.count}"
-        raise RejectedError(Reason.COUNT, msg)
-
-
-def _check_sum(point: HistogramPoint) -> None:
-    if point.sum is None:
-        if point.count:
-            raise RejectedError(Reason.SUM, "sum is missing; without it no mean can be shown")
-        return
-    if not math.isfinite(point.sum):
-        msg = f"sum must be a finite number, got {point.sum}"
-        raise RejectedError(Reason.SUM, msg)
-
-
-def _check_sum_range(histogram: Histogram) -> None:
-    """Refuse a sum that values in these buckets cannot have: it tells of mixed-up units or a corrupted point."""
-    filled = sum(histogram.buckets.values())
-    low = high = 0.0
-    if filled:
-        low = filled * bucket_bounds(min(histogram.buckets), histogram.scale)[0] / _SUM_SLACK
-        high = filled * bucket_bounds(max(histogram.buckets), histogram.scale)[1] * _SUM_SLACK
-    if histogram.zero:
-        high = math.inf  # how large a zero may be is the sender's choice (zeroThreshold)
-    if not low <= histogram.sum <= high:
-        msg = f"sum is {histogram.sum:g}, but values in its buckets add up to between {low:g} and {high:g}"
-        raise RejectedError(Reason.SUM, msg)
+def _chosen(columns: HistogramColumns, good: Flags, about: Sequence[Identity], timed: Flags) -> PointColumns:
+    """Return the *good* points, at a scale no finer than ours; the others may hold anything."""
+    buckets = columns.buckets
+    finer = np.maximum(columns.scale - SCALE, 0)[good]
+    kept, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    start_ns = starts(columns)
+    middle = (start_ns + (columns.time_ns - start_ns) // 2) // NANOSECONDS
+    return PointColumns(
+        about,
+        middle[good].astype(np.int64),
+        Histograms(
+            np.minimum(columns.scale, SCALE)[good],
+            columns.zero[good].astype(np.int64),
+            np.where(timed, columns.sum, 0.0)[good],
+            Buckets(offsets, buckets.index[kept] >> np.repeat(finer, lengths), buckets.amount[kept]),
+        ),
+    )

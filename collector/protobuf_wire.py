@@ -1,37 +1,37 @@
-"""OTLP in its binary form, read with the message classes of the `opentelemetry-proto` package."""
+"""OTLP metrics in their binary form; the points of histograms stay as they came, to be read many at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.metrics.v1 import metrics_pb2
-from opentelemetry.proto.trace.v1 import trace_pb2
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue, KeyValueList
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint, NumberDataPoint
 
 from ..core.errors import WireError
 from .protobuf_bulk import check_bulk
+from .protobuf_lite import MetricsExport
 from .wire import (
     EXPONENTIAL_HISTOGRAM,
-    SCOPES,
+    MAX_OBJECTS,
     SUM,
     WANTED,
     Attributes,
-    Event,
     HistogramPoint,
     Metric,
     NumberPoint,
     ResourceMetrics,
-    ResourceSpans,
     Scalar,
-    Span,
+    TooLargeError,
 )
 
-_Request = TypeVar("_Request", bound=Message)
+# A body of two-byte messages becomes 60 MB once it is parsed if it is of this size. A larger one is walked first.
+WALKED_BYTES = 1024 * 1024
+# Room for far more buckets than are believed.
+MAX_POINT_BYTES = 256 * 1024
+
+_Read = TypeVar("_Read", bound=Message)
 _JSON_KIND = {"exponential_histogram": EXPONENTIAL_HISTOGRAM}
 
 
@@ -39,10 +39,16 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
     """Read an ExportMetricsServiceRequest.
 
     Raises:
-        TooLargeError: It has more than `MAX_OBJECTS` messages or `MAX_ELEMENTS` numbers.
+        TooLargeError: It has more than `MAX_OBJECTS` messages, or a point of more than `MAX_POINT_BYTES`.
         WireError: *body* is none.
     """
-    request = _parse(ExportMetricsServiceRequest(), body)
+    if len(body) > WALKED_BYTES:
+        check_bulk(body, MetricsExport.DESCRIPTOR)
+    request = _parse(MetricsExport(), body)
+    scopes = [scope for item in request.resource_metrics for scope in item.scope_metrics]
+    if len(request.resource_metrics) + sum(1 + len(scope.metrics) for scope in scopes) > MAX_OBJECTS:
+        msg = f"the body has more than {MAX_OBJECTS} resources, scopes and metrics; send smaller batches"
+        raise TooLargeError(msg)
     return [
         ResourceMetrics(
             _attributes(item.resource.attributes),
@@ -52,87 +58,71 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
     ]
 
 
-def read_spans(body: bytes) -> list[ResourceSpans]:
-    """Read an ExportTraceServiceRequest.
+def read_point(point: bytes) -> HistogramPoint:
+    """Read a serialized ExponentialHistogramDataPoint.
 
     Raises:
-        TooLargeError: It has more than `MAX_OBJECTS` messages or `MAX_ELEMENTS` numbers.
-        WireError: *body* is none.
+        WireError: *point* is none.
     """
-    request = _parse(ExportTraceServiceRequest(), body)
-    return [_resource_spans(item) for item in request.resource_spans]
+    found = _parse(ExponentialHistogramDataPoint(), point)
+    return HistogramPoint(
+        attributes=_attributes(found.attributes),
+        start_ns=found.start_time_unix_nano,
+        time_ns=found.time_unix_nano,
+        flags=found.flags,
+        count=found.count,
+        sum=found.sum if found.HasField("sum") else None,
+        scale=found.scale,
+        zero=found.zero_count,
+        offset=found.positive.offset,
+        counts=found.positive.bucket_counts,
+        negative=any(found.negative.bucket_counts),
+    )
 
 
-def _resource_spans(item: trace_pb2.ResourceSpans) -> ResourceSpans:
-    spans: dict[str, list[Span]] = {}
-    foreign = 0
-    for scope in item.scope_spans:
-        if scope.scope.name in SCOPES:
-            spans.setdefault(scope.scope.name, []).extend(_span(span) for span in scope.spans)
-        else:
-            foreign += len(scope.spans)
-    return ResourceSpans(_attributes(item.resource.attributes), spans, foreign)
+def read_attributes(attributes: bytes) -> Attributes:
+    """Read attributes as they stand in a point, one after the other.
+
+    Raises:
+        WireError: They are none.
+    """
+    return _attributes(_parse(KeyValueList(), attributes).values)
 
 
-def _parse(request: _Request, body: bytes) -> _Request:
-    check_bulk(body, cast("Descriptor", request.DESCRIPTOR))
+def _parse(message: _Read, body: bytes) -> _Read:
     try:
-        request.ParseFromString(body)
+        message.ParseFromString(body)
     except DecodeError as error:
-        msg = f"the body is not a valid {type(request).__name__} ({error}); it holds {len(body)} bytes"
+        msg = f"the body is not a valid ExportMetricsServiceRequest ({error}); it holds {len(body)} bytes"
         raise WireError(msg) from error
-    return request
+    return message
 
 
-def _metric(metric: metrics_pb2.Metric) -> Metric:
-    field = metric.WhichOneof("data")
+def _metric(metric: Any) -> Metric:
+    field: str | None = metric.WhichOneof("data")
     if field is None:
         return Metric(metric.name, "", 0)
     kind = _JSON_KIND.get(field, field)
-    result = Metric(metric.name, kind, len(getattr(metric, field).data_points))
+    data = getattr(metric, field)
+    points = cast("list[bytes]", [*data.data_points])
+    if max(map(len, points), default=0) > MAX_POINT_BYTES:
+        msg = f"a data point of {metric.name} has more than {MAX_POINT_BYTES} bytes; send smaller batches of coarser points"
+        raise TooLargeError(msg)
+    result = Metric(metric.name, kind, len(points))
     if WANTED.get(metric.name) != kind:
         return result
+    result.temporality = data.aggregation_temporality
     if kind == SUM:
-        result.temporality, result.monotonic = metric.sum.aggregation_temporality, metric.sum.is_monotonic
-        result.numbers = [_number(point) for point in metric.sum.data_points]
+        result.monotonic = data.is_monotonic
+        result.numbers = [_number(point) for point in points]
     else:
-        result.temporality = metric.exponential_histogram.aggregation_temporality
-        result.histograms = [_histogram(point) for point in metric.exponential_histogram.data_points]
+        result.histograms = points
     return result
 
 
-def _histogram(point: metrics_pb2.ExponentialHistogramDataPoint) -> HistogramPoint:
-    return HistogramPoint(
-        attributes=_attributes(point.attributes),
-        start_ns=point.start_time_unix_nano,
-        time_ns=point.time_unix_nano,
-        flags=point.flags,
-        count=point.count,
-        sum=point.sum if point.HasField("sum") else None,
-        scale=point.scale,
-        zero=point.zero_count,
-        offset=point.positive.offset,
-        counts=point.positive.bucket_counts,
-        negative=any(point.negative.bucket_counts),
-    )
-
-
-def _number(point: metrics_pb2.NumberDataPoint) -> NumberPoint:
-    return NumberPoint(point.as_double if point.HasField("as_double") else point.as_int)
-
-
-def _span(span: trace_pb2.Span) -> Span:
-    return Span(
-        trace_id=span.trace_id.hex(),
-        span_id=span.span_id.hex(),
-        parent_id=span.parent_span_id.hex(),
-        name=span.name,
-        start_ns=span.start_time_unix_nano,
-        end_ns=span.end_time_unix_nano,
-        error=span.status.code == trace_pb2.Status.STATUS_CODE_ERROR,
-        attributes=_attributes(span.attributes),
-        events=[Event(event.name, event.time_unix_nano) for event in span.events],
-    )
+def _number(point: bytes) -> NumberPoint:
+    found = _parse(NumberDataPoint(), point)
+    return NumberPoint(found.as_double if found.HasField("as_double") else found.as_int)
 
 
 def _attributes(pairs: Iterable[KeyValue]) -> Attributes:

@@ -11,9 +11,14 @@ from prometheus_client.registry import Collector
 
 from .health import Health
 from .store import Batch, StoreState
+from .store.inbox import Waiting
+from .store.point_columns import as_columns
 from .tally import Tally
+from .traces.folding import Outcome
 
 _PREFIX = "stagelens_collector_"
+# Of `Outcome`.
+_OUTCOMES = ("folded", "late", "repeated", "orphaned", "outside")
 # From an idle SSD's fsync to a database that has just come back.
 _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -27,6 +32,7 @@ class SelfMetrics:
 
     def __init__(self, health: Health) -> None:
         self._registry = registry = CollectorRegistry()
+        self._others = CollectorRegistry()
 
         def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
             return Counter(_PREFIX + name, text, labels, registry=registry)
@@ -38,7 +44,9 @@ class SelfMetrics:
         self._points = counter("points", "Data points in the store.", ("metric",))
         self._traces = counter("traces", "Kept traces in the store.")
         self._rejected = counter("rejected", "Data points and spans refused.", ("signal", "reason"))
-        self._ignored = counter("ignored", "Points of metrics and spans of scopes that are not kept.", ("signal",))
+        self._ignored = counter(
+            "ignored", "Points of metrics, spans of scopes and log records that are not kept.", ("signal",)
+        )
         self._batches = counter("batches", "Batches, by what became of them.", ("outcome",))
         self._dropped = counter("agent_dropped_requests", "Requests that agents could not count, by their own word.")
         self._maintenance_failures = counter("maintenance_failures", "Roll-ups and retention runs that failed.")
@@ -50,12 +58,21 @@ class SelfMetrics:
         self._queued_bytes = gauge("queue_bytes", "Their inflated size.")
         self._used = gauge("store_bytes", "Room the store takes.")
         self._budget = gauge("store_budget_bytes", "Room it may take before its oldest detail goes; 0 for no limit.")
+        self._spans = counter("spans", "Spans that have left the inbox, by what became of them.", ("outcome",))
+        self._requests_folded = counter(
+            "span_requests", "Requests put together of spans, by who counted them.", ("by",)
+        )
+        self._fold_failures = counter("fold_failures", "Runs of the fold of spans that failed.")
+        self._spans_waiting = gauge("spans_waiting_bytes", "Room of spans that wait for their requests to be whole.")
+        self._spans_oldest = gauge("spans_oldest_timestamp_seconds", "When the oldest of them came; 0 for none.")
         self._folds = gauge("store_folds", "Dimensions of services with more values than are told apart.")
         gauge("healthy", "1 while the collector can commit and maintain its store.").set_function(
             lambda: not health.reasons
         )
         for outcome in ("counted", "duplicate", "unwritable"):
             self._batches.labels(outcome)
+        for outcome in _OUTCOMES:
+            self._spans.labels(outcome)
         ProcessCollector(registry=registry)
 
     def request(self, signal: str, code: int) -> None:
@@ -78,7 +95,7 @@ class SelfMetrics:
             self._batches.labels("counted").inc()
             self._traces.inc(len(batch.traces))
             self._dropped.inc(batch.dropped)
-            for metric, count in CountOf(point.metric for point in batch.points).items():
+            for metric, count in CountOf(about.metric for about in as_columns(batch.points).identities).items():
                 self._points.labels(metric).inc(count)
 
     def duplicate(self) -> None:
@@ -92,6 +109,22 @@ class SelfMetrics:
     def maintenance_failed(self) -> None:
         """Count a failed run of roll-ups and retention."""
         self._maintenance_failures.inc()
+
+    def folded(self, outcome: Outcome) -> None:
+        """Count what became of spans in one run of the fold."""
+        for name in _OUTCOMES:
+            self._spans.labels(name).inc(getattr(outcome, name))
+        self._requests_folded.labels("spans").inc(outcome.requests)
+        self._requests_folded.labels("agent").inc(outcome.known)
+
+    def fold_failed(self) -> None:
+        """Count a failed run of the fold."""
+        self._fold_failures.inc()
+
+    def waiting(self, waiting: Waiting) -> None:
+        """Show how many spans wait."""
+        self._spans_waiting.set(waiting.size_bytes)
+        self._spans_oldest.set(waiting.oldest or 0)
 
     def receiving(self, size_bytes: int) -> None:
         """Show how much is being received."""
@@ -110,8 +143,16 @@ class SelfMetrics:
 
     def include(self, others: Collector) -> None:
         """Show what *others* in this process have to say as well."""
-        self._registry.register(others)
+        self._others.register(others)
 
     def exposition(self) -> bytes:
         """Return the text Prometheus scrapes; what was included may read a database for it."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + generate_latest(self._others)
+
+    def samples(self) -> dict[tuple[str, tuple[str, ...]], float]:
+        """Return the collector's own numbers as they are now, by name, without the common prefix, and labels' values."""
+        return {
+            (sample.name.removeprefix(_PREFIX), tuple(sample.labels.values())): sample.value
+            for metric in self._registry.collect()
+            for sample in metric.samples
+        }

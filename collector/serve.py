@@ -1,46 +1,57 @@
-"""The collector as a whole: a server, a writer and a maintenance thread around one store."""
+"""The collector as a whole: two servers in one event loop, a writer and a maintenance thread around one store."""
 
 from __future__ import annotations
 
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
-import uvicorn
 
 from ..core.errors import StagelensError
+from .access.exposure import check_exposure
+from .access.gate import Gate
+from .access.tls import GrpcTls, HttpTls
 from .config import CollectorConfig
+from .config_file import LiveConfig
+from .decoders import Decoders
+from .folding import Folding
+from .grpc_server import GrpcServer
 from .health import Health
-from .http import Intake
+from .http import Http
+from .intake import Intake
 from .maintenance import Maintenance
+from .receiving import Receiving
+from .scrape.scraper import Scraper
 from .selfmetrics import SelfMetrics
+from .servers import Servers, listen
 from .store import Store
+from .traces.keeping import Keep
+from .traces.reading import SpanReader
+from .vitals import Reporter
 from .writer import Writer
 
 __all__ = ["Collector", "CollectorConfig"]
 
 _log = logging.getLogger(__name__)
 
-# Reading is Python and shares one lock: more threads would only interleave; a second keeps small bodies going beside a large one.
-_DECODERS = 2
-_BACKLOG = 512
-# Below the usual limit of 1024 open files of a process, which the database needs some of.
-_MAX_CONNECTIONS = 800
 _MAINTENANCE_SECONDS = 10.0
-_DRAIN_SECONDS = 15
+_FOLD_SECONDS = 2.0
 
 
 class Collector:
-    """Serves OTLP/HTTP in background threads.
+    """Serves OTLP in background threads.
 
     Args:
         config: Where to listen and what to accept.
         store: Where to write; it stays open when the collector stops.
+        file: Who may send; without one all may.
         maintenance_seconds: The time between two runs of roll-ups and retention.
         clock: Unix seconds, to judge the times of points by.
+
+    Raises:
+        ConfigError: It would listen where others reach it and ask nobody who they are, or its TLS files cannot be used.
     """
 
     def __init__(
@@ -48,47 +59,75 @@ class Collector:
         config: CollectorConfig,
         store: Store,
         *,
+        file: LiveConfig | None = None,
         maintenance_seconds: float = _MAINTENANCE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
-        self.health = Health()
-        self.metrics = SelfMetrics(self.health)
+        self._file = file or LiveConfig(None, {})
+        access = self._file.current.access
+        check_exposure(config.host, access, is_open=config.is_open)
+        self.health = health = Health()
+        self.metrics = metrics = SelfMetrics(health)
         self._writer = Writer(
+            store, max_batches=config.queue_batches, max_bytes=config.queue_bytes, health=health, metrics=metrics
+        )
+        self._folding = Folding(
             store,
-            max_batches=config.queue_batches,
-            max_bytes=config.queue_bytes,
-            health=self.health,
-            metrics=self.metrics,
+            interval_seconds=_FOLD_SECONDS,
+            # What waits counts as room of the store: it must leave some for the numbers.
+            max_waiting_bytes=min(config.spans_waiting_bytes, (config.retention.budget_bytes or sys.maxsize) // 4),
+            health=health,
+            metrics=metrics,
+            keep=Keep(everything=config.keeps_all_traces),
         )
-        self._maintenance = Maintenance(
-            store, interval_seconds=maintenance_seconds, health=self.health, metrics=self.metrics
+        self._maintenance = Maintenance(store, interval_seconds=maintenance_seconds, health=health, metrics=metrics)
+        self._scraper = Scraper(store, lambda: self._file.current.scrape or (), self._file.env, clock=clock)
+        metrics.include(self._scraper.states)
+        self._reporter = Reporter(
+            store, metrics=metrics, health=health, file=self._file, targets=self._scraper.states.all
         )
-        self._decoders = ThreadPoolExecutor(_DECODERS, "stagelens-decoder")
+        self._decoders = Decoders(config.max_inflated_bytes)
+        gate = Gate(lambda: self._file.current.access, is_open=config.is_open)
+        receiving = Receiving(config.max_body_bytes, config.queue_bytes, metrics)
         intake = Intake(
             config,
+            gate=gate,
             writer=self._writer,
             decoders=self._decoders,
-            health=self.health,
-            metrics=self.metrics,
+            receiving=receiving,
+            health=health,
+            metrics=metrics,
+            spans=SpanReader(lambda: self._file.current.rules),
+            admit_spans=self._folding.admit,
             add_event=store.add_event,
             clock=clock,
         )
-        self._server = _Server(
-            uvicorn.Config(
-                intake.application(),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="none",
-                server_header=False,
-                backlog=_BACKLOG,
-                limit_concurrency=_MAX_CONNECTIONS,
-                timeout_graceful_shutdown=_DRAIN_SECONDS,
-            )
+        self._http = Http(
+            intake, receiving=receiving, gate=gate, health=health, metrics=metrics, dashboard_url=config.dashboard_url
         )
+        grpc = None
+        if config.grpc_port is not None:
+            grpc = GrpcServer(
+                (config.host, config.grpc_port),
+                max_body_bytes=config.max_body_bytes,
+                intake=intake,
+                receiving=receiving,
+                health=health,
+                credentials=GrpcTls(access.tls).credentials if access.tls else None,
+            )
+        self._server = Servers(self._http.application(), HttpTls(access.tls).context if access.tls else None, grpc)
         self._thread: threading.Thread | None = None
         self._socket: socket.socket | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def places(self) -> list[str]:
+        """Where it listens, a line for each protocol."""
+        scheme = "https" if self._file.current.access.tls else "http"
+        host, port = self.address
+        places = [f"OTLP/HTTP  {scheme}://{host}:{port}"]
+        return places if self.grpc_port is None else [*places, f"OTLP/gRPC  {scheme}://{host}:{self.grpc_port}"]
 
     @property
     def address(self) -> tuple[str, int]:
@@ -102,17 +141,25 @@ class Collector:
             raise StagelensError(msg)
         return self._address
 
+    @property
+    def grpc_port(self) -> int | None:
+        """The port it listens on for gRPC; None without gRPC, or before it is started."""
+        return self._server.grpc_port
+
     def start(self) -> None:
         """Listen, and return once requests are answered.
 
         Raises:
-            StagelensError: The address cannot be listened on.
+            StagelensError: An address cannot be listened on.
         """
-        self._socket = _listen(self._config.host, self._config.port)
+        self._socket = listen(self._config.host, self._config.port)
         host, port, *_ = self._socket.getsockname()
         self._address: tuple[str, int] = (host, port)
+        self._file.start()
         self._writer.start()
+        self._folding.start()
         self._maintenance.start()
+        self._scraper.start()
         self._thread = threading.Thread(
             target=self._serve, args=(self._socket,), name="stagelens-collector", daemon=True
         )
@@ -120,16 +167,21 @@ class Collector:
         while not self._server.ready.wait(0.05):
             if not self._thread.is_alive():
                 self.stop()
+                if isinstance(self._failure, StagelensError):
+                    raise self._failure
                 msg = "the collector's server ended while it started; the log says why"
                 raise StagelensError(msg)
-        _log.info("collecting OTLP/HTTP on http://%s:%d", host, port)
+        self._reporter.start(f"{socket.gethostname()}:{port}")
+        _log.info("collecting %s", ", ".join(self.places))
 
     def _serve(self, listening: socket.socket) -> None:
         with listening:
             try:
                 self._server.run([listening])
-            except BaseException:  # noqa: BLE001 - SystemExit too, which is how the server gives up; start() reports it
-                _log.exception("the collector's server ended")
+            except BaseException as error:  # noqa: BLE001 - SystemExit too, which is how the server gives up; start() reports it
+                self._failure = error
+                if not isinstance(error, StagelensError):
+                    _log.exception("the collector's server ended")
 
     def stop(self) -> None:
         """Accept no more, answer what was accepted, commit and maintain; a second call does nothing."""
@@ -139,32 +191,12 @@ class Collector:
         self._writer.hurry()
         self._thread.join()
         self._thread = None
-        self._decoders.shutdown()
+        self._scraper.stop()
+        self._file.stop()
+        self._reporter.stop()
+        self._decoders.stop()
         self._writer.stop()
+        self._folding.stop()
+        self._folding.run_once()
         self._maintenance.stop()
         self._maintenance.run_once()
-
-
-class _Server(uvicorn.Server):
-    """A server that says when it accepts."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-    except OSError as error:
-        msg = (
-            f"the collector cannot listen on {host}:{port} ({error.strerror or error}).\n"
-            "    Stop what uses that address, or choose another with STAGELENS_COLLECTOR_HOST and STAGELENS_COLLECTOR_PORT\n"
-            "    (agents find it by OTEL_EXPORTER_OTLP_ENDPOINT)."
-        )
-        raise StagelensError(msg) from error

@@ -15,7 +15,7 @@ from .dimensions import SeriesReader, stage_name, text
 from .points import Window
 from .store import KeptTrace
 from .tally import Reason, RejectedError, Tally
-from .wire import SCOPES, Attributes, ResourceSpans, Scalar, Span
+from .wire import Attributes, ResourceSpans, Scalar, Span
 
 MAX_SPANS_A_TRACE = 5000
 MAX_TRACES_A_BATCH = 5000
@@ -49,17 +49,10 @@ class TraceReader:
 
     def read(self, export: list[ResourceSpans]) -> None:
         """Take in the spans of *export*; nothing is raised for a bad one, it is tallied."""
-        foreign = sum(item.foreign for item in export)
-        if foreign:
-            self.tally.ignored += foreign
-            self.tally.explain(
-                f"{foreign} spans are of no scope among {', '.join(SCOPES)}; spans of other instrumentations do not "
-                "become stages yet"
-            )
         for item in export:
             reader = SeriesReader(item.resource)
             by_trace: dict[str, list[Span]] = defaultdict(list)
-            for span in item.spans.get(names.SCOPE, ()):
+            for span in item.spans:
                 by_trace[span.trace_id].append(span)
             for trace_id, spans in by_trace.items():
                 self._read_trace(trace_id, spans, reader)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..core import names
 from ..core.errors import WireError
@@ -25,10 +25,6 @@ EXPONENTIAL_HISTOGRAM, SUM = "exponentialHistogram", "sum"
 KINDS = ("gauge", SUM, "histogram", EXPONENTIAL_HISTOGRAM, "summary")
 # Points are decoded for these names only; of other metrics it is enough to know how many points they have.
 WANTED = {**dict.fromkeys(names.METRICS, EXPONENTIAL_HISTOGRAM), names.REQUESTS_DROPPED: SUM}
-
-# Spans are decoded for these scopes only: our own kept traces, and Triton's.
-TRITON_SCOPE = "triton-server"
-SCOPES = (names.SCOPE, TRITON_SCOPE)
 
 # What one export may hold: objects (resources, metrics, points, attributes) cost a few hundred bytes and a few
 # microseconds each, elements (bucket counts above all) up to 60 bytes, and as little as two bytes on the wire: the size of
@@ -97,7 +93,7 @@ class Metric:
         size: How many data points it has.
         temporality: OTLP's AggregationTemporality.
         monotonic: Whether a sum only grows.
-        histograms: Its points, if it is a wanted exponential histogram.
+        histograms: Its points, if it is a wanted exponential histogram; of protobuf serialized, as they came.
         numbers: Its points, if it is a wanted sum.
     """
 
@@ -106,7 +102,7 @@ class Metric:
     size: int
     temporality: int = 0
     monotonic: bool = False
-    histograms: list[HistogramPoint] = field(default_factory=list[HistogramPoint])
+    histograms: Sequence[HistogramPoint] | Sequence[bytes] = field(default_factory=list[HistogramPoint])
     numbers: list[NumberPoint] = field(default_factory=list[NumberPoint])
 
 
@@ -123,8 +119,7 @@ class ResourceMetrics:
     metrics: list[Metric]
 
 
-@dataclass(slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that happened in a span.
 
     Args:
@@ -138,7 +133,7 @@ class Event:
 
 @dataclass(slots=True)
 class Span:
-    """One span.
+    """One span of ours.
 
     Args:
         trace_id: 32 hexadecimal digits.
@@ -149,7 +144,6 @@ class Span:
         end_ns: When it ended.
         error: Whether its status is an error.
         attributes: Its scalar attributes.
-        events: In their order.
     """
 
     trace_id: str
@@ -160,19 +154,16 @@ class Span:
     end_ns: int
     error: bool
     attributes: Attributes
-    events: Sequence[Event] = ()
 
 
 @dataclass(slots=True)
 class ResourceSpans:
-    """The spans one process sent.
+    """The spans of traces that one of our agents has kept.
 
     Args:
-        resource: What the process says about itself.
-        spans: Those of `SCOPES`, by scope.
-        foreign: How many spans of other scopes there were.
+        resource: What its process says about itself.
+        spans: Of all those traces.
     """
 
     resource: Attributes
-    spans: dict[str, list[Span]]
-    foreign: int
+    spans: list[Span]

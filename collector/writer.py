@@ -71,6 +71,7 @@ class Writer:
     def start(self) -> None:
         """Begin to commit."""
         self._thread.start()
+        self._health.watch(self._thread)
 
     def hurry(self) -> None:
         """Do not pause after a failure any more: the end is near."""

@@ -252,8 +252,11 @@ def dense(buckets: Mapping[int, int]) -> tuple[int, list[int]]:
     """
     if not buckets:
         return 0, []
-    first, last = min(buckets), max(buckets)
-    return first, [buckets.get(index, 0) for index in range(first, last + 1)]
+    first = min(buckets)
+    counts = [0] * (max(buckets) - first + 1)
+    for index, count in buckets.items():
+        counts[index - first] = count
+    return first, counts
 
 
 def _edge(index: int, scale: int) -> float:

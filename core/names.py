@@ -35,6 +35,17 @@ BATCH_DURATION = "inference.batch.duration"
 # Calls out of requests that failed, whatever the request made of it, by what happened: how long each took, in seconds.
 FAILED_CALL = "inference.failed_call.duration"
 
+# What engines say of themselves in Prometheus' fixed buckets, or by sums alone. An observation in (low, high] is counted at `low`
+# in the first of a pair and at `high` in the second: the true quantile lies between the quantiles of the two, and is never
+# guessed at. Their sums are exact. [seconds]
+ENGINE_REQUEST = ("inference.engine.request.low", "inference.engine.request.high")
+ENGINE_STAGE = ("inference.engine.stage.low", "inference.engine.stage.high")
+ENGINE_FIRST_TOKEN = ("inference.engine.first_token.low", "inference.engine.first_token.high")
+ENGINE_OUTPUT_TOKEN = ("inference.engine.output_token.low", "inference.engine.output_token.high")
+# Tokens, not seconds, as so many values of zero; and runs of a model by batch size, of which only the sum is told.
+ENGINE_TOKENS = "inference.engine.tokens"
+ENGINE_BATCH = "inference.engine.batch"
+
 # Whose "counts" are microseconds, and which therefore have no sum.
 TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME)
 
@@ -90,11 +101,17 @@ UNITS = MappingProxyType({STAGE_TIME: "us", FIRST_TOKEN_TIME: "us", TOKENS: "{to
 BY_GENERATE = "generate"
 BY_FIRST_CHUNK = "first_chunk"
 BY_TRITON_RESPONSE = "triton_first_response"
+BY_CLIENT_CHUNK = "client_first_chunk"
+BY_ENGINE = "engine"
+BY_ENGINE_GAP = "engine_gap"
 DEFINITIONS = MappingProxyType(
     {
         BY_GENERATE: "until generate of transformers had the first new token",
         BY_FIRST_CHUNK: "until the first part of the answer was handed to the server",
         BY_TRITON_RESPONSE: "until the first response of a Triton stream came in",
+        BY_CLIENT_CHUNK: "until who asked a model had the first part of its answer, as their client says",
+        BY_ENGINE: "as the engine measures it, request by request",
+        BY_ENGINE_GAP: "as the engine measures it, token by token",
     }
 )
 
@@ -113,6 +130,10 @@ PART = "stagelens.part"
 STALL_PREFIX = "stagelens.stall."
 
 SCOPE = "stagelens"
+# Of the same spans, where they go through the user's own OpenTelemetry SDK.
+KEPT_SCOPE = "stagelens.kept"
+# On a span of the user's own: an agent of ours counts the request it is in.
+COUNTED = "stagelens.counted"
 
 # "<instance id>:<sequence number>", unique for each export of a process; a retry repeats it and is counted once.
 BATCH_HEADER = "X-Stagelens-Batch"

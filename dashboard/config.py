@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.addresses import is_loopback
 from ..core.errors import ConfigError
 
 DEFAULT_PORT = 8600
@@ -100,23 +101,6 @@ class DashboardConfig:
             prices=_prices(env),
             tracer=_tracer(env),
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether *host* can be reached from this machine only.
-
-    >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, True, False)
-    """
-    return host == "localhost" or bool((address := address_of(host)) and address.is_loopback)
-
-
-def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that *host* spells; None for a name."""
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
 
 
 def _token(env: Mapping[str, str]) -> str | None:

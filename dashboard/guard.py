@@ -15,8 +15,9 @@ import flask
 from flask import Flask, Response, request
 from werkzeug.wrappers import Response as AnyResponse
 
+from ..core.addresses import address_of, is_loopback
 from . import charts, health, hooks, signin
-from .config import DashboardConfig, address_of, is_loopback
+from .config import DashboardConfig
 from .identity import COOKIE, Asker, Door, TooManyError
 from .sessions import Proofs
 

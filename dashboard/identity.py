@@ -13,7 +13,8 @@ from threading import Lock
 
 from werkzeug.wrappers import Request
 
-from .config import DashboardConfig, address_of
+from ..core.addresses import address_of
+from .config import DashboardConfig
 from .patience import Patience
 from .sessions import is_session, name_in, session_of
 from .users import Users

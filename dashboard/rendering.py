@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 
 from .components import Nodes, attributes
 from .menus import menus
+from .pages import collectors
 from .pages.empty import missing
 from .pages.page import Context, Page, nothing
 from .router import page_of
@@ -34,14 +35,17 @@ def told(context: Context) -> dict[str, Any]:
     """Return what a page was made from: while it is the same the page is, too.
 
     `revision` is of all data, `own` of the service that the page is about, "" where it is about more than one; `stale`
-    names the state of the flow of data as far as a page shows it: nothing while data flows, else the minute.
+    names the state of the flow of data as far as a page shows it: nothing while data flows, else the minute; on the page of
+    the collectors it is another each time.
     """
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())
+    # Collectors tell of themselves also while no data comes, and when one falls silent nothing is written at all.
+    fresh = f"{source.now():%H:%M:%S}" if context.view.path == collectors.PLACE else ""
     return {
         "revision": source.revision(),
         "own": f"{source.revision(service)} {service}" if service else "",
-        "stale": "" if shown is None else f"{source.now():%H:%M}",
+        "stale": fresh if shown is None else f"{source.now():%H:%M}{fresh}",
     }
 
 

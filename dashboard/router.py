@@ -7,7 +7,9 @@ from collections.abc import Callable
 from .pages import (
     advice,
     capacity,
+    collectors,
     compare,
+    engines,
     events,
     incidents,
     overview,
@@ -56,7 +58,9 @@ def page_of(context: Context) -> Page | None:
 _PAGES: dict[str, Callable[[Context], Page]] = {
     "": overview.render,
     "advice": advice.render,
+    "collectors": collectors.render,
     "compare": compare.render,
+    "engines": engines.render,
     "events": events.render,
     "incidents": incidents.render,
     "regressions": regressions.render,

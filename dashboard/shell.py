@@ -35,6 +35,7 @@ _NAV = (
     ("Traces", "/traces", "trace"),
     ("Advice", "/advice", "bulb"),
     ("Events", "/events", "flag"),
+    ("Engines", "/engines", "chip"),
 )
 
 
@@ -65,7 +66,9 @@ def layout() -> Component:
                 **attributes({"data-keys": " ".join(ORDER), "data-common": " ".join(COMMON)}),
             ),
             html.Nav(id="mobnav", className="mobnav", **attributes({"aria-label": "Pages"})),
-            palette([*((name, path) for name, path, _ in _NAV), ("Settings", "/settings")]),
+            palette(
+                [*((name, path) for name, path, _ in _NAV), ("Collectors", "/collectors"), ("Settings", "/settings")]
+            ),
             help_sheet(),
             html.Div(id="said", className="said", role="status"),
         ]
@@ -246,17 +249,14 @@ def _service(context: Context, row: Row, place: str) -> Component:
 def _foot(context: Context, state: StoreState) -> Component:
     lines: list[Node] = []
     last = last_data(context, state)
+    collectors = {"href": context.view.link("/collectors"), "className": "live", "title": "How the collectors are"}
     if last is None:
-        lines.append(html.Span([dot("no_data"), "Nothing received yet"], className="live"))
+        lines.append(link([dot("no_data"), "Nothing received yet"], **collectors))
     else:
         age = max(context.source.now() - last, timedelta())
         fresh = age < STALE
-        lines.append(
-            html.Span(
-                [dot("healthy" if fresh else "at_risk"), "Collector live" if fresh else "No data arrives"],
-                className="live",
-            )
-        )
+        said: list[Node] = [dot("healthy" if fresh else "at_risk"), "Collector live" if fresh else "No data arrives"]
+        lines.append(link(said, **collectors))
         agents = f"{state.instances} agent{'s' * (state.instances != 1)} · " if state.instances else ""
         lines.append(html.Span(f"{agents}data {span(age)} old"))
     if state.dropped:

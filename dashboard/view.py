@@ -13,6 +13,7 @@ about a view is kept anywhere else, so that a link opens exactly what its sender
     /traces[/<id>]        svc v m r dom err min max at
     /advice               rank
     /events               kind
+    /collectors
     /settings
 
 Every address takes `env from to vs tz refresh` too.

@@ -103,7 +103,7 @@ class Agent:
         self._encoder = Encoder({**config.resource, names.SERVICE_INSTANCE: self.instance}, self._pause)
         self._exporter = Exporter(
             headers=config.headers,
-            certificate=config.certificate,
+            trust=config.trust,
             timeout_seconds=config.timeout_seconds,
             buffer_bytes=config.buffer_bytes,
             lost=self._losses.add,

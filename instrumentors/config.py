@@ -6,6 +6,7 @@
 | `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`, `…_TRACES_ENDPOINT` | | one of the two on its own, taken as it stands |
 | `OTEL_EXPORTER_OTLP_HEADERS` | | `key=value,key=value`, sent with every post |
 | `OTEL_EXPORTER_OTLP_CERTIFICATE` | the system's | file of the authorities to trust over https |
+| `OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE`, `OTEL_EXPORTER_OTLP_CLIENT_KEY` | | files of the certificate to show over https (mTLS), and of its key |
 | `OTEL_EXPORTER_OTLP_TIMEOUT` | `10000` | of one post, in milliseconds |
 | `OTEL_SERVICE_NAME` | the script's name | |
 | `OTEL_RESOURCE_ATTRIBUTES` | | `service.version=…,deployment.environment.name=…` and any other |
@@ -38,6 +39,7 @@ from ..core import names
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration, parse_size
 from .reading import printable
+from .trust import Trust
 
 logger = logging.getLogger("stagelens")
 
@@ -81,7 +83,7 @@ class AgentConfig:
         metrics_url: Where metrics are posted.
         traces_url: Where kept traces are posted.
         headers: Sent with every post. They may hold secrets and are never logged.
-        certificate: File of the certificate authorities to trust, None for the system's.
+        trust: Files for TLS.
         timeout_seconds: How long one post may take. [seconds]
         resource: Resource attributes, `service.name` among them; without the instance id, which each process makes.
         enabled: Whether anything is recorded.
@@ -93,7 +95,7 @@ class AgentConfig:
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
     traces_url: str = f"{DEFAULT_ENDPOINT}/v1/traces"
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    certificate: str | None = None
+    trust: Trust = field(default_factory=Trust)
     timeout_seconds: float = 10.0
     resource: Mapping[str, str] = field(default_factory=lambda: {names.SERVICE_NAME: "python"})
     enabled: bool = True
@@ -111,7 +113,7 @@ class AgentConfig:
             metrics_url=read("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", _url, f"{base}/v1/metrics"),
             traces_url=read("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", _url, f"{base}/v1/traces"),
             headers=read("OTEL_EXPORTER_OTLP_HEADERS", _pairs_unseen, {}),
-            certificate=read("OTEL_EXPORTER_OTLP_CERTIFICATE", _file, None),
+            trust=_trust(read),
             timeout_seconds=read("OTEL_EXPORTER_OTLP_TIMEOUT", _milliseconds, 10.0),
             resource=_resource(read),
             enabled=not read("OTEL_SDK_DISABLED", _truth, default=False),
@@ -140,6 +142,19 @@ class _Reader:
         except ConfigError as error:
             logger.warning("stagelens: %s. The default is used: %s", error, default)
             return default
+
+
+def _trust(read: _Reader) -> Trust:
+    certificate, *pair = (
+        read(f"OTEL_EXPORTER_OTLP_{name}", _file, None) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
+    )
+    if None in pair and pair != [None, None]:
+        logger.warning(
+            "stagelens: no certificate is shown to the collector: OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY must both name a file"
+        )
+        pair = [None, None]
+    return Trust(certificate, *pair)
 
 
 def _resource(read: _Reader) -> dict[str, str]:

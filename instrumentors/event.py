@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -38,9 +37,9 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
         json.dumps(given).encode(),
         {**config.headers, "Content-Type": "application/json"},
     )
-    trusted = ssl.create_default_context(cafile=config.certificate) if config.certificate else None
-    opener = urllib.request.build_opener(_Straight, urllib.request.HTTPSHandler(context=trusted))
     try:
+        secure = urllib.request.HTTPSHandler(context=config.trust.context())
+        opener = urllib.request.build_opener(_Straight, secure)
         opener.open(request, timeout=config.timeout_seconds).close()
     except urllib.error.HTTPError as error:
         msg = f"the collector at {base} did not take the event ({error.code}): {_reason(error)}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import email.utils
 import encodings.idna
 import http.client
-import json
 import logging
 import random
 import ssl
@@ -21,11 +20,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from .. import __version__
 from ..core import names
+from .protobuf import fields
+from .trust import Trust
 
 logger = logging.getLogger("stagelens")
 
@@ -34,8 +34,9 @@ _PRELOADED = (encodings.idna,)
 
 OK_STATUSES = range(200, 300)
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
+DENIED_STATUSES = frozenset({401, 403})
 OWN_HEADERS = {
-    "Content-Type": "application/json",
+    "Content-Type": "application/x-protobuf",
     "Content-Encoding": "gzip",
     "User-Agent": f"stagelens/{__version__}",
 }
@@ -45,6 +46,16 @@ MAX_RETRY_AFTER_SECONDS = 600.0
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_SHOWN_CHARS = 300
 
+_NOBODY_CURE = "Start a collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT"
+_TLS_CURE = (
+    "Compare OTEL_EXPORTER_OTLP_CERTIFICATE (whom to trust) and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY (what to show) with what the collector has"
+)
+_DENIED = (
+    "does not let this process in, and what is sent is dropped until it does; set OTEL_EXPORTER_OTLP_HEADERS to "
+    "authorization=Bearer%20<token>, or OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -53,7 +64,7 @@ class Batch:
     Args:
         name: The value of the batch header.
         url: Where it goes.
-        body: Gzipped JSON.
+        body: Gzipped protobuf.
         requests: How many requests are uncounted if it is never delivered.
     """
 
@@ -124,7 +135,7 @@ class Exporter:
 
     Args:
         headers: Sent with every post.
-        certificate: File of the certificate authorities to trust, None for the system's.
+        trust: Files for TLS.
         timeout_seconds: How long one post may take. [seconds]
         buffer_bytes: How much may wait. [bytes]
         lost: Told how many requests are uncounted for good, and why.
@@ -135,19 +146,19 @@ class Exporter:
         self,
         *,
         headers: Mapping[str, str],
-        certificate: str | None,
+        trust: Trust,
         timeout_seconds: float,
         buffer_bytes: int,
         lost: Callable[[str, int], None],
         rng: random.Random,
     ) -> None:
         self._headers = {key: value for key, value in headers.items() if key.title() not in OWN_HEADERS} | OWN_HEADERS
-        self._certificate = certificate
+        self._trust = trust
         self._timeout_seconds = timeout_seconds
         self._lost = lost
         self._rng = rng
         self._outbox = Outbox(buffer_bytes)
-        self._trust: ssl.SSLContext | None = None
+        self._context: ssl.SSLContext | None = None
         self._logged: set[str] = set()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -231,7 +242,9 @@ class Exporter:
                 self._settle(batch, answer)
         except Exception as error:
             # Unreachable, not HTTP, not what this code foresaw: the thread must live and the batch must not be lost.
-            self._failed(batch, f"{error}" or type(error).__name__, None)
+            self._context = None  # its files may be new by the next attempt: certificates are short-lived
+            cure = _TLS_CURE if isinstance(error, ssl.SSLError) else _NOBODY_CURE
+            self._failed(batch, f"{error}" or type(error).__name__, None, cure)
 
     def _post(self, batch: Batch) -> Answer:
         url = urlsplit(batch.url)
@@ -249,12 +262,12 @@ class Exporter:
     def _connect(self, url: SplitResult) -> http.client.HTTPConnection:
         host = url.hostname or ""
         if url.scheme == "https":
-            if self._trust is None:
-                self._trust = ssl.create_default_context(cafile=self._certificate)
-            return http.client.HTTPSConnection(host, url.port, timeout=self._timeout_seconds, context=self._trust)
+            if self._context is None:
+                self._context = self._trust.context()
+            return http.client.HTTPSConnection(host, url.port, timeout=self._timeout_seconds, context=self._context)
         return http.client.HTTPConnection(host, url.port, timeout=self._timeout_seconds)
 
-    def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None) -> None:
+    def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, cure: str = _NOBODY_CURE) -> None:
         self._outbox.give_back(batch)
         # Full jitter: many processes that lost one collector must not come back at once.
         limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
@@ -262,8 +275,7 @@ class Exporter:
         if not self._leaving:
             self._warn(
                 "unreachable",
-                f"{_origin(batch.url)} does not take data ({_shown(reason)}); they are kept and sent later. Start a "
-                "collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT",
+                f"{_origin(batch.url)} does not take data ({_shown(reason)}); they are kept and sent later. {cure}",
             )
         with self._attempt:
             self._failures += 1
@@ -272,14 +284,17 @@ class Exporter:
 
     def _settle(self, batch: Batch, answer: Answer) -> None:
         if answer.status in OK_STATUSES:
+            self._logged.discard("denied")
             refused = _refused(answer.body)
             if refused:
                 self._warn("partial", f"{_origin(batch.url)} refused a part of the data: {refused}")
         else:
             self._drop(batch, "rejected")
+            denied = answer.status in DENIED_STATUSES
             self._warn(
-                f"status {answer.status}",
-                f"{_origin(batch.url)} refused a batch for good: HTTP {answer.status} {_message(answer.body)}",
+                "denied" if denied else f"status {answer.status}",
+                f"{_origin(batch.url)} {_DENIED if denied else 'refused a batch for good'}: "
+                f"HTTP {answer.status} {_message(answer.body)}",
             )
         self._logged.discard("unreachable")
         with self._attempt:
@@ -320,27 +335,27 @@ def _retry_after(text: str | None, now: float) -> float | None:
 
 def _refused(body: bytes) -> str:
     """Return what an OTLP partial success says, "" where it says nothing."""
-    partial = _field(_json(body), "partialSuccess")
-    count = _field(partial, "rejectedDataPoints") or _field(partial, "rejectedSpans") or 0
-    message = _field(partial, "errorMessage") or ""
-    return _shown(f"{count} rejected: {message}") if str(count) != "0" or message else ""
+    partial = _fields(body).get(1)
+    said = _fields(partial) if isinstance(partial, bytes) else {}
+    count, message = said.get(1, 0), said.get(2)
+    return _shown(f"{count} rejected: {_text(message)}") if count or message else ""
 
 
 def _message(body: bytes) -> str:
-    """Return what an error body says: the message of a JSON status, or the text as it is."""
-    message = _field(_json(body), "message")
-    return _shown(str(message) if message else body[:MAX_SHOWN_CHARS].decode(errors="replace"))
+    """Return what an error body says: the message of a `google.rpc.Status`, or the text as it is."""
+    # No text is taken for a status: it has no control characters, and the message's field begins with one.
+    return _shown(_text(_fields(body).get(2, body[:MAX_SHOWN_CHARS])))
 
 
-def _json(body: bytes) -> Any:
+def _fields(message: bytes) -> dict[int, int | bytes]:
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+        return fields(message)
+    except ValueError:
+        return {}
 
 
-def _field(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
+def _text(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else ""
 
 
 def _shown(text: str) -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.names import SCOPE
+from ..core.names import KEPT_SCOPE
 from .instrumentor import report
 from .spans import Span, Trace
 
@@ -98,7 +98,7 @@ def _readable(provider: Any, trace_id: str, span: Span, anchor_ns: int) -> Any:
         attributes=span.attributes,
         kind=api.SpanKind.SERVER if span.kind == "server" else api.SpanKind.INTERNAL,
         # Not the scope of what we post ourselves: a collector of ours behind the SDK must not take a trace twice.
-        instrumentation_scope=InstrumentationScope(f"{SCOPE}.kept"),
+        instrumentation_scope=InstrumentationScope(KEPT_SCOPE),
         status=api.Status(api.StatusCode.ERROR if span.failed else api.StatusCode.UNSET),
         start_time=anchor_ns + span.start,
         end_time=anchor_ns + span.end,

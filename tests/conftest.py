@@ -13,7 +13,9 @@ import pytest
 
 # Test modules are not a package: without it they could not import what they share.
 sys.path.insert(0, str(Path(__file__).parent / "postgresql"))
+sys.path.insert(0, str(Path(__file__).parent / "certificates"))
 
+from certificate_authority import Authorities, Authority
 from postgresql_server import Server, find_programs, postgresql
 
 if TYPE_CHECKING:
@@ -51,3 +53,16 @@ def postgresql_server() -> Generator[Server]:
         pytest.skip(message)
     with postgresql(programs) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
+    """Makes an authority for certificates, one for each name."""
+    made: dict[str, Authority] = {}
+
+    def make(name: str) -> Authority:
+        if name not in made:
+            made[name] = Authority(tmp_path_factory.mktemp(name), name)
+        return made[name]
+
+    return make

@@ -33,27 +33,7 @@ def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        *(
-            f"docs/{name}.md"
-            for name in (
-                "alerts",
-                "api",
-                "architecture",
-                "capacity",
-                "configuration",
-                "dashboard",
-                "exactness",
-                "incidents",
-                "regressions",
-                "security",
-                "slos",
-                "storage",
-            )
-        ),
-    ],
+    ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))],
 )
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     """A link to a file of the repository names one that exists."""

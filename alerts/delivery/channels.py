@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ...core.reading.fields import Fields
+from ...core.reading.secret import Secrets
 from ...core.reading.yaml_lines import Document, Place
 from . import pagerduty, slack_api
 from .alertmanager import Alertmanager
 from .channel import Channel
 from .heartbeat import Heartbeat
 from .mail import PORTS, Mail, is_address
-from .secret import Secrets
 from .slack import Slack
 from .slack_bot import SlackBot
 from .webhook import Webhook

@@ -144,6 +144,15 @@ def _varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
     return data.tobytes(), ends
 
 
+def read_varints(data: bytes) -> NDArray[np.uint64]:
+    r"""Return the varints in *data*, of which there must be one.
+
+    >>> read_varints(b'\x05\xac\x02').tolist()
+    [5, 300]
+    """
+    return _values(np.frombuffer(data, np.uint8))[0]
+
+
 def _values(data: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], Ints]:
     """Return the varints in *data*, and where each of them starts."""
     last = np.flatnonzero(data < _CONTINUES)

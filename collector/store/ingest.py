@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, bindparam, case, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
-from ...core.histogram import SCALE, Histogram
-from . import ledger, schema, tiers
+from . import inbox, ledger, schema, tiers
 from .clock import MAX_SKEW_SECONDS
-from .encoding import Buckets, encode
+from .encoding import Ints
+from .histograms import Histograms
+from .point_columns import Identity, PointColumns, as_columns
 from .points import Change
-from .records import Batch, KeptTrace, Point
-from .rows import PointKey, PointRow
+from .records import Batch, KeptTrace
+from .rollup import summed
+from .rows import PointKey, PointRow, point_rows
 from .series import Interned, SeriesIndex
 from .texts import storable
 
@@ -31,9 +33,9 @@ class Arrival:
     now: int
     oldest: int
 
-    def believe(self, at: int) -> int:
-        """Return *at*, or now if the sender's clock cannot be right: such data count when they arrive."""
-        return at if self.oldest <= at <= self.now + MAX_SKEW_SECONDS else self.now
+    def believe(self, at: Ints) -> Ints:
+        """Return *at*, or now where the sender's clock cannot be right: such data count when they arrive."""
+        return np.where((self.oldest <= at) & (at <= self.now + MAX_SKEW_SECONDS), at, self.now)
 
 
 def prepare(
@@ -50,18 +52,20 @@ def prepare(
     if not chosen:
         return fresh, None
     index.refresh(connection)
-    keyed = [_keyed(connection, point, index, arrival) for batch in chosen for point in batch.points]
+    points = PointColumns.join([as_columns(batch.points) for batch in chosen])
+    keyed = _keyed(connection, points, index, arrival)
     part = ledger.take_part(connection)
     rows = _rows(keyed, part, tiers.read(connection))
 
     def finish(connection: Connection) -> None:
         _insert_batches(connection, chosen, arrival.now)
+        inbox.put(connection, chosen, arrival.now)
         traces = [trace for batch in chosen for trace in batch.traces]
         owners = _insert_traces(connection, traces, index, arrival)
         ledger.add(connection, rows)
-        touched = {point.key.service_id for point in keyed} | {owner.service_id for owner in owners}
+        touched = {key.service_id for key in keyed.keys} | {owner.service_id for owner in owners}
         _set_revision(connection, touched, part)
-        _update_seen(connection, [point.key for point in keyed])
+        index.widen(connection, ((key.series_id, key.bucket) for key in keyed.keys))
 
     return fresh, Change(part, rows, finish)
 
@@ -97,82 +101,69 @@ def _insert_batches(connection: Connection, batches: Sequence[Batch], now: int) 
     connection.execute(insert(schema.batches), rows)
 
 
-class _Keyed(NamedTuple):
-    """A point, with the keys of its series and of the total."""
+class _Places(dict[Identity, int]):
+    """Numbers things in the order they come."""
 
-    key: PointKey
-    total: PointKey
-    histogram: Histogram
-
-
-def _keyed(connection: Connection, point: Point, index: SeriesIndex, arrival: Arrival) -> _Keyed:
-    bucket = tiers.floor(arrival.believe(point.at), schema.FINEST)
-    interned = index.intern(connection, point.series, bucket)
-    stage = index.stage(connection, interned.service_id, point.stage)
-    code = schema.METRIC_CODES[point.metric]
-    key = PointKey(interned.service_id, code, bucket, interned.series_id, stage)
-    return _Keyed(key, key.of_total(interned.total_id), point.histogram)
+    def __missing__(self, key: Identity) -> int:
+        self[key] = number = len(self)
+        return number
 
 
-def _rows(keyed: Sequence[_Keyed], part: int, known: Sequence[tiers.Tier]) -> list[PointRow]:
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    """Points, and the rows of the finest tier they belong to.
+
+    Args:
+        keys: Of the rows.
+        totals: The number of the total each row's series is part of.
+        row: The number of each point's row; shape (n,).
+        histograms: Of the points.
+    """
+
+    keys: Sequence[PointKey]
+    totals: Sequence[int]
+    row: Ints
+    histograms: Histograms
+
+
+def _keyed(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> _Keyed:
+    places = _Places()
+    place = np.fromiter(map(places.__getitem__, points.identities), np.int64, len(points))
+    at = arrival.believe(points.at)
+    buckets, bucket = np.unique(at - at % schema.FINEST, return_inverse=True)
+    pairs, first, pair = np.unique(place * len(buckets) + bucket, return_index=True, return_inverse=True)
+    found: dict[PointKey, int] = {}
+    totals: list[int] = []
+    row = np.zeros(len(pairs), np.int64)
+    # In the order they came: who comes first gets a name of its own, where there is no room for all.
+    for number in np.argsort(first).tolist():
+        point = int(first[number])
+        about, started = points.identities[point], int(buckets[bucket[point]])
+        interned = index.intern(connection, about.series, started)
+        stage = index.stage(connection, interned.service_id, about.stage)
+        code = schema.METRIC_CODES[about.metric]
+        key = PointKey(interned.service_id, code, started, interned.series_id, stage)
+        row[number] = found.setdefault(key, len(found))
+        if len(found) > len(totals):
+            totals.append(interned.total_id)
+    return _Keyed(list(found), totals, row[pair], points.histograms)
+
+
+def _rows(keyed: _Keyed, part: int, known: Sequence[tiers.Tier]) -> list[PointRow]:
     """Return the rows of the finest tier, and of every other whose watermark has passed them."""
     finest, *coarser = known
-    rows = point_rows(
-        finest.seconds,
-        add_up((point.key, point.histogram) for point in keyed if point.key.bucket >= finest.kept_from),
-        part,
-    )
+    added = point_rows(finest.seconds, keyed.keys, part, keyed.histograms.added_up(keyed.row, len(keyed.keys)))
+    rows = sorted(row for row in added if row.bucket >= finest.kept_from)
     for tier in coarser:
         late = [
-            (key.at_tier(tier.seconds), point.histogram)
-            for point in keyed
-            if tier.kept_from <= point.key.bucket < tier.watermark
-            for key in (point.key, point.total)
+            counted
+            for row, total_id in zip(added, keyed.totals, strict=True)
+            if tier.kept_from <= row.bucket < tier.watermark
+            for counted in (row, row.in_total(total_id))
         ]
-        rows += point_rows(tier.seconds, add_up(late), part)
+        if late:
+            rows += sorted(summed(late, tier.seconds, part))
     return rows
-
-
-def add_up(keyed: Iterable[tuple[PointKey, Histogram]]) -> dict[PointKey, Histogram]:
-    """Return one histogram for each key; those given are not changed."""
-    total: dict[PointKey, Histogram] = {}
-    own: set[PointKey] = set()
-    for key, histogram in keyed:
-        if key not in total and histogram.scale <= SCALE:
-            total[key] = histogram
-            continue
-        if key not in own:
-            copy = Histogram(scale=SCALE)
-            if key in total:
-                copy.merge(total[key])
-            total[key] = copy
-            own.add(key)
-        total[key].merge(histogram if histogram.scale <= SCALE else _coarse(histogram))
-    return total
-
-
-def _coarse(histogram: Histogram) -> Histogram:
-    copy = Histogram(histogram.scale, dict(histogram.buckets), histogram.zero, histogram.sum)
-    copy.downscale(SCALE)
-    return copy
-
-
-def point_rows(tier: int, total: dict[PointKey, Histogram], part: int) -> list[PointRow]:
-    """Return *total* as rows of `points`, in the order of its key."""
-    keys = sorted(total)
-    histograms = [total[key] for key in keys]
-    blobs = encode(_columns(histograms))
-    return [
-        PointRow(tier, *key, part, histogram.scale, histogram.zero, histogram.count, histogram.sum, blob)
-        for key, histogram, blob in zip(keys, histograms, blobs, strict=True)
-    ]
-
-
-def _columns(histograms: Sequence[Histogram]) -> Buckets:
-    pairs = [pair for histogram in histograms for pair in sorted(histogram.buckets.items()) if pair[1]]
-    sizes = [sum(1 for count in histogram.buckets.values() if count) for histogram in histograms]
-    table = np.array(pairs, np.int64).reshape(-1, 2)
-    return Buckets(np.cumsum([0, *sizes], dtype=np.int64), table[:, 0], table[:, 1])
 
 
 def _insert_traces(
@@ -188,10 +179,10 @@ def _insert_traces(
     owners: list[Interned] = []
     rows: list[dict[str, Any]] = []
     for trace in fresh.values():
-        started = trace.started_ns
-        if arrival.believe(started // _NS) != started // _NS:
-            started = arrival.now * _NS
-        owner = index.intern(connection, trace.series, tiers.floor(started // _NS, schema.FINEST))
+        at = trace.started_ns // _NS
+        believed = int(arrival.believe(np.array(at)))
+        started = trace.started_ns if believed == at else believed * _NS
+        owner = index.intern(connection, trace.series, tiers.floor(believed, schema.FINEST))
         owners.append(owner)
         rows.append(_trace_row(trace, owner.series_id, started))
     if rows:
@@ -217,24 +208,3 @@ def _trace_row(trace: KeptTrace, series_id: int, started_ns: int) -> dict[str, A
 def _set_revision(connection: Connection, service_ids: set[int], revision: int) -> None:
     table = schema.services
     connection.execute(update(table).where(table.c.id.in_(service_ids)).values(revision=revision))
-
-
-def _update_seen(connection: Connection, keys: Iterable[PointKey]) -> None:
-    """Widen the time in which each series was seen."""
-    span: dict[int, tuple[int, int]] = {}
-    for key in keys:
-        low, high = span.get(key.series_id, (key.bucket, key.bucket))
-        span[key.series_id] = (min(low, key.bucket), max(high, key.bucket))
-    if not span:
-        return
-    table = schema.series
-    low, high = bindparam("low"), bindparam("high")
-    statement = (
-        update(table)
-        .where(table.c.id == bindparam("series"), (table.c.first_seen > low) | (table.c.last_seen < high))
-        .values(
-            first_seen=case((table.c.first_seen > low, low), else_=table.c.first_seen),
-            last_seen=case((table.c.last_seen < high, high), else_=table.c.last_seen),
-        )
-    )
-    connection.execute(statement, [{"series": key, "low": lo, "high": hi} for key, (lo, hi) in span.items()])

@@ -43,8 +43,8 @@ _ROWS_AT_ONCE = 1000
 _KEY_COLUMNS = PointRow._fields.index("part")
 # No bucket starts later. [Unix seconds]
 _FOREVER = 4_000_000_000
-# Kept by what writes points, and of no meaning in another database.
-_OWN = {"alembic_version", "intents", "ledger", "moves"}
+# Kept by what writes, and of no meaning in another database.
+_OWN = {"alembic_version", "collectors", "intents", "ledger", "moves"}
 # Never empty, and overwritten.
 _FILLED = {"store", "rollups"}
 

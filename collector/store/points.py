@@ -7,7 +7,7 @@ transactions: exactly-once batches, the leases and the outbox need a database th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from sqlalchemy import Connection, Engine, select
@@ -73,6 +73,15 @@ class Change:
     part: int
     rows: Sequence[PointRow]
     finish: Callable[[Connection], None]
+
+    def also(self, more: Callable[[Connection], None]) -> Change:
+        """Return the same write with *more* to be done at its end."""
+
+        def finish(connection: Connection) -> None:
+            self.finish(connection)
+            more(connection)
+
+        return replace(self, finish=finish)
 
 
 class Points(Protocol):

@@ -12,11 +12,13 @@ from typing import Literal
 
 import pandas as pd
 
-from . import events, tiers
+from . import collectors, events, tiers
 from .answers import folds, services, storage, traces
 from .answers.folds import Fold
 from .answers.services import StoreState
 from .answers.storage import Storage
+from .collectors import Report
+from .engine_questions import EngineQuestions
 from .latency_questions import LatencyQuestions
 from .records import KeptTrace
 from .selection import Selection, moment
@@ -25,7 +27,7 @@ from .slo_questions import SloQuestions
 from .stream_questions import StreamQuestions
 
 
-class Reader(ServiceQuestions, LatencyQuestions, StreamQuestions, SloQuestions):
+class Reader(ServiceQuestions, LatencyQuestions, StreamQuestions, SloQuestions, EngineQuestions):
     """All questions to the store, also those about single requests, events and the store itself. Thread-safe.
 
     Times are aware; windows are half open and stand for the 10 s buckets that start in them. Frames without data have
@@ -137,6 +139,11 @@ class Reader(ServiceQuestions, LatencyQuestions, StreamQuestions, SloQuestions):
         """Return what takes the store's room, and how large it will get."""
         with self._snapshot() as snapshot:
             return storage.storage(snapshot, self._retention, int(self._clock()))
+
+    def collectors(self) -> list[Report]:
+        """Return what each collector has said about itself last, by name."""
+        with self._snapshot() as snapshot:
+            return collectors.reports(snapshot.connection)
 
     def folds(self) -> list[Fold]:
         """Return where values of the last day were folded into `__other__`, by service."""

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.histogram import Histogram
+from .point_columns import Point, PointColumns
 from .series import Series
 
-
-@dataclass(slots=True)
-class Point:
-    """One histogram of one series.
-
-    Args:
-        series: Whose it is.
-        metric: One of `names.METRICS`.
-        stage: The stage, or for `inference.request.duration` the dominant one.
-        at: When; the store floors it to its bucket. [Unix seconds]
-        histogram: The counts (or microseconds) by bucket.
-    """
-
-    series: Series
-    metric: str
-    stage: str
-    at: int
-    histogram: Histogram
+__all__ = ["Batch", "KeptTrace", "Point"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +56,7 @@ class Batch:
     """
 
     id: str
-    points: list[Point] = field(default_factory=list[Point])
+    points: Sequence[Point] | PointColumns = ()
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
     dropped: int = 0
     instance: str = ""

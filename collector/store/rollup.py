@@ -13,10 +13,10 @@ import numpy as np
 from sqlalchemy import Connection, select, update
 
 from . import ledger, schema
-from .encoding import decode, encode
-from .merging import merge
+from .encoding import decode
+from .histograms import Histograms
 from .points import Change, Points
-from .rows import PointKey, PointRow
+from .rows import PointKey, PointRow, point_rows
 from .tiers import Tier, floor, read
 
 # Agents send every 10 s, a request's own 10 s bucket lies in the past by then: rows that come while a bucket waits here
@@ -61,21 +61,17 @@ def _in_totals(connection: Connection, rows: Sequence[PointRow]) -> list[PointRo
     """Return *rows* as their totals count them."""
     series = schema.series
     totals = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
-    return [row._replace(metric=-row.metric, series_id=totals[row.series_id]) for row in rows]
+    return [row.in_total(totals[row.series_id]) for row in rows]
 
 
 def summed(rows: Sequence[PointRow], width: int, part: int) -> list[PointRow]:
     """Return *rows* added up: one for each key and bucket of *width* seconds, as part *part*."""
     groups: dict[PointKey, int] = {}
     group = np.array([groups.setdefault(row.key.at_tier(width), len(groups)) for row in rows], np.int64)
-    own = np.array([row.scale for row in rows], np.int64)
-    scale = np.full(len(groups), np.iinfo(np.int64).max)
-    np.minimum.at(scale, group, own)
-    zero = np.zeros(len(groups), np.int64)
-    np.add.at(zero, group, np.array([row.zero for row in rows], np.int64))
-    total = np.zeros(len(groups), np.float64)
-    np.add.at(total, group, np.array([row.sum for row in rows], np.float64))
-    merged = merge(decode([row.histogram for row in rows]), group, own - scale[group], len(groups))
-    count = zero + np.add.reduceat(np.append(merged.amount, 0), merged.offsets[:-1]) * (merged.lengths > 0)
-    said = zip(scale.tolist(), zero.tolist(), count.tolist(), total.tolist(), encode(merged), strict=True)
-    return [PointRow(width, *key, part, *one) for key, one in zip(groups, said, strict=True)]
+    histograms = Histograms(
+        np.array([row.scale for row in rows], np.int64),
+        np.array([row.zero for row in rows], np.int64),
+        np.array([row.sum for row in rows], np.float64),
+        decode([row.histogram for row in rows]),
+    )
+    return point_rows(width, groups, part, histograms.added_up(group, len(groups)))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from .encoding import encode
+from .histograms import Histograms
 from .tiers import floor
 
 
@@ -27,10 +30,6 @@ class PointKey(NamedTuple):
     def at_tier(self, width: int) -> PointKey:
         """Return the key of the row in which a tier of *width* seconds counts this one."""
         return self._replace(bucket=floor(self.bucket, width))
-
-    def of_total(self, total_id: int) -> PointKey:
-        """Return the key of the row in which total *total_id* counts this one."""
-        return self._replace(metric=-self.metric, series_id=total_id)
 
 
 class PointRow(NamedTuple):
@@ -68,3 +67,20 @@ class PointRow(NamedTuple):
     def key(self) -> PointKey:
         """What it is about."""
         return PointKey(self.service_id, self.metric, self.bucket, self.series_id, self.stage)
+
+    def in_total(self, total_id: int) -> PointRow:
+        """Return the row as total *total_id* counts it."""
+        return self._replace(metric=-self.metric, series_id=total_id)
+
+
+def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: Histograms) -> list[PointRow]:
+    """Return *histograms* as rows of *keys*, one for each."""
+    said = zip(
+        histograms.scale.tolist(),
+        histograms.zero.tolist(),
+        histograms.count.tolist(),
+        histograms.sum.tolist(),
+        encode(histograms.buckets),
+        strict=True,
+    )
+    return [PointRow(tier, *key, part, *one) for key, one in zip(keys, said, strict=True)]

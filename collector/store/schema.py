@@ -1,7 +1,7 @@
 """The store's tables, in SQLAlchemy Core, and the numbers that stand for names in them.
 
 Rows of `points` are only ever added and, when their time is over, deleted; readers add rows up. Times are integers: Unix seconds in
-`points`, `series` and `batches`, milliseconds in `events`, nanoseconds in `traces`.
+`points`, `series`, `batches` and `inbox`, milliseconds in `events`, nanoseconds in `traces`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,16 @@ METRIC_CODES = {
     names.BATCH_DURATION: 10,
     names.FIRST_TOKEN_BY_INPUT: 11,
     names.OUTPUT_TOKEN_BY_OUTPUT: 12,
+    names.ENGINE_REQUEST[0]: 13,
+    names.ENGINE_REQUEST[1]: 14,
+    names.ENGINE_STAGE[0]: 15,
+    names.ENGINE_STAGE[1]: 16,
+    names.ENGINE_FIRST_TOKEN[0]: 17,
+    names.ENGINE_FIRST_TOKEN[1]: 18,
+    names.ENGINE_OUTPUT_TOKEN[0]: 19,
+    names.ENGINE_OUTPUT_TOKEN[1]: 20,
+    names.ENGINE_TOKENS: 21,
+    names.ENGINE_BATCH: 22,
 }
 
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
@@ -66,6 +76,8 @@ store = Table(
     Column("last_part", BigInteger, nullable=False),
     # Grows when series are deleted: what others hold of them in memory is void.
     Column("series_epoch", BigInteger, nullable=False),
+    # Until when one of the collectors folds what is in the inbox; past or 0 for none. [Unix seconds]
+    Column("folding_until", BigInteger, nullable=False, server_default="0"),
 )
 
 services = Table(
@@ -179,6 +191,23 @@ Index(
     postgresql_where=batches.c.dropped > 0,
 )
 
+# Spans that wait until the requests they belong to are whole, and the roots of requests that were counted.
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("received", BigInteger, nullable=False),
+    # 1 for requests that were counted: what comes of them later is recognised by it.
+    Column("counted", SmallInteger, nullable=False),
+    # Of the spans. [bytes]
+    Column("size", BigInteger, nullable=False),
+    # See `collector.traces.columns`.
+    Column("spans", LargeBinary, nullable=False),
+    Index("inbox_by_time", "counted", "received", "id"),
+    # A number that was read must not stand for something else when it is looked for again.
+    sqlite_autoincrement=True,
+)
+
 # What people and pipelines told that happened.
 events = Table(
     "events",
@@ -203,4 +232,30 @@ rollups = Table(
     Column("watermark", BigInteger, nullable=False),
     # Everything before it was deleted from the tier.
     Column("kept_from", BigInteger, nullable=False),
+)
+
+# What is read off engines' own metrics; see `store.scrapes`.
+scrapes = Table(
+    "scrapes",
+    metadata,
+    Column("target", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    # [Unix seconds]
+    Column("until", Double, nullable=False),
+    # The last reading, which the next one is compared with; empty before the first.
+    Column("reading", LargeBinary, nullable=False),
+)
+
+# What each collector says about itself; see `store.collectors`.
+collectors = Table(
+    "collectors",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    # Unix seconds.
+    Column("started", Double, nullable=False),
+    Column("seen", Double, nullable=False),
+    # JSON.
+    Column("vitals", Text, nullable=False),
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, case, insert, select, update
 
 from ...core.bands import BATCHES, TOKENS
 from ...core.names import DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
@@ -105,6 +105,8 @@ class SeriesIndex:
         self._values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._stages: defaultdict[int, set[str]] = defaultdict(set)
         self._totals: dict[tuple[str, ...], int] = {}
+        # The time in which the database has seen each series, or less.
+        self._seen: dict[int, tuple[int, int]] = {}
 
     def intern(self, connection: Connection, series: Series, at: int) -> Interned:
         """Return the numbers of *series*, folded where a cap is reached; a new one is first seen *at* these Unix seconds."""
@@ -147,6 +149,32 @@ class SeriesIndex:
             self._remember(one, Interned(row["id"], row["service_id"], row["total_id"]))
         for number, stage in connection.execute(select(stages)):
             self._stages[number].add(stage)
+
+    def widen(self, connection: Connection, seen: Iterable[tuple[int, int]]) -> None:
+        """Widen the time in which series were seen.
+
+        Args:
+            connection: To the database.
+            seen: Numbers of series, and starts of buckets in which they have data. [Unix seconds]
+        """
+        wider: dict[int, tuple[int, int]] = {}
+        for number, bucket in seen:
+            low, high = self._seen.get(number, (bucket, bucket - 1))
+            if not low <= bucket <= high:
+                wider[number] = self._seen[number] = (min(low, bucket), max(high, bucket))
+        if not wider:
+            return
+        table = schema.series
+        low, high = bindparam("low"), bindparam("high")
+        statement = (
+            update(table)
+            .where(table.c.id == bindparam("number"), (table.c.first_seen > low) | (table.c.last_seen < high))
+            .values(
+                first_seen=case((table.c.first_seen > low, low), else_=table.c.first_seen),
+                last_seen=case((table.c.last_seen < high, high), else_=table.c.last_seen),
+            )
+        )
+        connection.execute(statement, [{"number": one, "low": lo, "high": hi} for one, (lo, hi) in wider.items()])
 
     def _remember(self, series: Series, interned: Interned) -> None:
         self._last_series = max(self._last_series, interned.series_id)

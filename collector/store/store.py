@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 
 from . import clock as clocks
-from . import events, ingest, retention, rollup
+from . import events, folding, inbox, ingest, retention, rollup, scrapes
 from .engines import database
 from .engines.dialect import InUseError
 from .engines.sql_points import SqlPoints
@@ -92,8 +92,12 @@ class Store:
         with self._lock, database.writing(self.engine, "cannot write to") as connection:
             yield connection
 
-    def write(self, batches: Sequence[Batch]) -> list[bool]:
+    def write(self, batches: Sequence[Batch], finish: Callable[[Connection], None] | None = None) -> list[bool]:
         """Count *batches* in one write, which is committed when this returns.
+
+        Args:
+            batches: What to count.
+            finish: Does what must be committed with them, if any of them is new; if it raises, nothing is counted.
 
         Returns:
             For each batch, True if it was counted now, False if it had been counted before.
@@ -108,10 +112,81 @@ class Store:
             now = clocks.now(connection, clock)
             arrival = ingest.Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
             fresh[:], change = ingest.prepare(connection, batches, self._index, arrival)
-            return change
+            return change if change is None or finish is None else change.also(finish)
 
         self._apply(prepare)
         return fresh
+
+    def fold(self, fold: inbox.Fold, max_bytes: int) -> bool:
+        """Let *fold* make points and traces of what waits in the inbox, and count them in one write.
+
+        It works on a copy, while others write. Of several collectors that fold the same, one counts.
+
+        Args:
+            fold: Pure: it may be called in vain.
+            max_bytes: How much it is given at once, or a single parcel. [bytes]
+
+        Returns:
+            Whether anything changed.
+
+        Raises:
+            StoreError: It could not be committed: nothing was counted, and all still waits.
+        """
+        clock = int(self._clock())
+        if not self.waiting().parcels:
+            return False
+        with self.transaction() as connection:
+            if not inbox.claim(connection, clock):
+                return False
+        try:
+            with database.reading(self.engine) as connection:
+                delivery = inbox.read(connection, clock, max_bytes)
+            folded = fold(delivery)
+            return bool(folded.taken) and self._apply(lambda connection: self._folding(connection, folded, clock))
+        finally:
+            with self.transaction() as connection:
+                inbox.release(connection)
+
+    def _folding(self, connection: Connection, folded: inbox.Folded, clock: int) -> Change | None:
+        now = clocks.now(connection, clock)
+        arrival = ingest.Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
+        return folding.prepare(connection, folded, self._index, arrival)
+
+    def waiting(self) -> inbox.Waiting:
+        """Return how much waits to be folded.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        with database.reading(self.engine) as connection:
+            return inbox.waiting(connection)
+
+    def take_target(self, target: str, holder: str, now: float, seconds: float) -> bytes | None:
+        """Take a target that is scraped, or go on holding it; see `scrapes.take`.
+
+        Raises:
+            StoreError: It could not be committed.
+        """
+        with self.transaction() as connection:
+            return scrapes.take(connection, target, holder, now, seconds)
+
+    def write_reading(self, target: str, holder: str, until: float, reading: bytes, batch: Batch) -> None:
+        """Count *batch*, what a target has counted since it was read last, and keep the *reading*; see `scrapes.keep`.
+
+        Raises:
+            LostError: Somebody else reads the target now: nothing was counted.
+            StoreError: It could not be committed.
+        """
+        self.write([batch], lambda connection: scrapes.keep(connection, target, holder, until, reading))
+
+    def release_targets(self, holder: str) -> None:
+        """Give back the targets that *holder* has.
+
+        Raises:
+            StoreError: It could not be committed.
+        """
+        with self.transaction() as connection:
+            scrapes.release(connection, holder)
 
     def add_event(self, event: Event) -> None:
         """Keep *event*; told again within the same minute, it is kept once.

@@ -104,11 +104,11 @@ class LiveFile(Generic[T]):
         if self.path is None:
             return
         with self._lock:
-            if not self._stamps or any(_stamp(path) != stamp for path, stamp in self._stamps.items()):
+            if not self._stamps or any(stamp_of(path) != stamp for path, stamp in self._stamps.items()):
                 # Before it is read: what changes meanwhile is read again.
-                before = {path: _stamp(path) for path in (self.path, *self._stamps)}
+                before = {path: stamp_of(path) for path in (self.path, *self._stamps)}
                 files = (self.path, *self._take(self.path, now))
-                self._stamps = {path: before[path] if path in before else _stamp(path) for path in files}
+                self._stamps = {path: before[path] if path in before else stamp_of(path) for path in files}
 
     def accepted(self, found: T) -> None:
         """Say in the log what is in force now."""
@@ -134,7 +134,8 @@ class LiveFile(Generic[T]):
         return self._included(found)
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when the file at *path* does, None while there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -160,7 +160,7 @@ def demo(options: argparse.Namespace, stop: threading.Event) -> None:
         up += ["--slo", str(write_slo_file(folder, inbox, dashboard_url))]
         up += ["--collector-port", str(collector_port), "--dashboard-port", str(dashboard_port)]
         log = folder / "stagelens.log"
-        server = stack.enter_context(process(up, log))
+        server = stack.enter_context(process(up, log, STAGELENS_COLLECTOR_GRPC_PORT="0"))
         wait_for(f"{dashboard_url}/", server, log)
 
         release = stack.enter_context(ExitStack())

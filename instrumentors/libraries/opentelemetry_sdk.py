@@ -2,6 +2,9 @@
 
 A span around the request is found when the request begins; a server span that an instrumentation opens inside the
 application, when it starts. Any other span inside the request (a query, say) only names the trace. Nothing is timed.
+
+Spans that a collector could take for a request of its own are marked with `stagelens.counted`: the one around our request, and
+those inside it that have no parent in the process. What we count, it does not count again.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ...core.names import COUNTED
 from .. import trace_context
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
@@ -43,9 +47,11 @@ def _start(original: Any) -> Any:
     def start(self: Any, start_time: Any = None, parent_context: Any = None) -> None:
         original(self, start_time, parent_context)
         marks = current.get()
-        if marks is not None and marks[0] == OPEN and len(marks) < MAX_MARKS:
+        if marks is not None and marks[0] == OPEN:
             try:
-                if "@parent" not in marks[::3]:
+                if self.parent is None or self.parent.is_remote:
+                    self.set_attribute(COUNTED, True)
+                if len(marks) < MAX_MARKS and "@parent" not in marks[::3]:
                     marks.extend(("@parent", _around(self), 0))
             except Exception:
                 report("finding the span of a request")
@@ -62,7 +68,12 @@ def _around(span: Any) -> Parent:
 def _current() -> Parent | None:
     from opentelemetry.trace import get_current_span  # noqa: PLC0415 - the SDK that we wait for has loaded it
 
-    context = get_current_span().get_span_context()
+    span = get_current_span()
+    context = span.get_span_context()
+    marks = current.get()
+    if (marks is None or marks[0] != OPEN) and span.is_recording():
+        # A request begins in it; later it is asked for again, for calls out of the request.
+        span.set_attribute(COUNTED, True)
     return _parent(context) if context.is_valid else None
 
 

@@ -6,15 +6,18 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import Connection
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Batch, Event, Selection, Store
+from stagelens.collector.store.inbox import Fold, Waiting
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 
@@ -231,6 +234,22 @@ class SlowStore:
             msg = "this batch breaks the store"
             raise ArithmeticError(msg)
         return self._store.write(batches)
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Give a connection; the test has no say in it."""
+        return self._store.transaction()
+
+    def fold(self, fold: Fold, max_bytes: int) -> bool:
+        """Fold; the test has no say in it."""
+        return self._store.fold(fold, max_bytes)
+
+    def waiting(self) -> Waiting:
+        """Return how much waits; the test has no say in it."""
+        return self._store.waiting()
+
+    def release_targets(self, holder: str) -> None:
+        """Release; the test has no say in it."""
+        self._store.release_targets(holder)
 
     def add_event(self, event: Event) -> None:
         """Keep an event, once the test lets it, or fail as the test wants it."""

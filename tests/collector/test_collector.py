@@ -27,7 +27,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from stagelens.collector import http
+from stagelens.collector import intake
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
@@ -291,18 +291,24 @@ def test_a_writer_at_its_end_takes_nothing_more(store: Store) -> None:
         writer.submit(Batch("late"), 1)
 
 
-def test_a_writer_that_breaks_shows(served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of the writer itself is not hidden behind a healthy face: /healthz says to restart."""
+def test_a_writer_that_breaks_shows(
+    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """A fault of the writer itself is not hidden behind a healthy face: /readyz and /livez say to restart."""
 
     def broken(*_: object) -> None:
         raise ArithmeticError
 
-    monkeypatch.setattr(http, "MAX_COMMIT_SECONDS", 0.5)
+    monkeypatch.setattr(intake, "MAX_COMMIT_SECONDS", 0.5)
     monkeypatch.setattr(served.collector.metrics, "committed", broken)
     answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
-    sick = served.client.get("/healthz")
+    sick = served.client.get("/readyz")
+    until(lambda: served.client.get("/livez").status_code == 503)
+    dead = served.client.get("/livez")
 
     assert (answer.status_code, sick.status_code, "restart the collector" in sick.text) == (503, 503, True)
+    assert dead.text == "the thread stagelens-writer has ended; restart the collector, its log says more\n"
+    assert (sick.headers["retry-after"], dead.headers["retry-after"]) == ("5", "5")
 
 
 def test_a_port_that_is_taken_is_named_with_the_cure(served: Any, store: Store) -> None:
@@ -315,4 +321,4 @@ def test_a_port_that_is_taken_is_named_with_the_cure(served: Any, store: Store) 
 def test_an_address_that_is_not_ours_is_named(store: Store) -> None:
     """A host that cannot be listened on is as plain."""
     with pytest.raises(StagelensError, match=r"cannot listen on 192\.0\.2\.1:0"):
-        Collector(CollectorConfig(host="192.0.2.1", port=0), store).start()
+        Collector(CollectorConfig(host="192.0.2.1", port=0, is_open=True), store).start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector import http, writer
+from stagelens.collector import intake, writer
 from stagelens.collector.store import Store
 from stagelens.core.errors import StoreError
 
@@ -89,7 +89,7 @@ def test_a_commit_that_takes_too_long_is_answered_before_the_sender_gives_up(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sender gets 503 while the batch stays queued; it is counted once, whoever wins."""
-    monkeypatch.setattr(http, "MAX_COMMIT_SECONDS", 0.1)
+    monkeypatch.setattr(intake, "MAX_COMMIT_SECONDS", 0.1)
     served = serve_slow()
     slow.open.clear()
     body = json.dumps(bodies.metrics(bodies.point())).encode()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stagelens.collector import http
+from stagelens.collector import intake
 from stagelens.core.errors import StagelensError, StoreError
 from stagelens.instrumentors import event as sending
 
@@ -49,7 +49,7 @@ def test_a_gzipped_event_is_kept(served: Any) -> None:
         (b'{"text": ""}', {}, 400, "text is empty"),
         (gzip.compress(b"[[]," * 100_000), {"content_encoding": "gzip"}, 400, "32768 is the most for an event"),
         (b"{}", {"content_type": "text/plain"}, 415, "send application/json"),
-        (b"{}", {"content_encoding": "br"}, 415, "send gzip or identity"),
+        (b"{}", {"content_encoding": "br"}, 415, "send gzip, zstd or identity"),
         (b" " * 5000, {}, 413, "larger than 4096 bytes"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_store_that_does_not_answer_asks_to_come_back(
     serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits longer than clients do."""
-    monkeypatch.setattr(http, "MAX_COMMIT_SECONDS", 0.05)
+    monkeypatch.setattr(intake, "MAX_COMMIT_SECONDS", 0.05)
     served = serve_slow()
     slow.open.clear()
     answer = served.post("/v1/events", {"text": "x"})

@@ -22,7 +22,7 @@ from stagelens.collector.points import Window
 from stagelens.collector.replies import JSON, PROTOBUF
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
-from stagelens.collector.triton_pieces import Pieces
+from stagelens.collector.traces.reading import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import WireError
 
@@ -86,6 +86,7 @@ TRACES: dict[str, Any] = {
 VALID: dict[Signal, dict[str, Any]] = {"metrics": METRICS, "traces": TRACES}
 BINARY = ParseDict(METRICS, ExportMetricsServiceRequest()).SerializeToString()
 
+READER = SpanReader()
 SIGNALS: st.SearchStrategy[Signal] = st.sampled_from(["metrics", "traces"])
 SCALARS = (
     st.none()
@@ -190,7 +191,7 @@ def test_reading_anything_ends_in_a_batch_or_a_wire_error(request: tuple[Signal,
     """No input makes the decoder raise anything else, and a batch it makes can be stored."""
     signal, media_type, body = request
     try:
-        export = read_export(signal, media_type, body, None, Window(0, 2**40), Pieces())
+        export = read_export(signal, media_type, body, None, Window(0, 2**40), READER)
     except WireError:
         return
 

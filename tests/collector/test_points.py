@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector import json_wire
-from stagelens.collector.points import MAX_BUCKETS, PointReader, Window
+from stagelens.collector.point_rules import MAX_BUCKETS
+from stagelens.collector.points import PointReader, Window
+from stagelens.collector.store import Point
 from stagelens.collector.tally import Reason
 from stagelens.collector.wire import EXPONENTIAL_HISTOGRAM, HistogramPoint, Metric, ResourceMetrics
 from stagelens.core import names
@@ -27,6 +29,11 @@ def read(body: dict[str, Any]) -> PointReader:
     reader = PointReader(Window(now - DAY, now + DAY))
     reader.read(json_wire.read_metrics(json.dumps(body).encode()))
     return reader
+
+
+def points(body: dict[str, Any]) -> list[Point]:
+    """Read *body* and return what was believed."""
+    return list(read(body).points)
 
 
 def refused(body: dict[str, Any]) -> tuple[dict[str, int], str]:
@@ -62,7 +69,7 @@ def test_the_dimensions_of_a_point_are_its_resource_and_its_attributes(bodies: A
     attributes = with_attributes(
         MODEL="m", MODEL_VERSION="3", ROUTE="/r", DEVICE="cpu", STATUS="error", DOMINANT="queue"
     )
-    point = read(bodies.metrics(bodies.point(attributes=attributes))).points[0]
+    point = points(bodies.metrics(bodies.point(attributes=attributes)))[0]
     series = point.series
 
     assert (series.service, series.version, series.model, series.model_version) == ("shop", "1", "m", "3")
@@ -71,14 +78,14 @@ def test_the_dimensions_of_a_point_are_its_resource_and_its_attributes(bodies: A
 
 def test_a_point_stands_in_the_middle_of_its_interval(bodies: Any) -> None:
     """A delta of ten seconds belongs to the bucket most of it lies in."""
-    point = read(bodies.metrics(bodies.point())).points[0]
+    point = points(bodies.metrics(bodies.point()))[0]
 
     assert point.at == (bodies.now_ns - 5 * SECOND) // SECOND
 
 
 def test_a_point_without_start_stands_at_its_end(bodies: Any) -> None:
     """The field startTimeUnixNano is optional in OTLP."""
-    point = read(bodies.metrics(bodies.point(startTimeUnixNano="0"))).points[0]
+    point = points(bodies.metrics(bodies.point(startTimeUnixNano="0")))[0]
 
     assert point.at == bodies.now_ns // SECOND
 
@@ -87,14 +94,14 @@ def test_what_a_client_does_not_say_has_a_default(bodies: Any) -> None:
     """No service, status or dominant stage: unknown_service, ok, overhead."""
     body = bodies.metrics(bodies.point(attributes=[]))
     body["resourceMetrics"][0]["resource"] = {}
-    point = read(body).points[0]
+    point = points(body)[0]
 
     assert (point.series.service, point.series.status, point.stage) == ("unknown_service", "ok", "overhead")
 
 
 def test_an_error_type_makes_the_status_an_error(bodies: Any) -> None:
     """A client that follows the semantic conventions says error.type, not inference.status."""
-    point = read(bodies.metrics(bodies.point(attributes=with_attributes(ERROR_TYPE="ValueError")))).points[0]
+    point = points(bodies.metrics(bodies.point(attributes=with_attributes(ERROR_TYPE="ValueError"))))[0]
 
     assert point.series.status == "error"
 
@@ -102,7 +109,7 @@ def test_an_error_type_makes_the_status_an_error(bodies: Any) -> None:
 def test_long_and_unprintable_values_are_made_safe(bodies: Any) -> None:
     """Attribute values are cut at 200 characters; what cannot be shown is replaced."""
     attributes = with_attributes(ROUTE="/\x00\x1b" + "x" * 300, MODEL="größe")
-    series = read(bodies.metrics(bodies.point(attributes=attributes))).points[0].series
+    series = points(bodies.metrics(bodies.point(attributes=attributes)))[0].series
 
     assert (series.route, series.model) == ("/\ufffd\ufffd" + "x" * 197, "größe")
 
@@ -113,7 +120,7 @@ def test_numbers_are_values_too(bodies: Any) -> None:
         {"key": names.MODEL_VERSION, "value": {"intValue": "3"}},
         {"key": names.MODEL, "value": {"boolValue": True}},
     ]
-    series = read(bodies.metrics(bodies.point(attributes=attributes))).points[0].series
+    series = points(bodies.metrics(bodies.point(attributes=attributes)))[0].series
 
     assert (series.model_version, series.model) == ("3", "true")
 
@@ -123,7 +130,7 @@ def test_metrics_of_other_names_are_ignored(bodies: Any) -> None:
     body = bodies.metrics(bodies.point(), bodies.point(), name="http.server.duration", temporality=2)
     reader = read(body)
 
-    assert (reader.points, reader.tally.ignored, reader.tally.error_message) == ([], 2, "")
+    assert (list(reader.points), reader.tally.ignored, reader.tally.error_message) == ([], 2, "")
 
 
 def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
@@ -254,14 +261,14 @@ def test_a_point_without_values_is_nothing(bodies: Any) -> None:
     """An empty point, and one flagged as without a value, is neither refused nor kept."""
     reader = read(bodies.metrics(bodies.point(()), bodies.point(flags=1, count="7")))
 
-    assert (reader.points, reader.tally.rejected) == ([], {})
+    assert (list(reader.points), reader.tally.rejected) == ([], {})
 
 
 def test_a_finer_scale_is_made_ours(bodies: Any) -> None:
     """A point of scale 10 loses no count on its way to scale 5."""
     fine = Histogram(scale=10)
     fine.record(0.1, 7)
-    point = read(bodies.metrics(bodies.point(**fine.to_otlp()))).points[0]
+    point = points(bodies.metrics(bodies.point(**fine.to_otlp())))[0]
 
     assert (point.histogram.scale, point.histogram.count) == (5, 7)
 

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector import json_wire
 from stagelens.collector.points import Window
+from stagelens.collector.replies import JSON
 from stagelens.collector.spans import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, TraceReader
 from stagelens.collector.tally import Reason
+from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.wire import Attributes, ResourceSpans, Span
 from stagelens.core import names
 
+SPANS = SpanReader()
 STAGES = {"queue": 30_000_000, "forward": 50_000_000, "overhead": 1_234_567}
 
 
@@ -24,7 +26,7 @@ def read(body: dict[str, Any]) -> TraceReader:
     """Read *body* with the window the collector has by default."""
     now = int(time.time())
     reader = TraceReader(Window(now - 86_400, now + 86_400))
-    reader.read(json_wire.read_spans(json.dumps(body).encode()))
+    reader.read(SPANS.read(JSON, json.dumps(body).encode(), reader.window, reader.tally).kept)
     return reader
 
 
@@ -197,7 +199,7 @@ def test_a_chain_of_spans_is_followed_once() -> None:
             for number in range(1, length + 1)
         ]
         reader = TraceReader(Window(0, now))
-        reader.read([ResourceSpans({}, {names.SCOPE: spans[::-1]}, 0)])
+        reader.read([ResourceSpans({}, spans[::-1])])
         return reader
 
     assert len(chain(MAX_SPANS_A_TRACE).traces[0].spans) == MAX_SPANS_A_TRACE - 1
@@ -221,17 +223,16 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
         for number in range(1, MAX_TRACES_A_BATCH + 3)
     ]
     reader = TraceReader(Window(0, now))
-    reader.read([ResourceSpans({}, {names.SCOPE: spans}, 0)])
+    reader.read([ResourceSpans({}, spans)])
 
     assert (len(reader.traces), reader.tally.rejected) == (MAX_TRACES_A_BATCH, {Reason.SIZE: 2})
 
 
-def test_spans_of_other_scopes_are_counted_and_explained(bodies: Any) -> None:
-    """The sender of a foreign span is told that only our scope is kept."""
-    reader = read(bodies.spans(*bodies.trace(STAGES), scope="opentelemetry.instrumentation.requests"))
+def test_what_went_through_the_users_own_sdk_is_not_taken_again(bodies: Any) -> None:
+    """Our kept traces reach the collector a second time where the user's SDK exports to it."""
+    body = bodies.spans(*bodies.trace(STAGES), scope=names.KEPT_SCOPE)
 
-    assert (reader.traces, reader.tally.ignored) == ([], 3)
-    assert "spans of other instrumentations do not become stages yet" in reader.tally.error_message
+    assert (read(body).traces, read(body).tally.rejected) == ([], {})
 
 
 def test_attributes_are_safe_to_store(bodies: Any) -> None:
@@ -267,6 +268,6 @@ def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
         attributes=attributes,
     )
     reader = TraceReader(Window(0, now))
-    reader.read([ResourceSpans({}, {names.SCOPE: [root]}, 0)])
+    reader.read([ResourceSpans({}, [root])])
 
     assert [trace.stages_ns for trace in reader.traces] == [stages_ns]

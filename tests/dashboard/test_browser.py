@@ -33,6 +33,7 @@ PAGES = {
     "advice": "/advice",
     "events": "/events",
     "settings": "/settings",
+    "engines": "/engines",
     "empty-window": "/s/vision-api?from=1000000000000&to=1000003600000",
     "not-found": "/traces/0123456789abcdef",
 }

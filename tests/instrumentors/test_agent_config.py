@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.instrumentors.config import AgentConfig, Keep, script_name
+from stagelens.instrumentors.trust import Trust
 
 
 def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,13 +27,16 @@ def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.Monkey
 
 def test_settings_of_opentelemetry_and_our_own_are_read(tmp_path: Path) -> None:
     """One environment serves the user's OpenTelemetry SDK and us."""
-    (tmp_path / "ca.pem").touch()
+    for name in ("ca.pem", "own.pem", "own.key"):
+        (tmp_path / name).touch()
     config = AgentConfig.from_env(
         {
             "OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector.example:4318/base/",
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces.example/in",
             "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=a%20b, x-tenant=1=2",
             "OTEL_EXPORTER_OTLP_CERTIFICATE": str(tmp_path / "ca.pem"),
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(tmp_path / "own.pem"),
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY": str(tmp_path / "own.key"),
             "OTEL_EXPORTER_OTLP_TIMEOUT": "2500",
             "OTEL_RESOURCE_ATTRIBUTES": "service.name=a,service.version=1,team=ml,service.instance.id=shared",
             "OTEL_SERVICE_NAME": "b",
@@ -48,7 +52,7 @@ def test_settings_of_opentelemetry_and_our_own_are_read(tmp_path: Path) -> None:
         metrics_url="https://collector.example:4318/base/v1/metrics",
         traces_url="http://traces.example/in",
         headers={"x-api-key": "a b", "x-tenant": "1=2"},
-        certificate=str(tmp_path / "ca.pem"),
+        trust=Trust(str(tmp_path / "ca.pem"), str(tmp_path / "own.pem"), str(tmp_path / "own.key")),
         timeout_seconds=2.5,
         resource={"service.name": "b", "service.version": "2", "team": "ml"},
         enabled=False,
@@ -56,6 +60,16 @@ def test_settings_of_opentelemetry_and_our_own_are_read(tmp_path: Path) -> None:
         buffer_bytes=2**20,
         keep=Keep(slow=0),
     )
+
+
+@pytest.mark.parametrize("name", ["CLIENT_CERTIFICATE", "CLIENT_KEY"])
+def test_half_a_client_certificate_is_none(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A certificate without its key, or a key without its certificate, cannot be shown; the agent goes on without."""
+    (tmp_path / "half.pem").touch()
+    config = AgentConfig.from_env({f"OTEL_EXPORTER_OTLP_{name}": str(tmp_path / "half.pem")})
+
+    assert config.trust == Trust()
+    assert "must both name a file" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import random
 from collections import Counter
 from typing import Any
@@ -11,10 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from otlp_bodies import read_metrics, read_traces
 
-from stagelens.collector.json_wire import read_metrics, read_spans
+from stagelens.collector import protobuf_wire
 from stagelens.collector.points import PointReader, Window
+from stagelens.collector.replies import PROTOBUF
 from stagelens.collector.spans import TraceReader
+from stagelens.collector.traces.reading import SpanReader
 from stagelens.core import names
 from stagelens.core.counts import microseconds
 from stagelens.core.histogram import Histogram, bucket_index
@@ -316,10 +318,6 @@ def test_an_invalid_traceparent_is_ignored(header: str) -> None:
     assert parse(header) is None
 
 
-def inflated(body: bytes) -> Any:
-    return json.loads(gzip.decompress(body))
-
-
 def attributes(item: dict[str, Any]) -> dict[str, Any]:
     values = {entry["key"]: entry["value"] for entry in item["attributes"]}
     return {
@@ -335,7 +333,7 @@ def encoder() -> Encoder:
 def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
     """Three delta histograms of scale 5 and the dropped requests, each point with its series and interval."""
     deltas = folded(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
-    body = inflated(encoder.metrics(Interval(5, 6), deltas, {"queue_full": 2}))
+    body = read_metrics(encoder.metrics(Interval(5, 6), deltas, {"queue_full": 2}))
     (resource,) = body["resourceMetrics"]
     (scope,) = resource["scopeMetrics"]
     metrics = {metric["name"]: metric for metric in scope["metrics"]}
@@ -366,7 +364,7 @@ def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
 
 
 def spans_of(encoder: Encoder, item: recorder.Record) -> list[dict[str, Any]]:
-    body = inflated(encoder.traces([kept(item)], 1000))
+    body = read_traces(encoder.traces([kept(item)], 1000))
     return body["resourceSpans"][0]["scopeSpans"][0]["spans"]
 
 
@@ -384,7 +382,7 @@ def test_a_kept_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> Non
     root, *children = spans_of(encoder, item)
     times = {key: value for key, value in attributes(root).items() if key.startswith(names.STAGE_SELF_PREFIX)}
 
-    assert (root["name"], root["kind"], root["status"]) == ("POST /predict", 2, {"code": 2})
+    assert (root["name"], root["kind"], root["status"]["code"]) == ("POST /predict", 2, 2)
     assert Parent(root["traceId"], root["parentSpanId"], 1) == parse(TRACEPARENT)
     assert (root["startTimeUnixNano"], root["endTimeUnixNano"]) == ("1000", str(1000 + 10 * MS))
     assert (
@@ -479,8 +477,11 @@ def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any
         trace = trace_of(Kept(request, because, dimensions, delta.own_stages))
         encoder = Encoder({}, lambda: None)
         points, spans = PointReader(Window(0, 2**40)), TraceReader(Window(0, 2**40))
-        points.read(read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {}))))
-        spans.read(read_spans(gzip.decompress(encoder.traces([trace], 0))))
+        points.read(
+            protobuf_wire.read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {})))
+        )
+        body = gzip.decompress(encoder.traces([trace], 0))
+        spans.read(SpanReader().read(PROTOBUF, body, Window(0, 2**40), spans.tally).kept)
 
         assert delta.counts.requests == 1
         assert len(spans.traces) == 1

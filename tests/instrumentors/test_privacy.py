@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
+from otlp_bodies import read_body
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
@@ -130,7 +131,7 @@ class Seen:
     def spans(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the service and each of its spans, the attributes as a plain dict."""
         for sent in self.exports:
-            for resource in json.loads(sent.body).get("resourceSpans", ()):
+            for resource in read_body(sent.path, sent.raw).get("resourceSpans", ()):
                 service = _plain(resource["resource"]["attributes"])[names.SERVICE_NAME]
                 for span in resource["scopeSpans"][0]["spans"]:
                     yield service, {**span, "attributes": _plain(span["attributes"])}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import gzip
-import json
 import resource
 import sys
 import threading
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import pytest
+from otlp_bodies import read_metrics
 
 from stagelens.core import names
 from stagelens.instrumentors import recorder
@@ -49,7 +48,7 @@ class Collector:
         """Count the requests of one post."""
         if not batch.url.endswith("/v1/metrics"):
             return
-        (of_process,) = json.loads(gzip.decompress(batch.body))["resourceMetrics"]
+        (of_process,) = read_metrics(batch.body)["resourceMetrics"]
         for metric in of_process["scopeMetrics"][0]["metrics"]:
             if metric["name"] == names.REQUEST_DURATION:
                 self.counted += sum(int(point["count"]) for point in metric["exponentialHistogram"]["dataPoints"])

@@ -34,6 +34,7 @@ class Ports(NamedTuple):
 
     http: int
     grpc: int
+    metrics: int
 
     @classmethod
     def free(cls) -> Ports:
@@ -51,9 +52,11 @@ class TritonServer:
     Args:
         traces_url: Where its own traces go, as OTLP/JSON; "" for none.
         models: The folder of its models.
+        tells_metrics: Whether it has Prometheus metrics.
     """
 
-    def __init__(self, traces_url: str = "", models: Path = HERE / "models") -> None:
+    def __init__(self, traces_url: str = "", models: Path = HERE / "models", *, tells_metrics: bool = False) -> None:
+        self._tells_metrics = tells_metrics
         self._models = models
         self.ports = Ports.free()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
@@ -68,6 +71,11 @@ class TritonServer:
     def http(self) -> str:
         """Address of the HTTP endpoint, as the client takes it."""
         return f"127.0.0.1:{self.ports.http}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Address of its Prometheus metrics."""
+        return f"http://127.0.0.1:{self.ports.metrics}/metrics"
 
     @property
     def grpc(self) -> str:
@@ -118,8 +126,12 @@ class TritonServer:
             f"--http-port={self.ports.http}",
             "--grpc-address=127.0.0.1",
             f"--grpc-port={self.ports.grpc}",
-            "--allow-metrics=false",
         ]
+        if self._tells_metrics:
+            options += ["--metrics-address=127.0.0.1", f"--metrics-port={self.ports.metrics}"]
+            options += ["--metrics-config=histogram_latencies=true"]
+        else:
+            options.append("--allow-metrics=false")
         if traces_url:
             traces = ["mode=opentelemetry", "level=TIMESTAMPS", "rate=1", "count=-1"]
             traces += [f"opentelemetry,url={traces_url}", "opentelemetry,bsp_schedule_delay=100"]

@@ -36,10 +36,10 @@ COLUMNS = (
     "because",
     "stages",
 )
-# What every agent keeps (`instrumentors.sampler`), and what becomes of a server's own traces (`collector.triton`).
+# What every agent keeps (`instrumentors.sampler`), and what is kept of other programs' traces (`collector.traces.keeping`).
 RULE = (
     "of every series and export those that were asked for, failed ones, the slowest, those in which something was loaded, "
-    "and a uniform share, each up to a limit; of Triton's own traces the slowest"
+    "and a uniform share, each up to a limit; of other programs' traces the same"
 )
 # A prefix of eight hexadecimal digits is shared by two of a million traces once in a few thousand stores.
 MIN_PREFIX = 8

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from random import Random
 
+import pytest
 from raw_requests import NOON, NS, Fold, Request, Series, Site
-from sqlalchemy import select
+from sqlalchemy import event, select
 from stored import number as number_of
 
 from stagelens.collector.store import Batch, KeptTrace, SeriesCaps, schema
+from stagelens.core.errors import StoreError
 
 
 def routes(one: Site) -> set[str]:
@@ -123,3 +126,24 @@ def test_what_is_no_text_is_replaced_everywhere(site: Callable[..., Site]) -> No
     assert "a\ufffdb?" in breakdown.columns
     assert one.store.read.revision(odd) > 0
     assert one.store.read.trace(f"{odd}12345678") is None
+
+
+def test_when_a_series_was_seen_outlives_a_write_that_failed(sqlite_site: Callable[..., Site]) -> None:
+    """What a transaction wrote that was never committed is written again: nobody remembers it as done."""
+    one = sqlite_site()
+    one.store.write([Batch("a", Fold().points([Request({"forward": 1000}, NOON - 600)]))])
+    later = Batch("b", Fold().points([Request({"forward": 1000}, NOON - 60)]))
+
+    def refuse(*_: object) -> None:
+        msg = "the disk is gone"
+        raise sqlite3.OperationalError(msg)
+
+    event.listen(one.store.engine, "commit", refuse)
+    with pytest.raises(StoreError):
+        one.store.write([later])
+    event.remove(one.store.engine, "commit", refuse)
+    one.store.write([later])
+
+    with one.store.engine.connect() as connection:
+        seen = connection.exec_driver_sql("SELECT first_seen, last_seen FROM series").all()
+    assert [tuple(row) for row in seen] == [(NOON - 600, NOON - 60)]

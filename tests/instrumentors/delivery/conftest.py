@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import threading
 import time
 from collections import deque
@@ -13,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from otlp_bodies import read_metrics
 
 
 @dataclass(frozen=True)
@@ -28,19 +27,14 @@ class Post:
         """The batch it carries."""
         return self.headers["x-stagelens-batch"]
 
-    @property
-    def json(self) -> Any:
-        """What the body says."""
-        return json.loads(gzip.decompress(self.body))
-
     def resource(self) -> dict[str, str]:
         """The resource attributes."""
-        (resource,) = self.json["resourceMetrics"]
+        (resource,) = read_metrics(self.body)["resourceMetrics"]
         return {item["key"]: item["value"]["stringValue"] for item in resource["resource"]["attributes"]}
 
     def points(self, metric: str) -> list[dict[str, Any]]:
         """The data points of *metric*."""
-        (resource,) = self.json["resourceMetrics"]
+        (resource,) = read_metrics(self.body)["resourceMetrics"]
         return [
             point
             for item in resource["scopeMetrics"][0]["metrics"]
@@ -90,7 +84,7 @@ def sink() -> Generator[Sink]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sink.posts.append(Post(self.path, {key.lower(): value for key, value in self.headers.items()}, body))
-            answer = sink.answers.popleft() if sink.answers else (200, {}, b"{}")
+            answer = sink.answers.popleft() if sink.answers else (200, {}, b"")
             sink.answering.wait(30)
             if isinstance(answer, bytes):
                 self.wfile.write(answer)

@@ -11,9 +11,15 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceResponse,
+)
 
 from stagelens.instrumentors import exporter as module
 from stagelens.instrumentors.exporter import Batch, Exporter, Outbox
+from stagelens.instrumentors.trust import Trust
 
 if TYPE_CHECKING:
     from conftest import Sink
@@ -50,7 +56,7 @@ def exporter(losses: Losses) -> Generator[Callable[..., Exporter]]:
     def make(**changes: Any) -> Exporter:
         settings: dict[str, Any] = {
             "headers": {},
-            "certificate": None,
+            "trust": Trust(),
             "timeout_seconds": 5.0,
             "buffer_bytes": 1000,
             **changes,
@@ -81,7 +87,7 @@ def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, expor
         post.headers.items()
         >= {
             "x-api-key": "k",
-            "content-type": "application/json",
+            "content-type": "application/x-protobuf",
             "content-encoding": "gzip",
         }.items()
     )
@@ -93,7 +99,7 @@ def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, expor
     [
         (429, {"Retry-After": "0"}, b""),
         (502, {}, b"<html>"),
-        (503, {"Retry-After": "nonsense"}, b'{"message": "store is read-only"}'),
+        (503, {"Retry-After": "nonsense"}, Status(message="store is read-only").SerializeToString()),
         (504, {"Retry-After": formatdate(0, usegmt=True)}, b""),
         b"",
         b"this is not HTTP\r\n\r\n",
@@ -121,7 +127,8 @@ def test_a_refused_batch_is_given_up_counted_and_logged_once(
     sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     """Sending again is useless; the reason is shown, without what would break a line of the log."""
-    sink.answers.extend([(status, {}, b'{"message": "bad\\nbody"}')] * 2)
+    said = Status(code=3, message="bad\nbody").SerializeToString()
+    sink.answers.extend([(status, {}, said)] * 2)
     agent = exporter()
     agent.offer(batch(sink.url, 1, requests=3))
     agent.offer(batch(sink.url, 2, requests=4))
@@ -136,12 +143,27 @@ def test_a_refused_batch_is_given_up_counted_and_logged_once(
     assert f"HTTP {status} bad body" in line
 
 
+@pytest.mark.parametrize("said", ["<html>Forbidden</html>", '{"message": "no token"}', "Unauthorized", "\u00fc"])
+def test_a_refusal_that_is_no_protobuf_is_shown_as_it_stands(
+    sink: Sink, exporter: Make, caplog: pytest.LogCaptureFixture, said: str
+) -> None:
+    """A proxy in between answers in whatever way it likes."""
+    sink.answers.append((403, {}, said.encode()))
+    agent = exporter()
+    agent.offer(batch(sink.url))
+
+    assert agent.drain(10)
+    assert caplog.messages[0].endswith(f"HTTP 403 {said}")
+
+
 def test_a_partial_success_is_delivered_and_its_message_logged_once(
     sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The collector kept the rest: to send it again would not help."""
-    refusal = b'{"partialSuccess": {"rejectedDataPoints": "2", "errorMessage": "clock is wrong"}}'
-    sink.answers.extend([(200, {}, refusal), (200, {}, refusal), (200, {}, b'{"partialSuccess": {}}')])
+    partial = ExportMetricsPartialSuccess(rejected_data_points=2, error_message="clock is wrong")
+    refusal = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
+    nothing = ExportMetricsServiceResponse(partial_success=ExportMetricsPartialSuccess()).SerializeToString()
+    sink.answers.extend([(200, {}, refusal), (200, {}, refusal), (200, {}, nothing)])
     agent = exporter()
     for number in range(3):
         agent.offer(batch(sink.url, number))
@@ -152,7 +174,9 @@ def test_a_partial_success_is_delivered_and_its_message_logged_once(
     assert [message.partition("data: ")[2] for message in caplog.messages] == ["2 rejected: clock is wrong"]
 
 
-@pytest.mark.parametrize("answer", [b"\xff\xfe", b"[" * 50_000, b'{"partialSuccess": 7}', b"7", b'{"partialSuccess":'])
+@pytest.mark.parametrize(
+    "answer", [b"\xff\xfe", b"\x80" * 50_000, b"<html>", b"{}", b"\x08\x07", b"\x0a\x02\x12\x09", b"\x0a\x7f", b"\x0a"]
+)
 def test_an_acknowledgement_with_a_garbage_body_is_one(
     sink: Sink, losses: Losses, exporter: Make, answer: bytes
 ) -> None:

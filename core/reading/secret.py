@@ -1,26 +1,26 @@
-"""Secrets of channels: from the environment, from files, or (for those who must) from the SLO file itself."""
+"""Secrets that a YAML file needs: from the environment, from files, or (where it may) from the YAML file itself."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...core.reading.fields import Fields
-from ...core.reading.yaml_lines import Document, Problem
+from .fields import Fields
+from .yaml_lines import Document, Problem
 
 # A key or an address, not a picture somebody mounted there by mistake.
 MAX_FILE_BYTES = 16_384
 
 
 class Secrets:
-    """Reads the secrets of one channel.
+    """Reads the secrets of one entry.
 
     Args:
         document: The document it is in; a file that holds no secret any more is a warning there.
-        fields: The channel as the file has it.
+        fields: The entry as the file has it.
         env: The environment.
         held: What each file held when it last held a secret, by its path; what is read now is added. While somebody
-            rotates a secret its file may be empty or gone for a moment, and messages must not wait for that.
+            rotates a secret its file may be empty or gone for a moment, and nothing must wait for that.
 
     Attributes:
         lacking: What should hold a secret and does not: an environment variable, or a file; empty when nothing is missing.

@@ -1,0 +1,213 @@
+"""The section `access:` of the collector's file, and the one token that the environment may give instead.
+
+access:
+  tls: {certificate: /etc/stagelens/tls.crt, key: /etc/stagelens/tls.key, client_ca: /etc/stagelens/clients.crt}
+  tokens:
+    - name: team-a
+      token_file: /run/secrets/team-a      # or token_env: TEAM_A_TOKEN, or sha256: 64 hexadecimal digits
+      environment: prod
+      requests_per_second: 50
+      bytes_per_second: 5MiB
+  certificates:                            # left out: every certificate that client_ca signed
+    - {common_name: checkout.prod, environment: prod}
+  anonymous: {requests_per_second: 5}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...core.errors import ConfigError
+from ...core.reading.fields import Fields
+from ...core.reading.secret import Secrets
+from ...core.reading.yaml_lines import Document, Place, Problem, spell
+from ...core.settings import parse_size
+from .clients import Access, Certificate, Limits, TlsFiles, Token
+
+T = TypeVar("T", Token, Certificate)
+
+ENV_TOKEN = "STAGELENS_COLLECTOR_TOKEN"  # noqa: S105 - the name of the setting
+ENV_TOKEN_FILE = "STAGELENS_COLLECTOR_TOKEN_FILE"  # noqa: S105
+# What `openssl rand -hex 16` makes: 128 bits, which nobody guesses however often they may try.
+MIN_TOKEN_CHARS = 32
+MAKE_ONE = "make one: openssl rand -hex 32"
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the section says.
+
+    Args:
+        access: Who may send.
+        files: The files it took secrets from; it is read again when one of them changes.
+    """
+
+    access: Access = field(default_factory=Access)
+    files: tuple[Path, ...] = ()
+
+
+def read(document: Document, place: Place, value: Any, env: Mapping[str, str], held: dict[str, str]) -> Read:
+    """Read the section; what is wrong with it is added to the document's problems. Of *held* see `Secrets`."""
+    fields = Fields(document, place, value, example="tokens: [{name: team-a, token_env: TEAM_A_TOKEN}]")
+    files: list[Path] = []
+
+    def token(place: Place, item: Any) -> Token:
+        return _token(document, Fields(document, place, item, example="name: team-a"), env, held, files)
+
+    def certificate(place: Place, item: Any) -> Certificate:
+        return _certificate(Fields(document, place, item, example="common_name: checkout.prod"))
+
+    tokens = _each(fields, "tokens", token)
+    certificates = _each(fields, "certificates", certificate)
+    anonymous = fields.mapping("anonymous", example="requests_per_second: 5")
+    tls = fields.mapping("tls", example="certificate: /etc/stagelens/tls.crt")
+    access = Access(tokens, certificates, _alone(anonymous), _tls(tls) if tls else None)
+    if certificates and not (access.tls and access.tls.client_ca):
+        cure = "say under tls: who signed them, such as client_ca: /etc/stagelens/clients.crt"
+        fields.complain(
+            f"{fields.name('certificates')} asks for certificates that nothing checks; {cure}", "certificates"
+        )
+    fields.finish()
+    _unique(document, (*place, "tokens"), (each.name for each in tokens), "called")
+    _unique(document, (*place, "tokens"), (each.digest.hex() for each in tokens if each.digest), "")
+    _unique(document, (*place, "certificates"), (each.common_name for each in certificates), "called")
+    return Read(access, tuple(files))
+
+
+def from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
+    """Return the token that STAGELENS_COLLECTOR_TOKEN, or the file STAGELENS_COLLECTOR_TOKEN_FILE, holds, if any.
+
+    Raises:
+        ConfigError: It cannot be read, or is too short.
+    """
+    text, key = env.get(ENV_TOKEN, "").strip(), ENV_TOKEN
+    path = env.get(ENV_TOKEN_FILE, "")
+    if not text and path:
+        key = ENV_TOKEN_FILE
+        try:
+            text = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            msg = f"{key} is {path}, which cannot be read: {error}"
+            raise ConfigError(msg) from error
+    if not text and not path:
+        return ()
+    trouble = _trouble(text)
+    if trouble:
+        msg = f"{key} {trouble}; {MAKE_ONE}"
+        raise ConfigError(msg)
+    return (Token("token", _digest(text)),)
+
+
+def _each(fields: Fields, key: str, read_one: Callable[[Place, Any], T]) -> tuple[T, ...]:
+    return tuple(read_one(place, item) for place, item in fields.items(key))
+
+
+def _token(
+    document: Document, fields: Fields, env: Mapping[str, str], held: dict[str, str], files: list[Path]
+) -> Token:
+    if fields.broken:
+        return Token("", b"")
+    name = fields.text("name", example="team-a")
+    secrets = Secrets(document, fields, env, held)
+    shown = fields.has("token")
+    secret, written = secrets.take("token"), fields.text("sha256")
+    files += secrets.files
+    token = Token(name, b"", fields.optional("environment"), _limits(fields))
+    fields.finish()
+    if shown:
+        cure = "put it into a file and write token_file: with its path, or write sha256: with its hash"
+        fields.complain(f"{fields.name('token')} is in this file, where others can read it; {cure}", "token")
+    elif secrets.lacking:
+        fields.complain(f"{fields.name('token')} is not there: {secrets.lacking} holds nothing; {MAKE_ONE}")
+    elif secret and written:
+        fields.complain(f"{fields.name('sha256')} is given beside a token; keep one of them", "sha256")
+    elif written:
+        if _SHA256.fullmatch(written):
+            return replace(token, digest=bytes.fromhex(written))
+        # What is there may be the token itself: it is not repeated.
+        cure = "write 64 hexadecimal digits, such as `printf %s <token> | sha256sum` prints"
+        fields.complain(f"{fields.name('sha256')} is no SHA-256; {cure}", "sha256")
+    elif not secret:
+        fields.missing("token_env", "TEAM_A_TOKEN")
+    elif trouble := _trouble(secret):
+        fields.complain(f"{fields.name('token')} {trouble}; {MAKE_ONE}")
+    else:
+        return replace(token, digest=_digest(secret))
+    return token
+
+
+def _trouble(text: str) -> str:
+    if len(text) < MIN_TOKEN_CHARS:
+        return f"has {len(text)} characters, which can be guessed; it needs at least {MIN_TOKEN_CHARS}"
+    return "" if text.isascii() and text.isprintable() and " " not in text else "is not one word of plain characters"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _certificate(fields: Fields) -> Certificate:
+    if fields.broken:
+        return Certificate("")
+    certificate = Certificate(
+        fields.text("common_name", example="checkout.prod"), fields.optional("environment"), _limits(fields)
+    )
+    fields.finish()
+    return certificate
+
+
+def _alone(fields: Fields | None) -> Limits:
+    if fields is None or fields.broken:
+        return Limits()
+    limits = _limits(fields)
+    fields.finish()
+    return limits
+
+
+def _limits(fields: Fields) -> Limits:
+    size = fields.text("bytes_per_second")
+    bytes_per_second: float | None = None
+    if size:
+        try:
+            bytes_per_second = float(parse_size(size, fields.name("bytes_per_second"))) or None
+        except ConfigError as error:
+            fields.complain(str(error), "bytes_per_second")
+        else:
+            if bytes_per_second is None:
+                text = f"{fields.name('bytes_per_second')} is {size!r}; it must be more than nothing, such as 5MiB"
+                fields.complain(text, "bytes_per_second")
+    return Limits(fields.amount("requests_per_second", example="50"), bytes_per_second)
+
+
+def _tls(fields: Fields) -> TlsFiles | None:
+    if fields.broken:
+        return None
+    certificate = fields.text("certificate", example="/etc/stagelens/tls.crt")
+    key = fields.text("key", example="/etc/stagelens/tls.key")
+    client_ca = fields.optional("client_ca")
+    fields.finish()
+    for name, path in (("certificate", certificate), ("key", key), ("client_ca", client_ca)):
+        if path and not Path(path).is_file():
+            fields.complain(
+                f"{fields.name(name)} is {path}, where there is no file; write the path of a PEM file", name
+            )
+    return TlsFiles(Path(certificate), Path(key), Path(client_ca) if client_ca else None)
+
+
+def _unique(document: Document, place: Place, names: Iterable[str], called: str) -> None:
+    """Complain about the items at *place* that say the same as one before; a digest, which is not *called*, is not shown."""
+    seen: dict[str, Place] = {}
+    for position, name in enumerate(names):
+        here = (*place, position)
+        first = seen.setdefault(name, here)
+        if first is here or not name:
+            continue
+        what = f"is called {name!r} like" if called else "has the same token as"
+        text = f"{spell(here)} {what} {spell(first)}; give each its own"
+        document.problems.append(Problem(document.line(here), text))

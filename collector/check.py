@@ -1,0 +1,186 @@
+"""`stagelens collector --check`: everything that is wrong with the settings and the file at once, or what they would do.
+
+Nothing is started, listened on, made or changed; a PostgreSQL database is asked whether it answers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..core.errors import ConfigError, StagelensError, StoreError
+from ..core.reading.fields import meant
+from ..core.settings import format_size
+from .access import section as access_section
+from .access.clients import Access, Limits
+from .access.exposure import check_exposure
+from .access.tls import GrpcTls
+from .config import CollectorConfig
+from .config_file import CollectorFile, read
+from .opening import places
+from .scrape.section import AUTO, Target
+from .store.engines import database
+from .traces.section import built_in
+
+# Without what Kubernetes sets in every pod for a service that is called stagelens-collector.
+_OURS = re.compile(r"STAGELENS_COLLECTOR_(?!SERVICE_|PORT_)")
+
+
+def main(environment: Mapping[str, str]) -> int:
+    """Check the settings in *environment*, and the file they name.
+
+    Returns:
+        0 with what they would do on the output, or 1 with every problem on the error output.
+    """
+    problems = [*_wrong_settings(environment)]
+    wrong = {key for key, _ in problems}
+    good = {key: value for key, value in environment.items() if key not in wrong}
+    config = CollectorConfig.from_env(good)
+    told = [problem for _, problem in problems]
+    file = CollectorFile()
+    with _noted(told):
+        _check_store(config)
+    with _noted(told):
+        file = read(config.config_file, good)
+        # Only now: who may send is not known before.
+        _check_access(config, file)
+    if told:
+        print(*told, sep="\n", file=sys.stderr)
+        return 1
+    print(*described(config, file), sep="\n")
+    for line in (*file.warnings, *_unknown(environment)):
+        print(f"warning: {line}")
+    return 0
+
+
+@contextmanager
+def _noted(told: list[str]) -> Generator[None]:
+    """Note what goes wrong within, and go on."""
+    try:
+        yield
+    except StagelensError as error:
+        told.append(str(error))
+
+
+def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:
+    """Say what a collector with *config* and *file* does, without a secret."""
+    scheme = "https" if file.access.tls else "http"
+    grpc = "no gRPC" if config.grpc_port is None else f"gRPC on port {config.grpc_port or 'that is free'}"
+    yield f"listens    {scheme}://{config.host}:{config.port or '(any port)'}, {grpc}"
+    yield from _column("admits", _admitted(file.access, is_open=config.is_open))
+    yield from places(config)
+    yield f"rules      {len(file.rules)} of your own, before {len(built_in())} that are built in"
+    yield from _column("scrapes", [_scraped(target) for target in file.scrape] or ["nothing"])
+
+
+def _column(name: str, lines: list[str]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        yield f"{'' if number else name:<10} {line}"
+
+
+def _admitted(access: Access, *, is_open: bool) -> list[str]:
+    everybody = f"everybody{_limited(None, access.anonymous)}"
+    lines = [f"{token.name}{_limited(token.environment, token.limits)}, by its token" for token in access.tokens]
+    if access.tls and access.tls.client_ca:
+        signed = f"by a certificate that {access.tls.client_ca} signed"
+        named = [f"{each.common_name}{_limited(each.environment, each.limits)}" for each in access.certificates]
+        lines += [f"{name}, {signed}" for name in named or ["whoever is let in"]]
+    if access.asks:
+        return [*lines, f"{everybody} else, for STAGELENS_COLLECTOR_OPEN is true"] if is_open else lines
+    return [f"{everybody}: nobody is asked who they are"]
+
+
+def _limited(environment: str | None, limits: Limits) -> str:
+    requests, size = limits.requests_per_second, limits.bytes_per_second
+    said = [
+        f"as environment {environment}" if environment else "",
+        f"{requests:g} requests/s" if requests else "",
+        f"{format_size(size)}/s" if size else "",
+    ]
+    text = ", ".join(each for each in said if each)
+    return f" ({text})" if text else ""
+
+
+def _scraped(target: Target) -> str:
+    engine = target.engine.label if target.engine else AUTO
+    return f"{target.url} as {target.service}, every {target.every:g} s, engine: {engine}"
+
+
+def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each setting that cannot be read, and why."""
+    for reader in (CollectorConfig.from_env, access_section.from_env):
+        for key in _settings_of(reader):
+            try:
+                reader({key: environment[key]} if key in environment else {})
+            except ConfigError as error:
+                yield key, str(error)
+
+
+def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
+    known = {*_settings_of(CollectorConfig.from_env), *_settings_of(access_section.from_env)}
+    for key in sorted(environment):
+        if _OURS.match(key) and key not in known and (cure := meant(key, known)):
+            yield f"{key} is not known{cure}"
+
+
+def _settings_of(reader: Callable[[Mapping[str, str]], object]) -> list[str]:
+    asked = _Asked()
+    reader(asked)
+    return asked.keys_asked
+
+
+class _Asked(Mapping[str, str]):
+    """An empty environment that remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.keys_asked: list[str] = []
+
+    def __getitem__(self, key: str) -> str:
+        self.keys_asked.append(key)
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _check_access(config: CollectorConfig, file: CollectorFile) -> None:
+    check_exposure(config.host, file.access, is_open=config.is_open)
+    if file.access.tls:
+        GrpcTls(file.access.tls)
+
+
+def _check_store(config: CollectorConfig) -> None:
+    engine = database.open_engine(config.database)
+    try:
+        if engine.url.get_backend_name() == "sqlite":
+            _check_file(Path((engine.url.database or "").removeprefix("file:").partition("?")[0]))
+        else:
+            with database.explained(engine, "cannot open"), engine.connect():
+                pass
+    finally:
+        engine.dispose()
+    if config.points:
+        from .store.engines import clickhouse_connection  # noqa: PLC0415 - its driver is an extra
+
+        clickhouse_connection.read_url(config.points)
+
+
+def _check_file(file: Path) -> None:
+    """Complain where the database *file* cannot be written; opening it would make files beside it."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        msg = f"the database {file} has no folder {folder}; make it, or name another file in STAGELENS_DATABASE"
+        raise StoreError(msg)
+    for place in (file if file.exists() else folder, folder):
+        if not os.access(place, os.W_OK):
+            msg = (
+                f"{place} cannot be written by this user; change its owner, or name another file in STAGELENS_DATABASE"
+            )
+            raise StoreError(msg)

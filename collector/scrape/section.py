@@ -1,0 +1,189 @@
+"""The section `scrape:` of the collector's file: which targets are read, how often, and as what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ...core.reading.fields import Fields, meant
+from ...core.reading.yaml_lines import Document, Place
+from . import rules
+from .addresses import forbidden
+from .catalog import engines
+from .rules import Engine
+
+AUTO, GENERIC = "auto", "generic"
+DEFAULT_EVERY_SECONDS = 10.0
+MIN_EVERY_SECONDS, MAX_EVERY_SECONDS = 1.0, 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a target is believed to be itself, and how it is told who we are: files in PEM; None for the system's own, and for nothing."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One address that is read.
+
+    Args:
+        url: Of the exposition; it also names the target.
+        service: `service.name` of what is read there.
+        engine: Whose metrics they are; None to find out.
+        version: `service.version`.
+        environment: `deployment.environment.name`.
+        every: The time between two readings. [seconds]
+        headers: Sent with each request.
+        token_file: A file with a bearer token, read anew each time.
+        token_env: Instead, the environment variable that holds it.
+        tls: For https.
+        link_local: Whether addresses are allowed at which clouds hand out credentials.
+        statistics_url: For Triton: its statistics, which tell batch sizes; None for none.
+    """
+
+    url: str
+    service: str
+    engine: Engine | None = None
+    version: str = ""
+    environment: str = ""
+    every: float = DEFAULT_EVERY_SECONDS
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    token_file: Path | None = None
+    token_env: str = ""
+    tls: Tls = Tls()
+    link_local: bool = False
+    statistics_url: str | None = None
+
+
+def read(document: Document, place: Place, value: Any) -> tuple[Target, ...]:
+    """Read the section; what is wrong with it is in the document's problems, and left out."""
+    fields = Fields(document, place, value, example="targets: []")
+    found: dict[str, Target] = {}
+    for at, item in fields.items("targets"):
+        target = _target(Fields(document, at, item, example="url: http://llm:8000/metrics"))
+        if target is None:
+            continue
+        if target.url in found:
+            Fields(document, at, item).complain(f"{target.url} is a target already; name each once", "url")
+        found.setdefault(target.url, target)
+    fields.finish()
+    return tuple(found.values())
+
+
+def _target(fields: Fields) -> Target | None:
+    if fields.broken:
+        return None
+    link_local = fields.value("allow_link_local") is True
+    url = _url(fields, "url", "http://llm:8000/metrics", link_local)
+    statistics = _url(fields, "statistics_url", "", link_local)
+    target = Target(
+        url=url,
+        service=fields.text("service", example="llm"),
+        engine=_engine(fields),
+        version=fields.text("version"),
+        environment=fields.text("environment"),
+        every=_every(fields),
+        headers=_headers(fields),
+        token_file=_path(fields, "bearer_token_file"),
+        token_env=fields.text("bearer_token_env"),
+        tls=_tls(fields),
+        link_local=link_local,
+        statistics_url=statistics or None,
+    )
+    fields.finish()
+    return target if url and target.service else None
+
+
+def _url(fields: Fields, key: str, example: str, link_local: bool) -> str:
+    written = fields.address(key, example=example)
+    if not written:
+        return ""
+    try:
+        url = httpx.URL(written)
+    except (httpx.InvalidURL, ValueError):
+        url = httpx.URL("")
+    if not url.host:
+        fields.complain(f"{fields.name(key)} is no address; write one such as http://llm:8000/metrics", key)
+    elif url.userinfo:
+        # Its text may hold a password: it is not repeated.
+        fields.complain(f"{fields.name(key)} has a user in it; use bearer_token_file or bearer_token_env", key)
+    elif not link_local and (why := forbidden(url.host)):
+        cure = "add `allow_link_local: true` if it is meant"
+        fields.complain(f"{fields.name(key)} is {why}, where clouds hand out credentials; {cure}", key)
+    else:
+        return str(url)
+    return ""
+
+
+def _engine(fields: Fields) -> Engine | None:
+    named = fields.text("engine", default=AUTO)
+    given = fields.mapping("rules", example="request: my_request_seconds")
+    if named == GENERIC or given is not None:
+        if given is None:
+            fields.missing("rules", "{request: my_request_duration_seconds}")
+        elif named not in (GENERIC, AUTO):
+            fields.complain(f"{fields.name('rules')} go with `engine: {GENERIC}`, not with {named!r}", "rules")
+        elif not given.broken:
+            return rules.read(given, GENERIC)
+        return None
+    known = engines()
+    if named != AUTO and named not in known:
+        allowed = (AUTO, GENERIC, *known)
+        cure = f"write one of {', '.join(allowed)}{meant(named, allowed)}"
+        fields.complain(f"{fields.name('engine')} is {named!r}; {cure}", "engine")
+    return known.get(named)
+
+
+def _every(fields: Fields) -> float:
+    given = fields.duration("every", example="10s", required=False)
+    seconds = given.total_seconds() if given else DEFAULT_EVERY_SECONDS
+    if not MIN_EVERY_SECONDS <= seconds <= MAX_EVERY_SECONDS or math.isnan(seconds):
+        limits = f"{MIN_EVERY_SECONDS:g}s to {MAX_EVERY_SECONDS:g}s"
+        fields.complain(f"{fields.name('every')} is {seconds:g}s; write {limits}, such as 10s", "every")
+        return DEFAULT_EVERY_SECONDS
+    return seconds
+
+
+def _headers(fields: Fields) -> dict[str, str]:
+    if not fields.has("headers"):
+        return {}
+    inner = fields.mapping("headers", example="X-Scope-OrgID: team")
+    if inner is None or inner.broken:
+        return {}
+    found = {name: inner.text(name) for name in inner.keys}
+    for name, value in found.items():
+        if not (name.isascii() and value.isascii() and (name + value).isprintable()) or ":" in name or " " in name:
+            inner.complain(f"{inner.name(name)} is no header; write plain letters", name)
+    return found
+
+
+def _tls(fields: Fields) -> Tls:
+    if not fields.has("tls"):
+        return Tls()
+    inner = fields.mapping("tls", example="ca_file: /etc/ca.pem")
+    if inner is None or inner.broken:
+        return Tls()
+    found = Tls(_path(inner, "ca_file"), _path(inner, "cert_file"), _path(inner, "key_file"))
+    if (found.cert_file is None) != (found.key_file is None):
+        inner.complain(f"{inner.name('cert_file')} and key_file belong together; write both")
+    inner.finish()
+    return found
+
+
+def _path(fields: Fields, key: str) -> Path | None:
+    written = fields.text(key)
+    if not written:
+        return None
+    path = Path(written)
+    if not path.is_file():
+        fields.complain(f"{fields.name(key)} is {written!r}, which is no file here", key)
+    return path

@@ -1,0 +1,111 @@
+"""What each collector says about itself, every ten seconds: one row for each, which it writes over and over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from .schema import collectors
+
+# Whoever has not reported for so long is not coming back. [seconds]
+FORGOTTEN_AFTER = 86_400
+# Whoever has not reported for so long has missed three reports. [seconds]
+SILENT_AFTER = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """How a collector is. Rates are of the last minute.
+
+    Args:
+        exports_per_second: Exports taken, by signal.
+        refused_per_second: Requests not taken, by HTTP status.
+        rejected: Data points and spans refused since the start, by signal and reason: `metrics too_old`.
+        queue_batches: How many wait to be committed.
+        queue_bytes: How much they hold.
+        receiving_bytes: Bodies that are being received or wait to be read.
+        commit_p99_seconds: Nearly all transactions took no longer; None where there was none.
+        store_bytes: The room of the store.
+        store_budget_bytes: The room it may take; 0 for as much as it likes.
+        memory_bytes: Of the process; 0 where the system does not say.
+        cpu_ratio: Of the process, in cores.
+        targets_up: Targets of the scraper that answer.
+        targets_down: Those that do not: address and why.
+        spans_waiting_bytes: Spans that wait for the rest of their requests, in the whole store.
+        spans_waiting_seconds: How long the oldest of them has waited.
+        failing: What it cannot do, why, and since when. [Unix seconds]
+        file_errors: What is wrong with its file.
+    """
+
+    exports_per_second: Mapping[str, float] = field(default_factory=dict[str, float])
+    refused_per_second: Mapping[str, float] = field(default_factory=dict[str, float])
+    rejected: Mapping[str, float] = field(default_factory=dict[str, float])
+    queue_batches: float = 0
+    queue_bytes: float = 0
+    receiving_bytes: float = 0
+    commit_p99_seconds: float | None = None
+    store_bytes: float = 0
+    store_budget_bytes: float = 0
+    memory_bytes: float = 0
+    cpu_ratio: float = 0
+    targets_up: int = 0
+    targets_down: Mapping[str, str] = field(default_factory=dict[str, str])
+    spans_waiting_bytes: float = 0
+    spans_waiting_seconds: float = 0
+    failing: tuple[tuple[str, str, float], ...] = ()
+    file_errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one collector said last.
+
+    Args:
+        id: Its own, another after each start.
+        name: Its host and port.
+        version: Of Stagelens.
+        started: When it was started. [Unix seconds]
+        seen: When it said this. [Unix seconds]
+        vitals: How it was.
+    """
+
+    id: str
+    name: str
+    version: str
+    started: float
+    seen: float
+    vitals: Vitals = field(default_factory=Vitals)
+
+
+def put(connection: Connection, report: Report) -> None:
+    """Write *report* over the last one of its collector, and over that of a dead one in whose place it was started."""
+    table, now = collectors, report.seen
+    dead = (table.c.name == report.name) & (table.c.seen < now - SILENT_AFTER)
+    old = (table.c.id == report.id) | dead | (table.c.seen < now - FORGOTTEN_AFTER)
+    connection.execute(delete(table).where(old))
+    row = {name: getattr(report, name) for name in ("id", "name", "version", "started", "seen")}
+    connection.execute(insert(table).values(row | {"vitals": json.dumps(asdict(report.vitals))}))
+
+
+def leave(connection: Connection, collector: str) -> None:
+    """Forget the *collector* of that id: it was stopped, and did not die."""
+    connection.execute(delete(collectors).where(collectors.c.id == collector))
+
+
+def reports(connection: Connection) -> list[Report]:
+    """Return the last report of each collector, by name."""
+    rows = connection.execute(select(collectors).order_by(collectors.c.name, collectors.c.id))
+    return [Report(row.id, row.name, row.version, row.started, row.seen, _vitals(row.vitals)) for row in rows]
+
+
+def _vitals(text: str) -> Vitals:
+    """Read vitals of another version, too: what is not known here is left out."""
+    found: dict[str, Any] = json.loads(text)
+    known = {each.name: found[each.name] for each in fields(Vitals) if each.name in found}
+    for name in ("failing", "file_errors"):
+        known[name] = tuple(tuple(each) if isinstance(each, list) else each for each in known.get(name, ()))
+    return Vitals(**known)

@@ -1,0 +1,100 @@
+"""An ExportTraceServiceRequest in its JSON form, as columns; our own kept traces as the spans they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from ...core import names
+from ..json_fields import (
+    INT32,
+    UINT64,
+    Object,
+    attributes,
+    identifier,
+    load,
+    object_at,
+    objects,
+    scalar,
+    string,
+    whole,
+)
+from ..wire import Event, ResourceSpans, Span
+from .assembling import NO_SPAN, Read, Tells
+from .conditions import KINDS
+from .meanings import Key, Meanings, Place
+from .sources import source_of
+
+# opentelemetry/proto/trace/v1/trace.proto, Status.StatusCode and Span.SpanKind.
+_ERROR = 2
+_CODES = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": _ERROR}
+_KINDS = {f"SPAN_KIND_{kind.upper()}": number for number, kind in enumerate(KINDS)} | {"SPAN_KIND_UNSPECIFIED": 0}
+_MAX_UINT64 = 2**64 - 1
+
+
+def read_json(body: bytes, meanings: Meanings, environment: str | None) -> tuple[Read, list[ResourceSpans]]:
+    """Read *body*, as `read_protobuf` does."""
+    read = Read()
+    kept: list[ResourceSpans] = []
+    for item in objects(load(body), "resourceSpans"):
+        resource = attributes(object_at(item, "resource"))
+        if environment is not None:
+            resource[names.ENVIRONMENT] = environment
+        source = source_of(resource)
+        for scope in objects(item, "scopeSpans"):
+            name = string(object_at(scope, "scope"), "name")
+            spans = objects(scope, "spans")
+            if name == names.SCOPE:
+                kept.append(ResourceSpans(resource, [_whole(span) for span in spans]))
+            elif name != names.KEPT_SCOPE:
+                place = meanings.place(name, resource)
+                for span in spans:
+                    _take(span, read, meanings, place)
+                read.sources.append(source)
+                read.counts.append(len(spans))
+    return read, kept
+
+
+def _take(node: Object, read: Read, meanings: Meanings, place: Place) -> None:
+    span = _whole(node)
+    parent = bytes.fromhex(span.parent_id) or NO_SPAN
+    pairs = [(string(pair, "key"), scalar(object_at(pair, "value"))) for pair in objects(node, "attributes")]
+    tokens = tuple(meanings.token_of(key, value) for key, value in pairs)
+    key: Key = (place, span.name.encode(), _enum(node, "kind", _KINDS), parent == NO_SPAN, tokens)
+    meaning = meanings.meanings.get(key) or meanings.meaning(key)
+    if meaning.rule is not None:
+        numbers = {key: value for key, value in span.attributes.items() if key in meaning.measured}
+        read.tells.append(Tells(len(read.spans), meaning.rule, numbers, _events(node, meaning.events)))
+    if span.error:
+        read.errors.append(len(read.spans))
+    read.traces.append(bytes.fromhex(span.trace_id))
+    read.spans.append(bytes.fromhex(span.span_id))
+    read.parents.append(parent)
+    # A negative time is none: it becomes one that is refused.
+    read.starts.append(span.start_ns & _MAX_UINT64)
+    read.ends.append(span.end_ns & _MAX_UINT64)
+    read.meanings.append(meaning)
+
+
+def _events(node: Object, wanted: Collection[str]) -> list[Event]:
+    found = objects(node, "events") if wanted else []
+    events = [Event(string(event, "name"), whole(event, "timeUnixNano", UINT64)) for event in found]
+    return [event for event in events if event.name in wanted]
+
+
+def _whole(span: Object) -> Span:
+    return Span(
+        trace_id=identifier(span, "traceId"),
+        span_id=identifier(span, "spanId"),
+        parent_id=identifier(span, "parentSpanId"),
+        name=string(span, "name"),
+        start_ns=whole(span, "startTimeUnixNano", UINT64),
+        end_ns=whole(span, "endTimeUnixNano", UINT64),
+        error=_enum(object_at(span, "status"), "code", _CODES) == _ERROR,
+        attributes=attributes(span),
+    )
+
+
+def _enum(node: Object, key: str, known: Mapping[str, int]) -> int:
+    """Return the enumeration at *key*: a number by the specification, which some senders spell out."""
+    found = node.get(key)
+    return known[found] if isinstance(found, str) and found in known else whole(node, key, INT32)

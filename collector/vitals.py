@@ -1,0 +1,157 @@
+"""The collector tells, every ten seconds, how it is: a row in the store, for the page that shows all collectors."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+
+from ..core.errors import StoreError
+from .config_file import LiveConfig
+from .health import Health
+from .scrape.state import State
+from .selfmetrics import SelfMetrics
+from .store import Store
+from .store.collectors import Report, Vitals, leave, put
+from .store.inbox import waiting
+
+_log = logging.getLogger(__name__)
+
+Samples = Mapping[tuple[str, tuple[str, ...]], float]
+
+INTERVAL_SECONDS = 10.0
+# Rates are of so many intervals: a minute.
+_INTERVALS = 6
+_P99 = 0.99
+# What is shown of each reason, and how many targets that are down.
+_MAX_CHARS, _MAX_DOWN = 300, 20
+
+
+class Reporter:
+    """Writes the row of one collector, in a thread.
+
+    Args:
+        store: Where to.
+        metrics: The numbers.
+        health: What fails.
+        file: What is wrong with its file.
+        targets: How the targets of its scraper are.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        metrics: SelfMetrics,
+        health: Health,
+        file: LiveConfig,
+        targets: Callable[[], Sequence[State]] = lambda: (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._metrics, self._health, self._file = store, metrics, health, file
+        self._targets, self._clock = targets, clock
+        self._id, self._name, self._started = secrets.token_hex(8), "", clock()
+        self._version = metadata.version("stagelens")
+        self._taken: deque[tuple[float, Samples]] = deque(maxlen=_INTERVALS + 1)
+        # Since when each part fails.
+        self._since: dict[str, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stagelens-vitals", daemon=True)
+
+    def start(self, name: str) -> None:
+        """Begin to report, as *name*."""
+        self._name = name
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and take the row away: who is stopped is not missed. Without `start` it does nothing."""
+        self._ended.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join()
+        try:
+            with self._store.transaction() as connection:
+                leave(connection, self._id)
+        except StoreError as error:
+            _log.warning("the collector is shown as silent from now on, its row could not be taken away: %s", error)
+
+    def report(self) -> None:
+        """Write the row now.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        now = self._clock()
+        self._taken.append((now, self._metrics.samples()))
+        failing = self._health.failing | dict.fromkeys(self._health.dead, "")
+        self._since = {part: self._since.get(part, now) for part in failing}
+        targets = self._targets()
+        down = [state for state in targets if state.state == "down"]
+        vitals = replace(
+            counted(self._taken),
+            targets_up=sum(state.state == "up" for state in targets),
+            targets_down={state.url: state.error[:_MAX_CHARS] for state in down[:_MAX_DOWN]},
+            failing=tuple((part, why[:_MAX_CHARS], self._since[part]) for part, why in failing.items()),
+            file_errors=tuple(line[:_MAX_CHARS] for line in self._file.errors),
+        )
+        with self._store.transaction() as connection:
+            spans = waiting(connection)
+            seconds = max(now - spans.oldest, 0) if spans.oldest else 0
+            vitals = replace(vitals, spans_waiting_bytes=spans.size_bytes, spans_waiting_seconds=seconds)
+            put(connection, Report(self._id, self._name, self._version, self._started, now, vitals))
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.report()
+            except StoreError as error:
+                # Those who commit and maintain say so, too, and the page shows the silence.
+                _log.debug("%s", error)
+            except Exception:  # noqa: BLE001 - the next report may be written, and nothing must end the thread
+                _log.exception("the collector cannot say how it is")
+            if self._ended.wait(INTERVAL_SECONDS):
+                return
+
+
+def counted(taken: Sequence[tuple[float, Samples]]) -> Vitals:
+    """Return how the collector is by its numbers: those at each of the times in *taken*, the oldest first."""
+    (first, before), (last, after) = taken[0], taken[-1]
+    seconds = max(last - first, 1.0)
+    # Before the first time nothing was counted.
+    since: Samples = before if len(taken) > 1 else {}
+    grown = {key: value - since.get(key, 0.0) for key, value in after.items()}
+    exports: dict[str, float] = {}
+    refused: dict[str, float] = {}
+    for (name, labels), count in grown.items():
+        if name == "requests_total" and count > 0:
+            signal, code = labels
+            into, key = (exports, signal) if code.startswith("2") else (refused, code)
+            into[key] = into.get(key, 0.0) + count / seconds
+    return Vitals(
+        exports_per_second=exports,
+        refused_per_second=refused,
+        rejected={" ".join(key): value for (name, key), value in after.items() if name == "rejected_total" and value},
+        queue_batches=after.get(("queue_batches", ()), 0),
+        queue_bytes=after.get(("queue_bytes", ()), 0),
+        receiving_bytes=after.get(("receiving_bytes", ()), 0),
+        commit_p99_seconds=_bound(grown, "commit_seconds_bucket", _P99),
+        store_bytes=after.get(("store_bytes", ()), 0),
+        store_budget_bytes=after.get(("store_budget_bytes", ()), 0),
+        memory_bytes=after.get(("process_resident_memory_bytes", ()), 0),
+        cpu_ratio=grown.get(("process_cpu_seconds_total", ()), 0) / seconds if len(taken) > 1 else 0,
+    )
+
+
+def _bound(grown: Samples, name: str, quantile: float) -> float | None:
+    """Return the end of the bucket that *quantile* lies in; None where nothing was counted, or it lies past them all."""
+    counts = sorted((float(labels[0]), count) for (key, labels), count in grown.items() if key == name)
+    if not counts or not counts[-1][1]:
+        return None
+    bound = next(end for end, count in counts if count >= quantile * counts[-1][1])
+    return bound if bound != float("inf") else counts[-2][0]

@@ -1,0 +1,190 @@
+"""What inference servers say of themselves on /metrics: intervals instead of percentiles, and exact means by stage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...collector.store.answers.engines import EngineModel
+from ...core.intervals import Distribution
+from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
+from ...core.stages import OVERHEAD
+from ..components import Node, card, empty, legend, stage_bar, stage_name, table
+from ..format import SPACE, UNKNOWN, axis_duration, count, duration, enough, needed, percentile, several
+from .page import Context, Page, panel
+
+_PLACE = "/engines"
+_QUANTILES = (0.5, 0.95, 0.99)
+# More cards than this nobody reads; the table has every model.
+_MOST_CARDS = 12
+# Edges are kept in buckets a thirty-second of a doubling wide: the roundest number in one is what the engine wrote.
+_BUCKET = 2 ** (1 / 32)
+_MOST_DIGITS = 4
+_ROUND = (1.0, 0.5, 0.25, 0.2)
+_DUST = 1e-9
+_SCRAPE = """scrape:
+  targets:
+    - url: http://llm:8000/metrics
+      service: chat"""
+_WHY = (
+    "Percentiles are intervals: an engine counts its requests in fixed buckets, and where in its bucket a request was, nobody knows. "
+    "Means are exact. For exact percentiles, and the stages of the slowest requests, send the engine's traces or run the agent."
+)
+
+
+def render(context: Context) -> Page:
+    """Return what the engines of the window say, by service and model."""
+    found = context.source.ask(context.source.read.engines, context.selection)
+    body: list[Node] = [_head(context, found)]
+    if not found:
+        body.append(card(None, _nothing()))
+    else:
+        body.append(panel("Models", lambda: _models(context, found)))
+        body += [_detail(context, each) for each in found[:_MOST_CARDS]]
+    return Page("Engines · Stagelens", [("Engines", None)], body, _PLACE)
+
+
+def _head(context: Context, found: Sequence[EngineModel]) -> Component:
+    services = len({each.service for each in found})
+    window = context.view.window_label
+    said = [window[0].lower() + window[1:]]
+    if found:
+        said.insert(0, f"{several(len(found), 'model')} of {several(services, 'service')}")
+    return html.Div(html.Div([html.H1("Engines"), html.P(" · ".join(said), className="sub")]), className="phead")
+
+
+def _nothing() -> Component:
+    return empty(
+        "No engine is read in this window",
+        "vLLM, Triton, TGI, SGLang, TensorRT-LLM, Dynamo, TorchServe, Ray Serve, KServe and BentoML tell of themselves on "
+        "/metrics. Name their addresses in the collector's file:",
+        html.Pre(_SCRAPE, className="code mono", tabIndex=0),
+    )
+
+
+def _models(context: Context, found: Sequence[EngineModel]) -> Component:
+    head: list[tuple[Node, str]] = [
+        ("Service", ""),
+        ("Model", ""),
+        ("Requests", "r"),
+        ("Rate", "r hide"),
+        *((percentile(each), "r") for each in _QUANTILES),
+        ("Mean", "r"),
+        ("Mean by stage", ""),
+        ("First token, mean", "r hide"),
+        ("Tokens out", "r hide"),
+    ]
+    rows = [_row(context, each) for each in found]
+    shown = {stage for each in found for stage in _split(each)}
+    foot = html.Span(_WHY)
+    return card(
+        "Models", table(head, rows, "Models"), sub="by their own metrics", tools=legend(shown), foot=foot, flush=True
+    )
+
+
+def _row(context: Context, model: EngineModel) -> Component:
+    split = _split(model)
+    first = next((each.mean for each in model.first_token.values()), None)
+    cells = [
+        html.Td(model.service, className="b"),
+        html.Td(model.model or UNKNOWN),
+        html.Td(count(model.count), className="r"),
+        html.Td(f"{count(model.count / context.seconds)}/s", className="r hide"),
+        *(_between(model.requests, each) for each in _QUANTILES),
+        html.Td(duration(model.requests.mean), className="r b"),
+        html.Td(stage_bar(split) if split else html.Span(UNKNOWN, className="muted")),
+        html.Td(duration(first), className="r hide"),
+        html.Td(_tokens(context, model, TOKENS_OUT), className="r hide"),
+    ]
+    return html.Tr(cells)
+
+
+def _detail(context: Context, model: EngineModel) -> Component:
+    name = " · ".join(part for part in (model.service, model.model) if part)
+    return panel(name, lambda: _times(context, name, model), "c12")
+
+
+def _times(context: Context, name: str, model: EngineModel) -> Component:
+    """Return every time an engine tells of *model*: the request, its stages, its tokens and its batches."""
+    head: list[tuple[Node, str]] = [("Time", ""), ("Count", "r"), ("Mean", "r")]
+    head += [(percentile(each), "r") for each in _QUANTILES]
+    rows = [_time(html.B("Request"), model.requests)] if model.requests.count else []
+    rows += [_time(stage_name(stage), each) for stage, each in model.stages.items()]
+    rows += [_time(_named("First token", key), each) for key, each in model.first_token.items()]
+    rows += [_time(_named("Output token", key), each) for key, each in model.output_token.items()]
+    rows += [
+        _time(f"Run of {band.replace('-', UNKNOWN)} at once", Distribution(each, each), only_mean=True)
+        for band, each in model.batches.items()
+    ]
+    told = [
+        f"{_tokens(context, model, kind)} {words}"
+        for kind, words in ((TOKENS_IN, "in"), (TOKENS_OUT, "out"))
+        if model.tokens.get(kind)
+    ]
+    foot = "What the engine does not split is Overhead in the bar above." if OVERHEAD in _split(model) else None
+    return card(name, table(head, rows, f"Times of {name}"), sub=", ".join(told) or None, foot=foot, flush=True)
+
+
+def _time(what: Node, found: Distribution, *, only_mean: bool = False) -> Component:
+    unknown = html.Td(UNKNOWN, className="r muted", title="Only number and sum are told")
+    cells = [
+        html.Td(what),
+        html.Td(count(found.count), className="r"),
+        html.Td(duration(found.mean), className="r b"),
+        *(unknown if only_mean else _between(found, each) for each in _QUANTILES),
+    ]
+    return html.Tr(cells)
+
+
+def _named(what: str, definition: str) -> Component:
+    return html.Div([what, html.Div(DEFINITIONS.get(definition, definition), className="s")])
+
+
+def _between(found: Distribution, quantile: float) -> Component:
+    """Return a cell that says between which edges the value at *quantile* is; never a single number."""
+    name = percentile(quantile)
+    interval = found.quantile(quantile)
+    if interval is None or not enough(found.count, quantile):
+        why = f"{name} needs {several(needed(quantile), 'request')}"
+        return html.Td(UNKNOWN, className="r muted", title=why if found.count else "Not told by this engine")
+    if interval.low == 0 and math.isinf(interval.high):
+        return html.Td(UNKNOWN, className="r muted", title="Only number and sum are told, no distribution")
+    low = axis_duration(roundest(interval.low, interval.low * _BUCKET)) if interval.low else ""
+    if math.isinf(interval.high):
+        return html.Td(f"above{SPACE}{low}", className="r", title=f"{name} is above {low}, the last bucket's edge")
+    high = axis_duration(roundest(interval.high / _BUCKET, interval.high))
+    if not low:
+        return html.Td(f"up{SPACE}to{SPACE}{high}", className="r", title=f"{name} is {high} at most")
+    return html.Td(f"{low}{UNKNOWN}{high}", className="r nowrap", title=f"{name} is between {low} and {high}")
+
+
+def _split(model: EngineModel) -> dict[str, float]:
+    """Return the mean by stage, what the stages leave of it as overhead; nothing where the engine tells no stage."""
+    split = model.mean_by_stage
+    if not split:
+        return {}
+    rest = (model.requests.mean or 0.0) - sum(split.values())
+    return {**split, OVERHEAD: rest} if rest > 0 else split
+
+
+def _tokens(context: Context, model: EngineModel, kind: str) -> str:
+    tokens = model.tokens.get(kind)
+    return f"{count(tokens / context.seconds)}{SPACE}tok/s" if tokens else UNKNOWN
+
+
+def roundest(low: float, high: float) -> float:
+    """Return the number between *low* and *high*, both above zero, that people would rather write than all others.
+
+    >>> roundest(0.297, 0.304), roundest(0.489, 0.5), roundest(7.34, 7.5), roundest(953, 973)
+    (0.3, 0.5, 7.5, 960.0)
+    """
+    for digits in range(_MOST_DIGITS):
+        for part in _ROUND:
+            step = 10.0 ** (math.floor(math.log10(high)) - digits) * part
+            first = math.ceil(low / step - _DUST) * step
+            if first <= high * (1 + _DUST):
+                return float(f"{first:.{_MOST_DIGITS}g}")
+    return high

@@ -1,0 +1,160 @@
+"""What nobody should send: each is one sender's turn, and says what was answered, and whether with the advice when to come back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
+from typing import Any, Protocol
+
+import zstandard
+
+from stagelens.core.histogram import bucket_bounds
+
+JSON = {"Content-Type": "application/json"}
+_PROTOBUF = {"Content-Type": "application/x-protobuf"}
+_MEGABYTE = 1024**2
+# Of the first bucket: 0.1 s at scale 5.
+_OFFSET = -107
+
+
+class Receiver(Protocol):
+    """Who is sent to."""
+
+    port: int
+
+    def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bool]:
+        """Return the status of the answer, 0 for none, and whether it says when to come back."""
+        ...
+
+
+Attack = Callable[[Receiver, random.Random], tuple[int, bool]]
+
+
+def export(items: Sequence[Any], service: str = "flood") -> bytes:
+    """Return an export of *service* with *items* as its data points."""
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": service}}]}
+    scope = {
+        "scope": {"name": "stagelens"},
+        "metrics": [{"name": "inference.request.duration", **_metric_points(items)}],
+    }
+    return json.dumps({"resourceMetrics": [{"resource": resource, "scopeMetrics": [scope]}]}).encode()
+
+
+def _metric_points(items: Sequence[Any]) -> dict[str, Any]:
+    return {"exponentialHistogram": {"aggregationTemporality": 1, "dataPoints": items}}
+
+
+def point(attributes: dict[str, str], counts: Sequence[str] = ("1",), scale: int = 5) -> dict[str, Any]:
+    """Return a data point that is right."""
+    now = time.time_ns()
+    return {
+        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()],
+        "startTimeUnixNano": str(now - 10**9),
+        "timeUnixNano": str(now),
+        "count": str(sum(map(int, counts))),
+        "sum": sum(int(count) * bucket_bounds(_OFFSET + number, scale)[1] for number, count in enumerate(counts)),
+        "scale": scale,
+        "positive": {"offset": _OFFSET, "bucketCounts": counts},
+    }
+
+
+def gzip_bombs(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
+    """A few kilobytes that become gigabytes."""
+    return collector.send("POST", "/v1/metrics", _bomb("gzip"), _PROTOBUF | {"Content-Encoding": "gzip"})
+
+
+def zstd_bombs(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
+    """The same in the other encoding, at a thirtieth of the size."""
+    return collector.send("POST", "/v1/traces", _bomb("zstd"), JSON | {"Content-Encoding": "zstd"})
+
+
+@cache
+def _bomb(encoding: str) -> bytes:
+    plain = bytes(128 * _MEGABYTE)
+    return gzip.compress(plain, 9) if encoding == "gzip" else zstandard.compress(plain)
+
+
+def full_bodies(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+    """As large as a body may be, inflated, and of what takes most room once it is read: objects, lists, numbers."""
+    body, headers = rng.choice(_largest())
+    return collector.send("POST", rng.choice(("/v1/metrics", "/v1/traces")), body, headers)
+
+
+@cache
+def _largest() -> list[tuple[bytes, dict[str, str]]]:
+    room = 60 * _MEGABYTE
+    texts = (
+        b'{"resourceMetrics":[' + b"{}," * (room // 3) + b"{}]}",
+        b'{"resourceSpans":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a":[' + b"1," * (room // 2) + b"1]}",
+        b'{"a":"' + b"\\u00e9" * (room // 6) + b'"}',
+    )
+    packed = [(gzip.compress(body, 6), JSON | {"Content-Encoding": "gzip"}) for body in texts]
+    return [*packed, (gzip.compress(b"\x0a\x00" * (room // 2)), _PROTOBUF | {"Content-Encoding": "gzip"})]
+
+
+def plain_bodies(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+    """Eight megabytes of nothing in particular."""
+    return collector.send("POST", "/v1/metrics", rng.randbytes(8 * _MEGABYTE - 1), _PROTOBUF)
+
+
+def new_series(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+    """Two thousand series in every body, none of which was there before."""
+    items = [
+        point({"http.route": f"/{rng.getrandbits(64):x}", "inference.model.name": f"{rng.getrandbits(64):x}"})
+        for _ in range(2000)
+    ]
+    return collector.send("POST", "/v1/metrics", export(items, f"s{rng.getrandbits(24):x}"), JSON)
+
+
+def huge_attributes(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+    """Attributes of a hundred kilobytes, and many of them."""
+    items = [point({"http.route": "r" * 100_000, **{f"k{number}": "v" * 1000 for number in range(200)}})] * 20
+    return collector.send("POST", "/v1/metrics", export(items, "x" * rng.randint(1, 100_000)), JSON)
+
+
+def wide_histograms(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
+    """As many buckets as a point may have, all of them filled."""
+    items = [point({"http.route": f"/{number}"}, ("1",) * 20_000, scale=10) for number in range(12)]
+    return collector.send("POST", "/v1/metrics", export(items), JSON)
+
+
+def half_requests(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
+    """Connections that begin a request, large or in its headers still, and say no more."""
+    with ExitStack() as stack:
+        for _ in range(60):
+            with suppress(OSError):
+                found = stack.enter_context(socket.create_connection(("127.0.0.1", collector.port), timeout=5))
+                found.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n")
+                if rng.random() < 0.5:
+                    found.sendall(b"\r\n" + bytes(rng.randrange(300_000)))
+        time.sleep(rng.uniform(0.1, 1))
+    return 0, False
+
+
+def slow_readers(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
+    """Requests one after the other on a connection, and nobody who reads the answers."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", collector.port), timeout=1) as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(2000):
+            found.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    return 0, False
+
+
+ATTACKS: tuple[Attack, ...] = (
+    gzip_bombs,
+    zstd_bombs,
+    full_bodies,
+    plain_bodies,
+    new_series,
+    huge_attributes,
+    wide_histograms,
+    half_requests,
+    slow_readers,
+)

@@ -1,0 +1,85 @@
+"""What was sent and what a store holds, in the same words, so that they can be compared to the last request."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sqlalchemy import text
+
+from stagelens.collector.store import Store, schema
+from stagelens.core import names
+
+
+@dataclass
+class Totals:
+    """Counts by service; of the stages, by `service/stage`, and by `service/` all of them together.
+
+    Args:
+        requests: Requests.
+        microseconds: The time they spent in their stages. [microseconds]
+        traces: Requests that are kept whole.
+        dropped: Requests whose sender says that it could not count them; of all services together.
+    """
+
+    requests: Counter[str] = field(default_factory=Counter[str])
+    microseconds: Counter[str] = field(default_factory=Counter[str])
+    traces: Counter[str] = field(default_factory=Counter[str])
+    dropped: int = 0
+
+    def add(self, service: str, stages_us: dict[str, int]) -> None:
+        """Count a request of *service* that spent *stages_us* in its stages, in microseconds; "" for what is in none."""
+        self.requests[service] += 1
+        for stage, spent in {**stages_us, "": sum(stages_us.values())}.items():
+            self.microseconds[f"{service}/{stage}"] += spent
+
+    def to_json(self) -> str:
+        """Return what `from_json` reads."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_json(cls, said: str) -> Totals:
+        """Return what `to_json` was called on."""
+        found = json.loads(said)
+        counters = {name: Counter[str](found[name]) for name in ("requests", "microseconds", "traces")}
+        return cls(**counters, dropped=found["dropped"])
+
+
+def added_up(totals: Iterable[Totals]) -> Totals:
+    """Return the sum of *totals*."""
+    whole = Totals()
+    for each in totals:
+        whole.requests += each.requests
+        whole.microseconds += each.microseconds
+        whole.traces += each.traces
+        whole.dropped += each.dropped
+    return whole
+
+
+def held(url: str) -> Totals:
+    """Return what the store at *url* holds, past everything that answers questions."""
+    store = Store.open(url)
+    counts = text(
+        "SELECT services.name, points.stage, sum(points.count) FROM points JOIN services ON services.id = points.service_id"
+        " WHERE tier = 10 AND metric = :metric GROUP BY services.name, points.stage"
+    )
+    totals = Totals()
+    try:
+        with store.engine.connect() as connection:
+            for service, _, count in connection.execute(
+                counts, {"metric": schema.METRIC_CODES[names.REQUEST_DURATION]}
+            ):
+                totals.requests[service] += int(count)
+            for service, stage, count in connection.execute(counts, {"metric": schema.METRIC_CODES[names.STAGE_TIME]}):
+                totals.microseconds[f"{service}/{stage}"] += int(count)
+                totals.microseconds[f"{service}/"] += int(count)
+            traces = "SELECT service, count(*) FROM traces JOIN series ON series.id = series_id GROUP BY service"
+            for service, count in connection.execute(text(traces)):
+                totals.traces[service] += int(count)
+            said = connection.execute(text("SELECT coalesce(sum(dropped), 0) FROM batches")).scalar_one()
+            totals.dropped = int(said)
+    finally:
+        store.close()
+    return totals

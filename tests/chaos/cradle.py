@@ -1,0 +1,122 @@
+"""Collectors that live until they are killed, forked from a process that has everything loaded: a new one is there at once.
+
+As a program it reads commands: `start {"NAME": …}` (`stagelens collector` with such an environment) answers with the id of a
+process; `kill ID` and `end ID` with how it ended, once it has; `lives ID` with 1 or 0. When its input ends, all of them die.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+from stagelens import __main__ as command_line
+
+
+class Cradle:
+    """Starts and ends collectors.
+
+    Args:
+        log: Where they log to.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                bufsize=1,
+            )
+
+    def start(self, environment: Mapping[str, str]) -> int:
+        """Start a collector with *environment* over that of this process, and return its id; it does not serve yet."""
+        return self._ask(f"start {json.dumps(dict(environment))}")
+
+    def kill(self, process: int) -> None:
+        """Kill it without a word, and return when it is dead."""
+        self._ask(f"kill {process}")
+
+    def end(self, process: int) -> int:
+        """Have it finish what it accepted, and return its exit code; negative for the signal that killed it."""
+        return self._ask(f"end {process}")
+
+    def lives(self, process: int) -> bool:
+        """Say whether it has not ended by itself."""
+        return bool(self._ask(f"lives {process}"))
+
+    def close(self) -> None:
+        """Kill all of them."""
+        assert self._process.stdin
+        assert self._process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _ask(self, command: str) -> int:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(command + "\n")
+        answer = self._process.stdout.readline()
+        assert answer, f"collectors cannot be loaded; see {self._log}"
+        return int(answer)
+
+
+def main() -> None:
+    """Obey until there is nothing more to obey."""
+    for part in ("collector.serve", "collector.opening", "alerts.serve"):
+        importlib.import_module(f"stagelens.{part}")
+    alive: set[int] = set()
+    for command in sys.stdin:
+        verb, _, said = command.partition(" ")
+        if verb == "start":
+            answer = _child(json.loads(said))
+            alive.add(answer)
+        elif verb == "lives":
+            # What has ended stays to be asked about until it is buried.
+            answer = int(os.waitid(os.P_PID, int(said), os.WEXITED | os.WNOHANG | os.WNOWAIT) is None)
+        else:
+            answer = _ended(int(said), signal.SIGKILL if verb == "kill" else signal.SIGTERM)
+            alive.discard(int(said))
+        print(answer, flush=True)
+    for process in alive:
+        _ended(process, signal.SIGKILL)
+
+
+def _child(environment: Mapping[str, str]) -> int:
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        os.environ.update(environment)
+        # Answers go to the output of this process, and to nowhere else.
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        code = command_line.main(["collector"])
+    except BaseException:  # noqa: BLE001 - it is said, and the process ends
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _ended(process: int, how: signal.Signals) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, how)
+        # A stopped process hears nothing else.
+        os.kill(process, signal.SIGCONT)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""What nobody should send, by many at once, and what it costs a real collector; honest senders go on meanwhile.
+
+python tests/chaos/flood.py [--seconds 20]    each kind of flood for so long, and the peak of the collector's memory
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from attacks import ATTACKS, JSON, Attack, export, point
+from audit import held
+
+_MEGABYTE = 1024**2
+_TIMEOUT_SECONDS = 30.0
+# A kind of flood has so many at it at once.
+_SENDERS = 12
+
+
+@dataclass
+class Flooded:
+    """What came of one kind of flood.
+
+    Args:
+        name: Which.
+        statuses: The answers, by status; 0 for none.
+        without_advice: Answers 429 and 503 that do not say when to come back.
+        peak_bytes: The most the collector ever held up to its end. [bytes]
+        slowest_seconds: The longest that somebody who only asks whether it lives had to wait meanwhile. [seconds]
+    """
+
+    name: str
+    statuses: Counter[int] = field(default_factory=Counter[int])
+    without_advice: int = 0
+    peak_bytes: int = 0
+    slowest_seconds: float = 0.0
+
+
+class Collector:
+    """A collector of its own, started as people do.
+
+    Args:
+        folder: For its database and log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder}/stagelens.db"
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.port = int(found.getsockname()[1])
+        settings = {
+            "STAGELENS_DATABASE": self.url,
+            "STAGELENS_COLLECTOR_PORT": str(self.port),
+            "STAGELENS_COLLECTOR_GRPC_PORT": "0",
+        }
+        with (folder / "collector.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stagelens", "collector"], env=os.environ | settings, stdout=log, stderr=log
+            )
+        while self.ask("/healthz")[0] != 200:
+            assert self._process.poll() is None, (folder / "collector.log").read_text()
+            time.sleep(0.05)
+
+    def ask(self, path: str) -> tuple[int, float]:
+        """Return the status of an answer, 0 for none, and how long it took in seconds."""
+        started = time.monotonic()
+        status, _ = self.send("GET", path)
+        return status, time.monotonic() - started
+
+    def send(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, bool]:
+        """Return the status of an answer, 0 for none, and whether it says when to come back."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_SECONDS)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status, answer.getheader("Retry-After") is not None
+        except (OSError, http.client.HTTPException):
+            return 0, False
+        finally:
+            connection.close()
+
+    def memory(self, of: str) -> int:
+        """Return a line of its status in bytes: `VmRSS`, or `VmHWM`, the most that ever was."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{of}:"))
+
+    def end(self) -> None:
+        """Have it finish what it accepted."""
+        self._process.terminate()
+        assert self._process.wait(60) == 0
+
+
+def flood(collector: Collector, attack: Attack, seconds: float, seed: int) -> Flooded:
+    """Have many do *attack* for so many *seconds*, while somebody asks whether the collector lives."""
+    outcome = Flooded(attack.__name__)
+    end = time.monotonic() + seconds
+
+    def go_on(rng: random.Random) -> None:
+        while time.monotonic() < end:
+            status, advised = attack(collector, rng)
+            outcome.statuses[status] += 1
+            outcome.without_advice += status in (429, 503) and not advised
+
+    threads = [threading.Thread(target=go_on, args=(random.Random(f"{seed}:{number}"),)) for number in range(_SENDERS)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        outcome.slowest_seconds = max(outcome.slowest_seconds, collector.ask("/")[1])
+        time.sleep(0.05)
+    outcome.peak_bytes = collector.memory("VmHWM")
+    return outcome
+
+
+@contextmanager
+def honest(collector: Collector) -> Generator[Counter[str]]:
+    """Send requests of the service `honest`, and count those that were acknowledged."""
+    acknowledged: Counter[str] = Counter()
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(0.01):
+            body = export([point({"http.route": "/predict"}, ("1", "2"))], "honest")
+            # Again until it is said to be kept, as agents do.
+            while collector.send("POST", "/v1/metrics", body, JSON)[0] != 200:
+                ended.wait(0.1)
+            acknowledged["honest"] += 3
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield acknowledged
+    finally:
+        ended.set()
+        thread.join()
+
+
+def main() -> int:
+    """Flood a collector in every way, and print what it took."""
+    parser = argparse.ArgumentParser("flood", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long each kind goes on (default 20)")
+    parser.add_argument("--only", nargs="+", help="names of floods")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        collector = Collector(Path(folder))
+        print(f"idle: {collector.memory('VmRSS') / _MEGABYTE:.0f} MiB")
+        with honest(collector) as acknowledged:
+            for attack in ATTACKS:
+                if options.only and attack.__name__ not in options.only:
+                    continue
+                outcome = flood(collector, attack, options.seconds, 1)
+                print(
+                    f"{outcome.name}: peak {outcome.peak_bytes / _MEGABYTE:.0f} MiB, now "
+                    f"{collector.memory('VmRSS') / _MEGABYTE:.0f} MiB, slowest answer {outcome.slowest_seconds:.1f} s, "
+                    f"{dict(outcome.statuses)}, {outcome.without_advice} without Retry-After",
+                    flush=True,
+                )
+        collector.end()
+        counted = held(collector.url).requests["honest"]
+        print(f"{acknowledged['honest']} honest requests acknowledged, {counted} counted")
+        return int(counted != acknowledged["honest"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Where it happens: a database, collectors that share it, and a network that leads to them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from audit import Totals
+from cradle import Cradle
+from postgresql_server import Server
+from sqlalchemy import text
+from weather import Network
+
+from stagelens.collector.store.engines.database import open_engine, writing
+
+PATIENCE_SECONDS = 90.0
+_LOOK_SECONDS = 0.01
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait for *condition*.
+
+    Raises:
+        AssertionError: *what* did not come true in time.
+    """
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {PATIENCE_SECONDS:g} s"
+        time.sleep(_LOOK_SECONDS)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@dataclass(slots=True)
+class Member:
+    """One collector, which keeps its address through all its lives.
+
+    Args:
+        port: For OTLP/HTTP.
+        grpc_port: For OTLP/gRPC.
+        process: Of its present life, None between two.
+    """
+
+    port: int = field(default_factory=_free_port)
+    grpc_port: int = field(default_factory=_free_port)
+    process: int | None = None
+
+    def answers(self) -> bool:
+        """Say whether it serves."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        try:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+class Place:
+    """A database at *url* with collectors, and the network before them.
+
+    Args:
+        folder: For files.
+        url: Of the database.
+        collectors: How many there are.
+        rng: Decides what is left to chance.
+        postgresql: The server of the database, None for an SQLite file.
+        disk: Where the database file is, if nothing else is there that could fill.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        collectors: int,
+        rng: random.Random,
+        *,
+        postgresql: Server | None = None,
+        disk: Path | None = None,
+    ) -> None:
+        self.folder, self.url, self.rng = folder, url, rng
+        self.postgresql, self.disk = postgresql, disk
+        self.cradle = Cradle(folder / "collectors.log")
+        self.members = [Member() for _ in range(collectors)]
+        self.network = Network(random.Random(rng.random()))
+        self.address = f"http://127.0.0.1:{self.network.listen([member.port for member in self.members])}"
+        self.grpc_address = f"127.0.0.1:{self.network.listen([member.grpc_port for member in self.members])}"
+        self._clients: list[subprocess.Popen[str]] = []
+        self.given_up = 0
+
+    def start(self, member: Member) -> None:
+        """Begin a new life of *member*."""
+        member.process = self.cradle.start(
+            {
+                "STAGELENS_DATABASE": self.url,
+                "STAGELENS_COLLECTOR_PORT": str(member.port),
+                "STAGELENS_COLLECTOR_GRPC_PORT": str(member.grpc_port),
+            }
+        )
+
+    def kill(self, member: Member) -> None:
+        """End its life as the kernel does when memory runs out."""
+        assert member.process is not None
+        self.cradle.kill(member.process)
+        member.process = None
+
+    def signal(self, member: Member, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert member.process is not None
+        os.kill(member.process, number)
+
+    def wait_for(self, member: Member) -> None:
+        """Wait until *member* serves; as a supervisor does, start it again where it has given up by itself."""
+
+        def serves() -> bool:
+            assert member.process is not None
+            if not self.cradle.lives(member.process):
+                self.kill(member)
+                self.start(member)
+                self.given_up += 1
+            return member.answers()
+
+        wait_until(serves, f"the collector at {member.port} serves")
+
+    def send(self, kind: str, service: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start a client; it sends until `finish`."""
+        address = self.grpc_address if kind.startswith("grpc") else self.address
+        command = [sys.executable, str(Path(__file__).parent / "senders.py"), kind, service, address]
+        with (self.folder / f"{service}.log").open("ab") as log:
+            client = subprocess.Popen(
+                [*command, str(self.rng.getrandbits(32))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | (environment or {}),
+            )
+        self._clients.append(client)
+
+    def wait_for_clients(self) -> None:
+        """Wait until all clients send."""
+        for client in self._clients:
+            assert client.stdout
+            assert client.stdout.readline(), f"{client.args} failed; see {self.folder}"
+
+    def said(self, service: str) -> str:
+        """Return what the client of *service* has logged."""
+        return (self.folder / f"{service}.log").read_text()
+
+    def finish(self) -> list[Totals]:
+        """Have all clients deliver what they have left, end, and say what they sent."""
+        for client in self._clients:
+            assert client.stdin
+            client.stdin.close()
+        said: list[Totals] = []
+        while self._clients:
+            client = self._clients[0]
+            assert client.stdout
+            line = client.stdout.readline()
+            assert client.wait(PATIENCE_SECONDS) == 0, f"{client.args} failed; see {self.folder}"
+            client.stdout.close()
+            said.append(Totals.from_json(line))
+            self._clients.pop(0)
+        return said
+
+    def wait_until_folded(self) -> None:
+        """Let the time go by that the spans of a request are waited for, and wait until all are counted."""
+        for member in self.members:
+            self.wait_for(member)
+        engine = open_engine(self.url)
+        past = text("UPDATE inbox SET received = received - 100 WHERE counted = 0")
+        free, waiting = text("UPDATE store SET folding_until = 0"), text("SELECT count(*) FROM inbox WHERE counted = 0")
+
+        def folded() -> bool:
+            with engine.connect() as connection:
+                return connection.execute(waiting).scalar_one() == 0
+
+        try:
+            # Who was killed while it folded has left a claim.
+            with writing(engine, "cannot write to") as connection:
+                connection.execute(past)
+                connection.execute(free)
+            wait_until(folded, "all spans are counted")
+        finally:
+            engine.dispose()
+
+    def end(self, member: Member) -> None:
+        """Have *member* finish what it accepted, and end."""
+        assert member.process is not None
+        code = self.cradle.end(member.process)
+        member.process = None
+        assert code == 0, f"a collector ended with {code}; see {self.folder}"
+
+    def close(self) -> None:
+        """End everything that still runs."""
+        for client in self._clients:
+            client.kill()
+            client.wait()
+            for pipe in (client.stdin, client.stdout):
+                with contextlib.suppress(OSError):
+                    if pipe:
+                        pipe.close()
+        self.cradle.close()
+        self.network.close()

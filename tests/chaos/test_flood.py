@@ -1,0 +1,49 @@
+"""What a collector bears: a short part of what `make flood` does at length."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from attacks import gzip_bombs, huge_attributes, new_series, slow_readers
+from audit import held
+from flood import Collector, flood, honest
+
+# Twice what all floods together took, each for a minute, with the default settings (docs/reliability.md).
+CEILING_BYTES = 512 * 1024**2
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Generator[Collector]:
+    """A collector in a process of its own."""
+    started = Collector(tmp_path)
+    yield started
+    started.end()
+
+
+def test_a_flood_takes_no_more_than_the_ceiling_and_nothing_that_was_acknowledged(collector: Collector) -> None:
+    """Under floods an honest sender gets through, whoever is refused hears when to come back, and then all is well."""
+    with honest(collector) as acknowledged:
+        outcomes = [
+            flood(collector, attack, 0.5, 1) for attack in (gzip_bombs, huge_attributes, new_series, slow_readers)
+        ]
+        alone = acknowledged["honest"]
+    answered = collector.ask("/readyz")[0]
+
+    assert max(outcome.peak_bytes for outcome in outcomes) < CEILING_BYTES
+    assert [outcome.without_advice for outcome in outcomes] == [0, 0, 0, 0]
+    assert answered == 200
+    assert held(collector.url).requests["honest"] == acknowledged["honest"] >= alone > 0
+
+
+def test_requests_that_wait_for_no_answer_are_not_collected(collector: Collector) -> None:
+    """A few thousand of the smallest requests in one packet would take a hundred times its size."""
+    with socket.create_connection(("127.0.0.1", collector.port), timeout=30) as client:
+        client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 1500)
+        answers = b""
+        while data := client.recv(65536):
+            answers += data
+
+    assert answers.count(b"HTTP/1.1 ") < 100

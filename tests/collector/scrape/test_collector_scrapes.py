@@ -1,0 +1,89 @@
+"""The whole collector: targets of its file are read, told of, and counted beside everything else."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from scrape_target import Served, serving
+
+from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.store import Selection, Store
+
+FILE = """scrape:
+  targets:
+  - {{url: {engine}, service: chat, every: 1s}}
+  - url: {own}
+    service: collector
+    engine: generic
+    every: 1s
+    rules:
+      request: stagelens_collector_commit_seconds
+"""
+
+
+class Site:
+    """A collector that scrapes a vLLM server and itself."""
+
+    def __init__(self, collector: Collector, store: Store, engine: Served) -> None:
+        self.collector, self.store, self.engine = collector, store, engine
+        host, port = collector.address
+        self.metrics_url = f"http://{host}:{port}/metrics"
+
+    def metrics(self) -> str:
+        """What it tells Prometheus."""
+        return httpx.get(self.metrics_url, trust_env=False).text
+
+    def commit(self, body: object) -> None:
+        """Send it an export, which it commits."""
+        httpx.post(self.metrics_url.replace("/metrics", "/v1/metrics"), json=body, trust_env=False).raise_for_status()
+
+    def counted(self, service: str) -> int:
+        """How many requests the engines of *service* say they had."""
+        now = datetime.now(UTC)
+        window = Selection(now - timedelta(hours=1), now + timedelta(hours=1), service=service)
+        return sum(each.count for each in self.store.read.engines(window))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Generator[Site]:
+    """Started, and stopped at the end."""
+    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+    file = tmp_path / "collector.yaml"
+    with serving() as engine:
+        engine.counts()
+        file.write_text("scrape: {targets: []}\n")
+        live = LiveConfig(file, {})
+        collector = Collector(CollectorConfig(port=0, grpc_port=None), store, file=live)
+        collector.start()
+        made = Site(collector, store, engine)
+        file.write_text(FILE.format(engine=engine.url, own=made.metrics_url))
+        live.refresh()
+        yield made
+        collector.stop()
+    store.close()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until it *holds*; the limit is the test's own."""
+    while not holds():
+        threading.Event().wait(0.05)
+
+
+@pytest.mark.timeout(60)
+def test_targets_of_the_file_are_read_and_told_of(site: Site, bodies: Any) -> None:
+    """An engine, and our own histogram of commits by a rule: both are counted, and /metrics says how they are."""
+    until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.engine.url)}"}} 1\.0', site.metrics())))
+    until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.metrics_url)}"}} 1\.0', site.metrics())))
+    site.engine.counts(0.3, 0.7, 1.5)
+    site.commit(bodies.metrics(bodies.point()))
+    until(lambda: site.counted("chat") > 0 and site.counted("collector") > 0)
+
+    assert (site.counted("chat"), site.counted("collector")) == (3, 1)

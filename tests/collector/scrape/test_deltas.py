@@ -1,0 +1,173 @@
+"""What two readings differ by adds up to what was observed, and to nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.collector.scrape import saved
+from stagelens.collector.scrape.deltas import MAX_GAP_SECONDS, between
+from stagelens.collector.scrape.reading import Counted, Reading, Stream
+
+EDGES = (0.0, 0.1, 0.5, 1.0, math.inf)
+BUCKETS = tuple(pairwise(EDGES))
+STREAM = Stream("request", "engine", (("model", "m"),))
+OTHER = Stream("request", "engine", (("model", "other"),))
+
+
+def bucket_of(value: float) -> tuple[float, float]:
+    """The bucket *value* is in."""
+    return next((low, high) for low, high in BUCKETS if low < value <= high)
+
+
+def counted(values: list[float], created: float = 0.0) -> Counted:
+    """What a process that has seen *values* exposes."""
+    return Counted(dict(Counter(map(bucket_of, values))), math.fsum(values), created)
+
+
+def reading(at: float, streams: dict[Stream, Counted], started: float = 0.0, beyond: int = 0) -> Reading:
+    """A reading by always the same rules."""
+    return Reading(at, "rules", started, streams, beyond)
+
+
+VALUES = st.lists(st.floats(0.001, 20), max_size=5)
+# What a process does until it is read: what it sees by label; whether the reading fails; whether it restarts before or after.
+ACTIONS = st.lists(
+    st.tuples(st.dictionaries(st.sampled_from(["m", "n", "o"]), VALUES, max_size=3), st.booleans(), st.booleans()),
+    max_size=12,
+)
+
+
+@given(ACTIONS, st.sampled_from(["process", "created"]))
+def test_differences_add_up_to_what_was_observed(
+    actions: list[tuple[dict[str, list[float]], bool, bool]], told: str
+) -> None:
+    """Over restarts, failed readings and labels that come and go, nothing is missing and nothing twice.
+
+    A restart loses what was seen since the last reading: the process took it along.
+    """
+    now, started = 1000.0, 900.0
+    seen: dict[str, list[float]] = {}
+    unread: dict[str, list[float]] = {}
+    expected: Counter[tuple[str, tuple[float, float]]] = Counter()
+    expected_sum = 0.0
+
+    def read() -> Reading:
+        created = started if told == "created" else 0.0
+        streams = {
+            Stream("request", "engine", (("model", model),)): counted(values, created) for model, values in seen.items()
+        }
+        return reading(now, streams, started if told == "process" else 0.0)
+
+    base = between(None, read()).base
+    got: Counter[tuple[str, tuple[float, float]]] = Counter()
+    got_sum = 0.0
+    for observations, fails, restarts in actions:
+        now += 10
+        if restarts:
+            seen, unread, started = {}, {}, now - 1
+        for model, values in observations.items():
+            seen.setdefault(model, []).extend(values)
+            unread.setdefault(model, []).extend(values)
+        if fails:
+            continue
+        for model, values in unread.items():
+            expected.update((model, bucket_of(value)) for value in values)
+            expected_sum += math.fsum(values)
+        unread = {}
+        difference = between(base, read())
+        # What is kept in the database comes back the same.
+        restored = saved.load(saved.dump(difference.base))
+        assert restored == difference.base
+        base = restored
+        for stream, more in difference.added.items():
+            assert more.sum >= 0
+            got.update({(stream.labels[0][1], edges): count for edges, count in more.buckets.items()})
+            got_sum += more.sum
+
+    assert got == expected
+    assert math.isclose(got_sum, expected_sum, rel_tol=1e-9, abs_tol=1e-9)
+
+
+@given(VALUES, VALUES)
+def test_a_restart_that_nobody_tells_of_never_counts_what_was_counted(before: list[float], after: list[float]) -> None:
+    """Without the time of a start a restart may be overlooked; then less is counted, never more."""
+    difference = between(reading(0, {STREAM: counted(before)}), reading(10, {STREAM: counted(after)}))
+    count = sum(more.count for more in difference.added.values())
+
+    assert 0 <= count <= len(after)
+
+
+def test_the_first_reading_is_where_counting_begins() -> None:
+    """What a target counted before anybody looked cannot be dated."""
+    difference = between(None, reading(0, {STREAM: counted([0.2] * 1000)}))
+
+    assert difference.added == {}
+    assert difference.base.streams[STREAM].count == 1000
+
+
+def test_labels_that_appear_later_are_counted_from_their_first_request() -> None:
+    """A model that is asked for the first time had no row before."""
+    first = reading(0, {STREAM: counted([0.2])})
+
+    added = between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])})).added
+
+    assert {stream: more.count for stream, more in added.items()} == {OTHER: 2}
+
+
+def test_labels_that_may_have_been_left_out_before_are_not_counted_at_once() -> None:
+    """Past the bound on streams, a new one may be an old one."""
+    first = reading(0, {STREAM: counted([0.2])}, beyond=1)
+
+    difference = between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])}, beyond=1))
+    later = between(difference.base, reading(20, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4, 0.5])}))
+
+    assert difference.added == {}
+    assert {stream: more.count for stream, more in later.added.items()} == {OTHER: 1}
+
+
+def test_labels_that_were_away_go_on_from_where_they_were() -> None:
+    """A row that is missing from one answer and back in the next is not a new one."""
+    first = reading(0, {STREAM: counted([0.2] * 5), OTHER: counted([0.2])})
+    without = between(first, reading(10, {OTHER: counted([0.2])})).base
+
+    added = between(without, reading(20, {STREAM: counted([0.2] * 6), OTHER: counted([0.2])})).added
+
+    assert {stream: more.count for stream, more in added.items()} == {STREAM: 1}
+
+
+def test_other_rules_begin_anew() -> None:
+    """A rule that was added would find counters as old as the process."""
+    first = reading(0, {STREAM: counted([0.2])})
+    other = Reading(10, "other rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
+
+    difference = between(first, other)
+
+    assert difference.added == {}
+    assert "other rules" in difference.note
+
+
+def test_a_long_silence_is_lost_and_said_to_be() -> None:
+    """An hour's requests in one point would look like a moment's rush."""
+    first = reading(0, {STREAM: counted([0.2])})
+
+    difference = between(first, reading(MAX_GAP_SECONDS + 1, {STREAM: counted([0.2] * 9)}))
+
+    assert difference.added == {}
+    assert difference.lost_seconds == MAX_GAP_SECONDS + 1
+
+
+def test_two_processes_behind_one_address_are_not_counted_in_turn() -> None:
+    """A process that was alive all along has not restarted: its counters are another's."""
+    one = reading(1000, {STREAM: counted([0.2] * 50)}, started=100)
+    two = reading(1010, {STREAM: counted([0.2] * 70)}, started=101.5)
+
+    there = between(one, two)
+    back = between(there.base, reading(1020, {STREAM: counted([0.2] * 51)}, started=100))
+
+    assert there.added == back.added == {}
+    assert "each process by its own address" in there.note

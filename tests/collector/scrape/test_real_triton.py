@@ -1,0 +1,105 @@
+"""A real Triton server, its metrics and its statistics, scraped as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagelens.collector.scrape.scraper import Scraper
+from stagelens.collector.scrape.section import Target
+from stagelens.collector.store import Selection, Store
+
+sys.path.append(str(Path(__file__).parents[2] / "triton"))
+
+from triton_server import TritonServer, is_installed
+
+CALLS = 24
+
+
+@pytest.fixture(scope="module")
+def triton() -> Generator[TritonServer]:
+    """A server with metrics; where it is not installed its tests are skipped, never in CI."""
+    if not is_installed() and not os.environ.get("CI"):
+        pytest.skip("no Triton server; `make triton` installs one, and `make test` does")
+    with TritonServer(tells_metrics=True) as server:
+        yield server
+
+
+def call(triton: TritonServer, model: str) -> None:
+    """Have *model* answer one request."""
+    shape = [1, 2] if model == "batched" else [2]
+    body = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": shape, "data": [1.0, 2.0]}]}
+    request = urllib.request.Request(
+        f"http://{triton.http}/v2/models/{model}/infer", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        answer.read()
+
+
+def statistics(triton: TritonServer, model: str) -> dict[str, Any]:
+    """What the server itself says of *model*."""
+    with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=30) as answer:
+        return json.load(answer)["model_stats"][0]
+
+
+def test_what_triton_counts_arrives_exactly(triton: TritonServer, tmp_path: Path) -> None:
+    """Requests, the means of all stages, and the runs by batch size are what the server's own statistics say."""
+    target = Target(triton.metrics_url, "vision", every=1.0, statistics_url=f"http://{triton.http}/v2/models/stats")
+    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+    scraper = Scraper(store, lambda: (target,), {})
+    call(triton, "batched")
+    call(triton, "plain")
+    asyncio.run(scraper.scrape(target))
+    before = statistics(triton, "batched")
+    with ThreadPoolExecutor(CALLS) as threads:
+        for done in [threads.submit(call, triton, "batched") for _ in range(CALLS)]:
+            done.result()
+    # The server counts a call after it has answered.
+    while (after := statistics(triton, "batched"))["inference_stats"]["success"]["count"] < CALLS + 1:
+        time.sleep(0.01)
+    asyncio.run(scraper.scrape(target))
+    now = datetime.now(UTC)
+    found = {
+        each.model: each for each in store.read.engines(Selection(now - timedelta(hours=1), now + timedelta(hours=1)))
+    }
+    store.close()
+    batched = found["batched"]
+
+    def added(what: str) -> float:
+        """The seconds the server's statistics say were spent in *what*."""
+        first, last = (each["inference_stats"][what]["ns"] for each in (before, after))
+        return (last - first) / 1e9
+
+    assert [state.state for state in scraper.states.all()] == ["up"]
+    assert scraper.states.all()[0].engine == "Triton"
+    assert batched.requests.count == CALLS
+    assert "plain" not in found
+    # Its metrics count whole microseconds.
+    microseconds = CALLS * 1e-6
+    assert math.isclose(batched.requests.lows.sum, added("success"), abs_tol=microseconds)
+    for stage, name in (
+        ("queue", "queue"),
+        ("h2d", "compute_input"),
+        ("forward", "compute_infer"),
+        ("d2h", "compute_output"),
+    ):
+        assert math.isclose(batched.stages[stage].lows.sum, added(name), abs_tol=microseconds)
+    runs = sum(each["compute_infer"]["count"] for each in after["batch_stats"])
+    runs -= sum(each["compute_infer"]["count"] for each in before["batch_stats"])
+    assert sum(band.count for band in batched.batches.values()) == runs
+    # Two dozen calls at once do not run one by one.
+    assert set(batched.batches) - {"1"}
+    for band in batched.batches.values():
+        assert band.sum / band.count >= 0.030

@@ -1,0 +1,358 @@
+"""A target's counts reach the store once, whatever it answers, and whoever reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import threading
+from collections.abc import Generator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from scrape_target import Served, serving
+
+from stagelens.collector.scrape import fetch
+from stagelens.collector.scrape.scraper import Scraper
+from stagelens.collector.scrape.section import Target
+from stagelens.collector.scrape.state import State
+from stagelens.collector.store import Batch, Selection, Store
+from stagelens.collector.store.scrapes import LostError
+from stagelens.core.errors import StoreError
+
+NOW = 1_800_000_000.0
+
+
+class Clock:
+    """A clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+
+class Rig:
+    """A store, a target, and scrapers that read it when told to."""
+
+    def __init__(self, store: Store, served: Served, clock: Clock) -> None:
+        self.store, self.served, self.clock = store, served, clock
+        self.target = Target(served.url, "chat")
+        self.scraper = self.another()
+
+    def another(self) -> Scraper:
+        """Another collector's scraper."""
+        return Scraper(self.store, lambda: (self.target,), dict(os.environ), clock=self.clock)
+
+    def read(self, scraper: Scraper | None = None, *, seconds: float = 10) -> State:
+        """Let time pass, read the target, and return its state."""
+        self.clock.now += seconds
+        scraper = scraper or self.scraper
+        asyncio.run(scraper.scrape(self.target))
+        return scraper.states.all()[0]
+
+    def counted(self) -> int:
+        """How many requests the store has of the target."""
+        ever = Selection(datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 86_400, UTC))
+        found = self.store.read.engines(ever)
+
+        assert all(each.requests.count == each.requests.highs.count for each in found)
+
+        return sum(each.requests.count for each in found)
+
+
+def read_by(scraper: Scraper, url: str) -> None:
+    """Wait until *scraper* has read *url*, and nothing else is on its list."""
+    while [state.url for state in scraper.states.all() if state.last_success] != [url]:
+        threading.Event().wait(0.01)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Generator[Rig]:
+    """A store in SQLite and a vLLM target that has counted nothing."""
+    clock = Clock()
+    store = Store.open(f"sqlite:///{tmp_path}/s.db", clock=clock)
+    with serving() as served:
+        served.counts()
+        yield Rig(store, served, clock)
+    store.close()
+
+
+def test_the_first_reading_counts_nothing_and_the_next_what_came_since(rig: Rig) -> None:
+    """What a server had counted before we came is nobody's to date."""
+    rig.served.counts(0.3, 0.7)
+    first = rig.read()
+    rig.served.counts(0.3, 0.7, 0.8, 5.0)
+    second = rig.read()
+
+    assert (first.state, first.engine) == ("up", "vLLM")
+    assert "counted from now on" in first.error
+    assert (second.state, second.error) == ("up", "")
+    assert rig.counted() == 2
+
+
+def test_a_reading_that_fails_is_made_up_by_the_next(rig: Rig) -> None:
+    """Garbage, an error, a redirect or nothing: the last good reading stands, and the next counts for the whole time."""
+    rig.read()
+    rig.served.counts(0.3)
+    good = rig.served.bodies["/metrics"]
+    states: list[State] = []
+    for body, status in (
+        (b'vllm:e2e_request_latency_seconds_sum{a="} 1', 200),
+        (good, 500),
+        (good, 302),
+        (b"\xff", 200),
+    ):
+        rig.served.bodies["/metrics"], rig.served.status = body, status
+        states.append(rig.read())
+    rig.served.counts(0.3, 0.4, 0.5)
+    rig.served.status = 200
+    last = rig.read()
+
+    assert [state.state for state in states] == ["down"] * 4
+    assert "line 1 is not what Prometheus' text format allows" in states[0].error
+    assert "it answers 500" in states[1].error
+    assert "redirects elsewhere" in states[2].error
+    assert "cannot be read" in states[3].error
+    assert (last.state, last.failures, rig.counted()) == ("up", 4, 3)
+
+
+def test_a_restart_of_the_server_loses_nothing_that_was_exposed(rig: Rig) -> None:
+    """Its counters begin anew; what they have is added to what was counted, and nothing taken away."""
+    rig.served.counts(start=NOW - 50)
+    rig.read()
+    rig.served.counts(0.3, 0.3, 0.3, start=NOW - 50)
+    rig.read()
+    rig.served.counts(0.3, 0.3, 0.3, 0.3, start=rig.clock.now + 5)
+    rig.read()
+
+    assert rig.counted() == 7
+
+
+def test_two_collectors_that_read_one_target_count_it_once(rig: Rig) -> None:
+    """One of them holds it; when that one falls silent, the other goes on from what was read last, to the request."""
+    other = rig.another()
+    rig.read()
+    rig.served.counts(0.3, 0.3)
+    rig.read()
+    waiting = rig.read(other, seconds=1)
+    rig.served.counts(*[0.3] * 5)
+    taken = rig.read(other, seconds=120)
+    back = rig.read(seconds=1)
+
+    assert (waiting.state, taken.state, back.state) == ("elsewhere", "up", "elsewhere")
+    assert rig.counted() == 5
+
+
+def test_a_collector_that_was_overtaken_counts_nothing(rig: Rig) -> None:
+    """It slept between asking and counting; meanwhile another counted the same."""
+    other = rig.another()
+    rig.read()
+    rig.served.counts(0.3, 0.3)
+    rig.served.stall.clear()
+    late = threading.Thread(target=rig.read)
+    late.start()
+    while len(rig.served.asked) < 2:
+        late.join(0.01)
+    rig.clock.now += 300
+    rig.store.take_target(rig.target.url, "somebody", rig.clock.now, 60)
+    rig.store.write_reading(rig.target.url, "somebody", rig.clock.now + 60, b"", Batch("theirs"))
+    rig.served.stall.set()
+    late.join()
+
+    assert rig.scraper.states.all()[0].state == "elsewhere"
+    assert rig.counted() == 0
+    assert rig.read(other, seconds=1).state == "elsewhere"
+
+
+def test_a_new_process_goes_on_where_the_last_one_was_killed(rig: Rig) -> None:
+    """What was read last is in the database, with what was counted from it."""
+    rig.read()
+    rig.served.counts(0.3, 0.3)
+    rig.read()
+    rig.served.counts(0.3, 0.3, 0.9)
+    rig.scraper = rig.another()
+    early = rig.read(seconds=1)
+    late = rig.read(seconds=120)
+
+    assert (early.state, late.state) == ("elsewhere", "up")
+    assert rig.counted() == 3
+
+
+def test_a_collector_that_ends_hands_its_targets_back(rig: Rig) -> None:
+    """The next one need not wait until they are given up."""
+    rig.scraper.start()
+    read_by(rig.scraper, rig.target.url)
+    rig.scraper.stop()
+    rig.served.counts(0.3)
+
+    assert rig.read(rig.another(), seconds=1).state == "up"
+    assert rig.counted() == 1
+
+
+def test_a_commit_nobody_knows_of_is_not_made_twice(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection broke while it committed: what the database says goes, not what we remember."""
+    rig.read()
+    rig.served.counts(0.3, 0.3)
+    write = rig.store.write_reading
+
+    def committed_and_broken(*arguments: object) -> None:
+        write(*arguments)  # pyright: ignore[reportArgumentType] - the same
+        msg = "the connection is gone"
+        raise StoreError(msg)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store, "write_reading", committed_and_broken)
+        broken = rig.read()
+    again = rig.read()
+
+    assert (broken.state, again.state) == ("down", "up")
+    assert rig.counted() == 2
+
+
+def test_a_slow_target_costs_the_others_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up after its time; the other was read long before."""
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 0.5)
+    with serving() as quick:
+        quick.counts(0.3)
+        slow, fast = rig.target, replace(rig.target, url=quick.url)
+        rig.served.stall.clear()
+
+        async def both() -> None:
+            await asyncio.gather(rig.scraper.scrape(slow), rig.scraper.scrape(fast))
+
+        asyncio.run(both())
+        rig.served.stall.set()
+    by_url = {state.url: state for state in rig.scraper.states.all()}
+
+    assert by_url[fast.url].state == "up"
+    assert by_url[slow.url].error == "it did not answer within 0.5 s"
+
+
+def test_answers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a large body nor a small one that inflates to a large one takes more than its room."""
+    monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
+    rig.served.bodies["/metrics"] = b"#" * (2 * 1024**2)
+    large = rig.read()
+    rig.served.headers["Content-Encoding"] = "gzip"
+    rig.served.bodies["/metrics"] = gzip.compress(b"#" * (64 * 1024**2))
+    bomb = rig.read()
+
+    assert large.error == bomb.error == "its answer is larger than 1 MiB; drop metrics or labels there"
+
+
+def test_gzip_is_read(rig: Rig) -> None:
+    """Servers that compress are asked to, and understood."""
+    rig.served.headers["Content-Encoding"] = "gzip"
+    rig.served.bodies["/metrics"] = gzip.compress(rig.served.bodies["/metrics"])
+
+    assert rig.read().state == "up"
+    assert "gzip" in rig.served.asked[0]["accept-encoding"]
+
+
+def test_what_the_target_asks_for_is_sent_and_nothing_else(rig: Rig, tmp_path: Path) -> None:
+    """Its own headers, and a token that is read anew each time."""
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    rig.target = replace(rig.target, headers={"X-Scope": "team"}, token_file=token)
+    rig.read()
+    token.write_text("new\n")
+    rig.read()
+
+    assert [asked["authorization"] for asked in rig.served.asked] == ["Bearer old", "Bearer new"]
+    assert rig.served.asked[0]["x-scope"] == "team"
+    assert rig.served.asked[0]["host"] == f"127.0.0.1:{rig.served.port}"
+
+
+def test_a_name_that_leads_to_a_metadata_service_is_not_asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address is judged after it was looked up, and it is that one which is asked."""
+    looked_up = [(2, 1, 6, "", ("169.254.169.254", 80))]
+
+    async def getaddrinfo(*_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return looked_up
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", getaddrinfo)
+    rig.target = replace(rig.target, url="http://engine.example/metrics")
+
+    assert "which is not asked unless" in rig.read().error
+
+
+def test_an_exposition_of_several_engines_asks_which_is_meant(rig: Rig) -> None:
+    """KServe in front of vLLM has both; which of them counts requests here is not ours to guess."""
+    rig.served.bodies["/metrics"] += b'request_predict_seconds_count{model_name="m"} 1\n'
+
+    assert "write `engine: kserve` or `engine: vllm`" in rig.read().error
+
+
+def test_a_target_without_known_metrics_says_so(rig: Rig) -> None:
+    """The page of something else is no engine."""
+    rig.served.bodies["/metrics"] = b"<html>hello</html>"
+
+    assert "no metrics of a known engine" in rig.read().error
+
+
+def test_targets_follow_the_file(rig: Rig) -> None:
+    """A target that is named no more is forgotten, and a new one read."""
+    named: list[Target] = [rig.target]
+    scraper = Scraper(rig.store, lambda: named, {}, clock=rig.clock)
+    scraper.start()
+    with serving() as other:
+        other.counts()
+        read_by(scraper, rig.target.url)
+        named[:] = [replace(rig.target, url=other.url)]
+        read_by(scraper, other.url)
+        scraper.stop()
+
+    assert [state.state for state in scraper.states.all()] == ["up"]
+
+
+def test_a_lost_target_is_an_error_of_its_own(rig: Rig) -> None:
+    """The store refuses what is counted by somebody who does not hold the target."""
+    rig.store.take_target(rig.target.url, "a", NOW, 60)
+
+    with pytest.raises(LostError):
+        rig.store.write_reading(rig.target.url, "b", NOW + 60, b"", Batch("b"))
+
+
+def test_states_are_told_to_prometheus(rig: Rig) -> None:
+    """Up or down, how long it took, what was read and what was not."""
+    rig.read()
+    samples = {
+        (sample.name, sample.labels["target"]): sample.value
+        for family in rig.scraper.states.collect()
+        for sample in family.samples
+    }
+
+    assert samples["stagelens_collector_scrape_up", rig.target.url] == 1
+    assert samples["stagelens_collector_scrape_streams", rig.target.url] == 1
+    assert samples["stagelens_collector_scrape_failures_total", rig.target.url] == 0
+
+
+def test_statistics_that_fail_do_not_take_the_metrics_with_them(rig: Rig) -> None:
+    """The target says what is wrong; its requests are counted, and runs from when the statistics could be read."""
+    path = "/v2/models/stats"
+    rig.target = replace(rig.target, statistics_url=rig.served.url.replace("/metrics", path))
+    missing = rig.read()
+    rig.served.counts(0.3)
+    rig.served.bodies[path] = b"{}"
+    garbage = rig.read()
+    states: list[State] = []
+    for runs in (100, 107):
+        batch = {"batch_size": 4, "compute_infer": {"count": runs, "ns": runs * 10**9}}
+        rig.served.bodies[path] = json.dumps({"model_stats": [{"name": "m", "batch_stats": [batch]}]}).encode()
+        states.append(rig.read())
+    ever = Selection(datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 3600, UTC))
+    found = [
+        (band, runs.count, runs.sum) for each in rig.store.read.engines(ever) for band, runs in each.batches.items()
+    ]
+
+    assert "it answers 404" in missing.error
+    assert "not what Triton says" in garbage.error
+    assert [state.state for state in states] == ["up", "up"]
+    assert rig.counted() == 1
+    assert found == [("4-7", 7, 7.0)]

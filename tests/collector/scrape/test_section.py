@@ -1,0 +1,150 @@
+"""The section `scrape:` is read as it is meant, and what is wrong with it is said where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stagelens.collector.scrape import section
+from stagelens.collector.scrape.section import Target
+from stagelens.core.reading import yaml_lines
+
+
+def read(text: str) -> tuple[tuple[Target, ...], list[str]]:
+    """The targets of *text*, and its problems as line and text."""
+    document = yaml_lines.parse(text)
+    targets = section.read(document, ("scrape",), document.value["scrape"])
+    return targets, [f"{problem.line}: {problem.text}" for problem in document.problems]
+
+
+def test_a_target_needs_an_address_and_a_service() -> None:
+    """All else is found out, or has a default."""
+    targets, problems = read("scrape:\n  targets:\n  - {url: 'http://llm:8000/metrics', service: chat}\n")
+
+    assert problems == []
+    assert targets == (Target("http://llm:8000/metrics", "chat"),)
+
+
+def test_everything_can_be_said(tmp_path: Path) -> None:
+    """Engine, version, environment, pace, headers, token, TLS and Triton's statistics."""
+    files = [tmp_path / name for name in ("token", "ca.pem", "cert.pem", "key.pem")]
+    for file in files:
+        file.touch()
+    targets, problems = read(
+        f"""\
+scrape:
+  targets:
+  - url: https://triton:8002/metrics
+    engine: triton
+    service: vision
+    version: 1.0
+    environment: prod
+    every: 30s
+    headers: {{X-Scope-OrgID: team}}
+    bearer_token_file: {files[0]}
+    tls: {{ca_file: {files[1]}, cert_file: {files[2]}, key_file: {files[3]}}}
+    statistics_url: http://triton:8000/v2/models/stats
+"""
+    )
+    (target,) = targets
+
+    assert problems == []
+    assert target.engine is not None
+    assert (target.engine.key, target.version, target.environment, target.every) == ("triton", "1.0", "prod", 30.0)
+    assert target.headers == {"X-Scope-OrgID": "team"}
+    assert (target.token_file, target.tls) == (files[0], section.Tls(*files[1:]))
+    assert target.statistics_url == "http://triton:8000/v2/models/stats"
+
+
+def test_rules_of_ones_own_read_any_metric() -> None:
+    """A histogram of the user's, a sum with a count, and the labels that name the model."""
+    targets, problems = read(
+        """\
+scrape:
+  targets:
+  - url: http://mine/metrics
+    engine: generic
+    service: mine
+    rules:
+      request: my_request_duration_seconds
+      stages:
+        queue: {names: my_queue_ms, count: my_requests}
+        rerank: [rerank_us, rerank_micros]
+      labels: {model: [model, name]}
+"""
+    )
+    engine = targets[0].engine
+
+    assert problems == []
+    assert engine is not None
+    assert engine.request is not None
+    assert engine.request.unit_seconds == 1.0
+    assert (engine.stages["queue"].count, engine.stages["queue"].unit_seconds) == (("my_requests",), 1e-3)
+    assert engine.stages["rerank"].names == ("rerank_us", "rerank_micros")
+    assert engine.labels == {"model": ("model", "name")}
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "problem"),
+    [
+        ("url: ftp://llm/metrics", 4, "scrape.targets[0].url is not a web address; it starts with https://"),
+        ("url: http://", 4, "scrape.targets[0].url is no address; write one such as http://llm:8000/metrics"),
+        (
+            "url: 'http://u:p@llm/'",
+            4,
+            "scrape.targets[0].url has a user in it; use bearer_token_file or bearer_token_env",
+        ),
+        ("engine: vlm", 5, "did you mean vllm?"),
+        ("every: 10ms", 5, "scrape.targets[0].every is 0.01s; write 1s to 300s, such as 10s"),
+        ("bearer_token_file: /none", 5, "scrape.targets[0].bearer_token_file is '/none', which is no file here"),
+        ("headers: {'a b': c}", 5, "scrape.targets[0].headers.a b is no header; write plain letters"),
+        (
+            "rules: {request: a}\n    engine: vllm",
+            5,
+            "scrape.targets[0].rules go with `engine: generic`, not with 'vllm'",
+        ),
+        ("rules: {stages: {queue: 7}}", 5, "scrape.targets[0].rules.stages.queue does not name metrics"),
+        ("rules: {request: {names: a, unit: h}}", 5, "scrape.targets[0].rules.request.unit is 'h'; write one of s, ms"),
+        ("rules: {}", 5, "generic reads nothing; add `request: my_request_duration_seconds`, or `stages:`"),
+        (
+            "engine: generic",
+            3,
+            "scrape.targets[0].rules is missing; add `rules: {request: my_request_duration_seconds}`",
+        ),
+        ("evry: 10s", 5, "scrape.targets[0].evry is not known; did you mean every?"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line_and_a_cure(line: str, at: int, problem: str) -> None:
+    """One pass finds the mistake, on the line it is on."""
+    url = "" if line.startswith("url") else "    url: http://llm/metrics\n"
+    _, problems = read(f"scrape:\n  targets:\n  - service: chat\n{url}    {line}\n")
+
+    assert len(problems) == 1
+    assert problem in problems[0]
+    assert problems[0].startswith(f"{at}:")
+
+
+def test_an_address_is_a_target_once() -> None:
+    """Two entries would count everything twice."""
+    target = "  - {url: http://llm/metrics, service: chat}\n"
+    targets, problems = read(f"scrape:\n  targets:\n{target}{target}")
+
+    assert len(targets) == 1
+    assert problems == ["4: http://llm/metrics is a target already; name each once"]
+
+
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal", "[::ffff:169.254.169.254]", "[fe80::1]"]
+)
+def test_where_clouds_hand_out_credentials_is_not_asked(host: str) -> None:
+    """Unless the file says that it is meant."""
+    line = "{url: 'http://HOST/metrics', service: chat}".replace("HOST", host)
+    allowed = line.replace("service", "allow_link_local: true, service")
+
+    targets, problems = read(f"scrape:\n  targets:\n  - {line}\n")
+    meant, none = read(f"scrape:\n  targets:\n  - {allowed}\n")
+
+    assert targets == ()
+    assert "where clouds hand out credentials; add `allow_link_local: true` if it is meant" in problems[0]
+    assert (len(meant), none) == (1, [])

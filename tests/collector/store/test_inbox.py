@@ -1,0 +1,262 @@
+"""Spans in the store: each is in the inbox or in the points, whoever dies, and whoever folds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from raw_requests import NOON, NS, Fold, Request, Series, Site
+from sqlalchemy import select
+from stored import counted, ledger, number, requests
+
+from stagelens.collector.store import Batch, KeptTrace, schema
+from stagelens.collector.store.engines import database
+from stagelens.collector.store.inbox import CLAIM_SECONDS, Delivery, Folded, Parcel, replace
+from stagelens.collector.store.move import move
+from stagelens.core.errors import StoreError
+
+ROOM = 10**6
+
+# Forks processes that each receive a batch of three spans and fold: a span in whose place the time is even becomes a request, the
+# others wait for the next. Each dies before a step (a statement, a begin or a commit) three further on, until one gets to its end.
+DYING = """
+import json, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from sqlalchemy import event
+from raw_requests import NOON, Clock, Fold, Request
+from stagelens.collector.store import Batch, Store
+from stagelens.collector.store.inbox import CLAIM_SECONDS, Folded, Parcel
+
+url, options = sys.argv[2], json.loads(sys.argv[3])
+
+def fold(delivery):
+    spans = [span for parcel in delivery.parcels for span in parcel.spans.split()]
+    now, later = spans[::2], spans[1::2]
+    points = Fold().points([Request({"forward": int(span)}, NOON - 600) for span in now])
+    left = [Parcel(delivery.now, counted=False, spans=b" ".join(later))] if later else []
+    return Folded(points, [], [parcel.id for parcel in delivery.parcels], left)
+
+def live(number, last_step, told):
+    store = Store.open(url, clock=Clock(NOON + number * (CLAIM_SECONDS + 1)), **options)
+    left = [last_step]
+    def step(*_):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    for name in ("before_cursor_execute", "begin", "commit"):
+        event.listen(store.engine, name, step)
+    store.write([Batch(f"{sent}", spans=b"%d %d %d" % (3 * sent + 1, 3 * sent + 2, 3 * sent + 3)) for sent in range(number + 1)])
+    store.fold(fold, 10**6)
+    os.write(told, b"!")
+    store.close()
+    os._exit(0)
+
+number, last_step, ended = 0, 1, False
+while not ended:
+    answers, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        live(number, last_step, told)
+    os.close(told)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0, status
+    ended = b"!" in os.read(answers, 10)
+    os.close(answers)
+    number += 1
+    last_step += 3
+print(number)
+"""
+
+
+def taking(delivery: Delivery) -> Folded:
+    """A fold that counts each span as a request of so many nanoseconds."""
+    spans = [span for parcel in delivery.parcels for span in parcel.spans.split()]
+    points = Fold().points([Request({"forward": int(span)}, NOON - 600) for span in spans])
+    return Folded(points, taken=[parcel.id for parcel in delivery.parcels])
+
+
+def test_what_a_fold_returns_is_counted_as_a_batch_is(site: Callable[..., Site]) -> None:
+    """Points and traces are there, what it left waits on, and the tables agree with each other."""
+    one = site()
+    trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
+    left = Parcel(NOON - 5, counted=False, spans=b"waits")
+
+    def fold(delivery: Delivery) -> Folded:
+        assert [parcel.spans for parcel in delivery.parcels] == [b"1000 2000", b"3000"]
+        return Folded(taking(delivery).points, [trace], [parcel.id for parcel in delivery.parcels], [left])
+
+    one.store.write([Batch("a", spans=b"1000 2000"), Batch("b", spans=b"3000"), Batch("c")])
+    changed = one.store.fold(fold, ROOM)
+    waiting = one.store.waiting()
+
+    assert changed
+    assert (waiting.parcels, waiting.size_bytes, waiting.oldest) == (1, 5, NOON - 5)
+    assert requests(one) == 3
+    assert number(one, schema.traces) == 1
+    assert ledger(one) == counted(one)
+
+
+def test_nothing_is_folded_where_nothing_waits(sqlite_site: Callable[..., Site]) -> None:
+    """An idle collector writes nothing."""
+    one = sqlite_site()
+
+    def never(_: Delivery) -> Folded:
+        raise AssertionError
+
+    assert not one.store.fold(never, ROOM)
+    assert number(one, schema.batches) == 0
+
+
+def test_a_batch_that_comes_twice_waits_once(own_points_site: Callable[..., Site]) -> None:
+    """Its spans are put in by the transaction that counts its name."""
+    one = own_points_site()
+    for _ in range(2):
+        one.store.write([Batch("a", spans=b"7")])
+
+    assert one.store.waiting().parcels == 1
+
+
+def test_a_fold_is_given_so_many_bytes_oldest_first(sqlite_site: Callable[..., Site]) -> None:
+    """Never nothing: a parcel that is larger comes alone. What was counted comes with all."""
+    one = sqlite_site()
+    given: list[Delivery] = []
+
+    def fold(delivery: Delivery) -> Folded:
+        given.append(delivery)
+        counted = [Parcel(delivery.now, counted=True, spans=b"known")] if len(given) == 1 else []
+        return Folded(taken=[parcel.id for parcel in delivery.parcels], left=counted)
+
+    one.store.write([Batch("a", spans=b"x" * 30), Batch("b", spans=b"y" * 5)])
+    one.clock.now -= 1
+    one.store.write([Batch("c", spans=b"z" * 5)])
+    while one.store.fold(fold, 12):
+        pass
+
+    assert [[parcel.spans[:1] for parcel in each.parcels] for each in given] == [[b"z"], [b"x"], [b"y"]]
+    assert [each.complete for each in given] == [False, False, True]
+    assert [[parcel.spans for parcel in each.counted] for each in given] == [[], [b"known"], [b"known"]]
+
+
+def test_a_fold_that_fails_changes_nothing(own_points_site: Callable[..., Site]) -> None:
+    """The next one, of any collector, is given the same."""
+    one = own_points_site()
+    one.store.write([Batch("a", spans=b"7")])
+
+    def broken(_: Delivery) -> Folded:
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        one.store.fold(broken, ROOM)
+
+    assert one.another().store.fold(taking, ROOM)
+    assert requests(one) == 1
+
+
+def test_one_collector_folds_at_a_time(own_points_site: Callable[..., Site]) -> None:
+    """The other is turned away, unless the first has been at it for so long that it must be dead: then the first counts nothing."""
+    one = own_points_site()
+    other = one.another()
+    one.store.write([Batch("a", spans=b"7")])
+    told: list[bool] = []
+
+    def slow(delivery: Delivery) -> Folded:
+        told.append(other.store.fold(taking, ROOM))
+        one.clock.now += CLAIM_SECONDS
+        told.append(other.store.fold(taking, ROOM))
+        return taking(delivery)
+
+    told.append(one.store.fold(slow, ROOM))
+
+    assert told == [False, True, False]
+    assert requests(one) == 1
+
+
+def test_what_was_taken_meanwhile_cannot_be_committed(own_points_site: Callable[..., Site]) -> None:
+    """Of two that both got past the look whether it is still there, the second fails as a whole."""
+    one = own_points_site()
+    one.store.write([Batch("a", spans=b"7")])
+
+    def take() -> None:
+        with one.store.transaction() as connection:
+            replace(connection, Folded(taken=[1, 2]))
+
+    with pytest.raises(StoreError, match="folded elsewhere"):
+        take()
+
+    assert one.store.waiting().parcels == 1
+
+
+def test_several_collectors_fold_the_same_inbox(shared_site: Callable[..., Site]) -> None:
+    """They receive and fold at once: each span counts once."""
+    one = shared_site()
+    collectors = [one, one.another(), one.another()]
+    begin = Barrier(len(collectors))
+
+    def work(who: int) -> None:
+        for step in range(6):
+            begin.wait(20)
+            collectors[who].store.write([Batch(f"{who}-{step}", spans=b"1000 1000")])
+            collectors[who].store.fold(taking, ROOM)
+
+    with ThreadPoolExecutor(len(collectors)) as pool:
+        list(pool.map(work, range(len(collectors))))
+    one.store.fold(taking, ROOM)
+
+    assert one.store.waiting().parcels == 0
+    assert requests(one) == 3 * 6 * 2
+    assert ledger(one) == counted(one)
+
+
+def test_kill_9_between_any_two_steps(shared_site: Callable[..., Site]) -> None:
+    """Through a death before every third step of receiving and folding, each span counts once."""
+    one = shared_site()
+    one.close()
+    command = [sys.executable, "-c", DYING, str(Path(__file__).parent), one.url, json.dumps(one.options)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=55)
+    lives = json.loads(done.stdout)
+    one.clock.now = NOON + lives * (CLAIM_SECONDS + 1)
+    one.reopen()
+    one.store.fold(taking, ROOM)
+    spent = one.store.read.latency(one.around())
+
+    assert lives > 5
+    assert one.store.waiting().parcels == 0
+    # 1 + 2 + ... nanoseconds: one that counted twice in place of another would show.
+    assert spent.count == 3 * lives
+    assert round(spent.sum * NS) == sum(range(1, 3 * lives + 1))
+    assert ledger(one) == counted(one)
+
+
+def test_a_copy_holds_what_waits(site: Callable[..., Site], tmp_path: Path) -> None:
+    """Backup, restore and migrate carry the inbox, and new parcels get numbers of their own there."""
+    one, other = site(), Site(f"sqlite:///{tmp_path}/copy.db", {})
+    one.store.write([Batch("a", spans=b"1000"), Batch("b", spans=b"2000")])
+    move(one.store, other.store, lambda _done, _of: None)
+    other.store.write([Batch("c", spans=b"3000")])
+    with database.reading(other.store.engine) as connection:
+        numbers = connection.scalars(select(schema.inbox.c.id)).all()
+
+    assert len(set(numbers)) == 3
+    assert other.store.fold(taking, ROOM)
+    assert requests(other) == 3
+    other.close()
+
+
+def test_what_waits_counts_as_room_of_the_store(own_points_site: Callable[..., Site]) -> None:
+    """The budget is for everything."""
+    one = own_points_site()
+
+    def used() -> int:
+        with database.reading(one.store.engine) as connection:
+            return database.used_bytes(connection)
+
+    before = used()
+    one.store.write([Batch("a", spans=bytes(range(256)) * 4000)])
+
+    assert used() - before > 256 * 3900

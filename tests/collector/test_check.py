@@ -1,0 +1,130 @@
+"""`stagelens collector --check`: everything at once, no secret, and nothing touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from stagelens.__main__ import main
+
+if TYPE_CHECKING:
+    from certificate_authority import Authorities
+    from postgresql_server import Server
+
+SECRET = "a3f1" * 16
+Run = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The settings of a good collector; return where its file is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STAGELENS_COLLECTOR_CONFIG", "collector.yaml")
+    monkeypatch.setenv("TEAM_A", SECRET)
+    file = tmp_path / "collector.yaml"
+    file.write_text("""\
+access:
+  tokens:
+    - {name: team-a, token_env: TEAM_A, environment: prod, requests_per_second: 50, bytes_per_second: 5MiB}
+rules:
+  spans: [{name: our reranker, when: {span: rerank}, stage: forward}]
+scrape:
+  targets: [{url: "http://llm:8000/metrics", service: llm, engine: vllm}]
+""")
+    return file
+
+
+def check(capsys: Run, *options: str) -> tuple[int, str, str]:
+    """Return the exit code, the output and the errors."""
+    code = main(["collector", "--check", *options])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_what_a_good_collector_would_do_is_said_without_a_secret(capsys: Run, tmp_path: Path) -> None:
+    """Where it listens, who may send what, where it goes, what is read; and nothing was made."""
+    code, said, errors = check(capsys, "--collector-host", "0.0.0.0")
+
+    assert (code, errors) == (0, "")
+    for part in ("http://0.0.0.0:4318", "4317", "team-a (as environment prod, 50 requests/s, 5 MiB/s)", "stagelens.db"):
+        assert part in said
+    for part in ("1 of your own", "http://llm:8000/metrics as llm", "vLLM"):
+        assert part in said
+    assert SECRET not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["collector.yaml"]
+
+
+def test_all_that_is_wrong_is_said_at_once(
+    capsys: Run, settings: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Settings with their keys, the file with its lines, the store; and no secret."""
+    monkeypatch.setenv("STAGELENS_MAX_BODY", "much")
+    monkeypatch.setenv("STAGELENS_COLLECTOR_TOKEN", "hunter2")
+    settings.write_text(f"access:\n  tokens:\n    - {{name: a, token: {SECRET}}}\nscrap: {{}}\n")
+    code, said, errors = check(capsys, "--collector-port", "http", "--database", f"sqlite:///{tmp_path}/no/where.db")
+    lines = errors.splitlines()
+
+    assert (code, said) == (1, "")
+    for begin in (
+        "STAGELENS_COLLECTOR_PORT is",
+        "STAGELENS_MAX_BODY is",
+        "STAGELENS_COLLECTOR_TOKEN has",
+        "the database",
+    ):
+        assert len([line for line in lines if line.startswith(begin)]) == 1
+    assert [line.split(": ")[0] for line in lines if ".yaml" in line] == ["collector.yaml:3", "collector.yaml:4"]
+    assert SECRET not in errors
+    assert "hunter2" not in errors
+
+
+def test_a_collector_that_would_be_open_to_others_is_wrong(capsys: Run, settings: Path) -> None:
+    """And the way out is said; by somebody's word it is right, and shown."""
+    settings.write_text("")
+
+    assert "STAGELENS_COLLECTOR_TOKEN" in check(capsys, "--collector-host", "0.0.0.0")[2]
+    assert "nobody is asked" in check(capsys)[1]
+
+
+def test_certificates_are_looked_into(capsys: Run, settings: Path, authority: Authorities) -> None:
+    """A key that belongs to another certificate is found before the start."""
+    own, other = authority("servers").sign("own"), authority("servers").sign("other")
+    text = f"access:\n  tls: {{certificate: {own.certificate}, key: KEY, client_ca: {authority('clients').file}}}\n"
+    settings.write_text(text.replace("KEY", str(other.key)))
+    mismatched = check(capsys)
+    settings.write_text(text.replace("KEY", str(own.key)))
+    matched = check(capsys)
+
+    assert mismatched[0] == 1
+    assert str(other.key) in mismatched[2]
+    assert matched[0] == 0
+    assert f"whoever is let in, by a certificate that {authority('clients').file} signed" in matched[1]
+
+
+def test_a_setting_that_was_mistyped_is_a_warning(capsys: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does nothing, and nobody would notice; those that Kubernetes makes are left alone."""
+    monkeypatch.setenv("STAGELENS_COLLECTOR_OPNE", "true")
+    monkeypatch.setenv("STAGELENS_COLLECTOR_PORT_4318_TCP_ADDR", "10.0.0.1")
+    code, said, _ = check(capsys)
+    warnings = [line for line in said.splitlines() if line.startswith("warning")]
+
+    assert code == 0
+    assert warnings == ["warning: STAGELENS_COLLECTOR_OPNE is not known; did you mean STAGELENS_COLLECTOR_OPEN?"]
+
+
+def test_a_database_that_does_not_answer_is_found(capsys: Run, postgresql_server: Server) -> None:
+    """And its password is not shown; one that answers is left as it is."""
+    url = postgresql_server.new_database()
+    dead = "postgresql://u:hunter2@127.0.0.1:1/d"
+    code, _, errors = check(capsys, "--database", dead)
+
+    assert code == 1
+    assert "127.0.0.1:1" in errors
+    assert "hunter2" not in errors
+    assert check(capsys, "--database", url)[2] == ""
+    with psycopg.connect(url) as connection:
+        tables = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+
+    assert tables == (0,)

@@ -1,0 +1,140 @@
+"""The collector's file: every mistake at once, read again when it changes, and never broken by an edit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stagelens.collector.config_file import CollectorFile, LiveConfig, read
+from stagelens.core.errors import ConfigError
+
+SECRET = "a3f1" * 16
+ENV = {"TEAM_A": SECRET, "TEAM_B": "77b0" * 16}
+ONE = "access:\n  tokens:\n    - {name: team-a, token_env: TEAM_A}\n"
+TWO = f"{ONE}    - {{name: team-b, token_env: TEAM_B}}\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "collector.yaml"
+    path.write_text(ONE)
+    return path
+
+
+def names(config: CollectorFile) -> list[str]:
+    return [token.name for token in config.access.tokens]
+
+
+def edit(file: Path, text: str) -> None:
+    """Write *text*, at another time than before."""
+    before = file.stat().st_mtime_ns
+    file.write_text(text)
+    os.utime(file, ns=(before, before + 1_000_000))
+
+
+def test_without_a_file_the_environment_says_all() -> None:
+    """Most collectors need none."""
+    assert read(None, {}) == CollectorFile()
+    assert names(read(None, {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
+
+
+def test_an_empty_file_says_nothing(file: Path) -> None:
+    """It is there, and that is all."""
+    file.write_text("# later\n")
+
+    assert read(file, {}) == CollectorFile()
+
+
+def test_the_token_of_the_environment_counts_beside_those_of_the_file(file: Path) -> None:
+    """Whatever the file says, and where it says nothing."""
+    (file.with_name("empty.yaml")).touch()
+
+    assert names(read(file.with_name("empty.yaml"), {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
+    assert names(read(file, ENV | {"STAGELENS_COLLECTOR_TOKEN": "b" * 32})) == ["team-a", "token"]
+
+
+def test_all_mistakes_are_told_at_once_with_their_lines(file: Path) -> None:
+    """Nobody starts a server ten times to find ten of them."""
+    file.write_text(
+        f"acces: {{}}\naccess:\n  tokens:\n    - {{name: a, token: {SECRET}}}\n    - {{name: b, token_env: X}}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read(file, {})
+    lines = str(caught.value).splitlines()
+
+    assert [line.split(": ")[0] for line in lines] == [f"{file}:1", f"{file}:4", f"{file}:5"]
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["access: [", "- access", "a\0b", "access: {tokens: [{}]}", "access: &a [*a]"])
+def test_no_text_is_more_than_a_mistake(file: Path, text: str) -> None:
+    """What people save by accident has a message, too."""
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match=r"collector\.yaml"):
+        read(file, ENV)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """A mount that failed must not leave a collector open."""
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
+        LiveConfig(tmp_path / "nowhere.yaml", {})
+
+
+def test_a_changed_file_is_read_again_and_a_broken_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What was in force stays so until the file is mended; the log says why."""
+    live = LiveConfig(file, ENV)
+    before = names(live.current)
+    edit(file, TWO)
+    live.refresh()
+    changed = names(live.current)
+    edit(file, f"{TWO}    - {{name: broken\n")
+    live.refresh()
+
+    assert (before, changed) == (["team-a"], ["team-a", "team-b"])
+    assert names(live.current) == changed
+    assert any("stays in force" in line for line in caplog.messages)
+    assert live.errors[0].startswith(f"{file}:")
+
+    edit(file, ONE)
+    live.refresh()
+
+    assert (names(live.current), live.errors) == (["team-a"], ())
+
+
+@pytest.mark.parametrize("text", ["", "# all gone", "access:", "access: {tokens: []}", "access: {anonymous: {}}"])
+def test_a_file_that_asks_for_nothing_any_more_lets_nobody_in(file: Path, text: str) -> None:
+    """Half a file, while somebody saves it, must not open the collector."""
+    live = LiveConfig(file, ENV)
+    edit(file, text)
+    live.refresh()
+
+    assert names(live.current) == ["team-a"]
+    assert "it would let in everybody" in live.errors[0]
+
+
+def test_tls_stays_as_it_was_at_the_start(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The port that is open speaks what it spoke; to ask for certificates on it would refuse everybody."""
+    live = LiveConfig(file, ENV)
+    (tmp_path / "a.pem").touch()
+    tls = f"  tls: {{certificate: {tmp_path}/a.pem, key: {tmp_path}/a.pem, client_ca: {tmp_path}/a.pem}}\n"
+    edit(file, f"{TWO}{tls}")
+    live.refresh()
+
+    assert (names(live.current), live.current.access.tls) == (["team-a", "team-b"], None)
+    assert any("after a restart" in line for line in caplog.messages)
+
+
+def test_a_watched_file_is_read_again_by_itself(
+    file: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], object]], None]
+) -> None:
+    """Without a restart or a signal."""
+    monkeypatch.setattr("stagelens.collector.config_file._LOOK_SECONDS", 0.01)
+    live = LiveConfig(file, ENV)
+    live.start()
+    edit(file, TWO)
+    until(lambda: names(live.current) == ["team-a", "team-b"])
+    live.stop()

@@ -1,0 +1,171 @@
+"""Connections that want too much: large heads, slow senders, slow readers, and too many of them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stagelens.collector import connections, receiving
+
+HEAD = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+LARGE = connections.MAX_HEAD_BYTES
+
+
+def connected(served: Any) -> socket.socket:
+    return socket.create_connection(served.collector.address, timeout=20)
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the other end closes."""
+    received = b""
+    try:
+        while more := connection.recv(65_536):
+            received += more
+    except ConnectionResetError:  # it has not read all of ours
+        pass
+    return received
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"X-Long: " + b"x" * LARGE + b"\r\n\r\n",
+        HEAD + b"X: \r\n" * (LARGE // 32) + b"\r\n",
+        HEAD + b"X-Endless: " + b"x" * LARGE * 10,
+        HEAD + b"x" * LARGE * 10,
+        b"POST /" + b"x" * LARGE * 10,
+        b"POST /" + b"x" * LARGE + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * (LARGE // 32),
+        CHUNKED + b"0\r\nX-Endless: " + b"x" * LARGE * 10,
+        CHUNKED + b"2;" + b"x" * LARGE * 10,
+    ],
+    ids=["long", "many", "endless", "endless name", "address", "whole address", "trailers", "trailer", "extension"],
+)
+def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: bytes) -> None:
+    """However it is made large, the sender is told how much is allowed, disconnected, and nobody else is hurt."""
+    with connected(served) as connection:
+        for start in range(0, len(sent), 10_000):
+            try:
+                connection.sendall(sent[start : start + 10_000])
+            except OSError:  # it need not listen to the end
+                break
+        received = answer(connection)
+
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert f"larger than {LARGE} bytes; send fewer or shorter headers".encode() in received
+    assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
+
+
+def test_a_head_of_ordinary_size_passes_again_and_again(served: Any, bodies: Any) -> None:
+    """The limit is one of each request, not of a connection; bodies do not count."""
+    body = json.dumps(bodies.metrics(*[bodies.point()] * 100)).encode()
+    answers = {served.post("/v1/metrics", body, x_long="x" * (LARGE // 2)).status_code for _ in range(5)}
+
+    assert len(body) > LARGE
+    assert answers == {200}
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/met", HEAD + b"X-Slow: "])
+def test_a_head_that_does_not_come_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """A connection that never says what it wants is closed, with a word."""
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.2)
+    with connected(served) as connection:
+        connection.sendall(sent)
+
+        assert answer(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_head_that_comes_letter_by_letter_is_not_waited_for(
+    served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """Its end is due at a time; each letter does not buy another wait. Nor do the empty lines between two requests."""
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.3)
+    for first, letter in (
+        (b"POST /v1/metrics HTTP/1.1\r\nX: ", b"x"),
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n"),
+    ):
+        with connected(served) as connection:
+            connection.sendall(first)
+
+            def ended(connection: socket.socket = connection, letter: bytes = letter) -> bool:
+                try:
+                    connection.sendall(letter)
+                except OSError:
+                    return True
+                return False
+
+            until(ended)
+
+
+def test_a_body_that_trickles_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that does not come in time is answered 408, and its memory is given back."""
+    monkeypatch.setattr(receiving, "MAX_RECEIVE_SECONDS", 0.2)
+    with connected(served) as connection:
+        connection.sendall(HEAD + b"Content-Length: 99\r\n\r\n{")
+        received = answer(connection)
+
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert served.metric("stagelens_collector_receiving_bytes") == 0
+
+
+def test_connections_beyond_the_limit_are_told_when_to_come_back(
+    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """The one too many gets 503 with Retry-After; probes and those before it are served, and so is the next when one has left."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    accepted = served.collector._server.server_state.connections
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+    with connected(served) as first, connected(served) as second:
+        until(lambda: len(accepted) == 2)
+        with connected(served) as third:
+            third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            probed = third.recv(1000)
+            third.sendall(request)
+            refused = answer(third)
+        second.sendall(request)
+        taken = second.recv(100)
+        first.close()
+        until(lambda: len(accepted) == 1)
+        again = served.post("/v1/metrics", body)
+
+    assert probed.startswith(b"HTTP/1.1 200 ")
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 5\r\n" in refused.lower()
+    assert (taken[:12], again.status_code) == (b"HTTP/1.1 200", 200)
+
+
+def test_far_too_many_connections_are_shut_at_once(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past a few that are answered, what connects is told the same before it has said anything."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 0)
+    monkeypatch.setattr(connections, "_MAX_SURPLUS", 1)
+    with connected(served), connected(served) as second:
+        received = answer(second)
+
+    assert received.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 5\r\n" in received
+
+
+def test_who_does_not_read_is_disconnected(
+    served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """A connection that asks and asks and reads no answer is given up, and does not hold up the end."""
+    monkeypatch.setattr(connections, "MAX_UNREAD_SECONDS", 0.2)
+    accepted = served.collector._server.server_state.connections
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(served.collector.address)
+        connection.settimeout(20)
+        try:
+            for _ in range(2000):
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        except OSError:
+            pass
+        until(lambda: not accepted)
+
+    assert served.client.get("/livez").status_code == 200

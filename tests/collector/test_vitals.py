@@ -1,0 +1,167 @@
+"""What a collector says about itself: true, bounded, and gone when it is stopped, though not when it dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.health import Health
+from stagelens.collector.scrape.state import State
+from stagelens.collector.selfmetrics import SelfMetrics
+from stagelens.collector.store import Batch, Store
+from stagelens.collector.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, leave, put
+from stagelens.collector.vitals import Reporter
+
+START = 1_790_000_000.0
+
+
+class Said:
+    """A reporter at a time that a test sets, and what it said."""
+
+    def __init__(self, store: Store) -> None:
+        self.now = START
+        self.store = store
+        self.health = Health()
+        self.metrics = SelfMetrics(self.health)
+        self.targets: list[State] = []
+        self.file = LiveConfig(None, {})
+        self.reporter = Reporter(
+            store,
+            metrics=self.metrics,
+            health=self.health,
+            file=self.file,
+            targets=lambda: self.targets,
+            clock=lambda: self.now,
+        )
+
+    def __call__(self, after: float = 0.0) -> Report:
+        """Return what it says *after* some seconds."""
+        self.now += after
+        self.reporter.report()
+        (report,) = self.store.read.collectors()
+        return report
+
+
+@pytest.fixture
+def said(store: Store) -> Said:
+    return Said(store)
+
+
+def test_rates_are_of_the_last_minute(said: Said) -> None:
+    """By signal, and what was refused by status."""
+    said()
+    for _ in range(30):
+        said.metrics.request("metrics", 200)
+    said.metrics.request("traces", 429)
+    first = said(10).vitals
+    for _ in range(5):
+        said(10)
+    last = said(10).vitals
+
+    assert first.exports_per_second == {"metrics": 3.0}
+    assert first.refused_per_second == {"429": 0.1}
+    assert last.exports_per_second == last.refused_per_second == {}
+
+
+def test_commits_are_told_by_the_slowest_in_a_hundred(said: Said) -> None:
+    """An upper bound; nothing where nothing was committed."""
+    quiet = said().vitals
+    for seconds in [0.002] * 98 + [0.3] * 2:
+        said.metrics.committed([Batch("b")], [False], seconds)
+    busy = said(10).vitals
+
+    assert (quiet.commit_p99_seconds, busy.commit_p99_seconds) == (None, 0.5)
+
+
+def test_a_commit_past_all_bounds_is_told_as_the_last_of_them(said: Said) -> None:
+    """Infinity is no number for a page."""
+    said()
+    said.metrics.committed([Batch("b")], [False], 99.0)
+
+    assert said(10).vitals.commit_p99_seconds == 10.0
+
+
+def test_what_fails_is_told_with_the_time_it_began(said: Said) -> None:
+    """Not the time of the last failure; and it is gone once it works again."""
+    said.health.failed("committing", "disk full")
+    said()
+    said.health.failed("committing", "disk still full")
+    failing = said(30).vitals.failing
+    said.health.succeeded("committing")
+
+    assert failing == (("committing", "disk still full", START),)
+    assert said(10).vitals.failing == ()
+
+
+def test_targets_are_told_and_bounded(said: Said) -> None:
+    """A thousand targets that are down fill no page."""
+    said.targets = [State(f"http://{n}/", "s", state="down", error="x" * 5000) for n in range(1000)]
+    said.targets += [State("http://up/", "s", state="up"), State("http://theirs/", "s", state="elsewhere")]
+    vitals = said().vitals
+
+    assert vitals.targets_up == 1
+    assert len(vitals.targets_down) == 20
+    assert max(map(len, vitals.targets_down.values())) == 300
+
+
+def test_a_restart_takes_the_place_of_the_dead_and_leaves_the_living(store: Store) -> None:
+    """A pod that crashes again and again is one row; two machines that are called alike are two."""
+
+    def report(name: str, seen: float) -> Report:
+        return Report(name, "pod:4318", "1", START, seen)
+
+    with store.transaction() as connection:
+        for each in (
+            report("dead", START),
+            report("alive", START + SILENT_AFTER),
+            report("new", START + SILENT_AFTER + 1),
+        ):
+            put(connection, each)
+
+    assert [each.id for each in store.read.collectors()] == ["alive", "new"]
+
+
+def test_the_dead_are_forgotten_after_a_day(store: Store) -> None:
+    """By whoever reports then; by then somebody has seen them."""
+    with store.transaction() as connection:
+        put(connection, Report("old", "a:1", "1", START, START))
+        put(connection, Report("new", "b:1", "1", START, START + FORGOTTEN_AFTER + 1))
+
+    assert [each.id for each in store.read.collectors()] == ["new"]
+
+
+def test_vitals_survive_the_store_and_another_version(store: Store) -> None:
+    """What a newer collector says, and an older dashboard does not know, is passed over."""
+    vitals = Vitals({"metrics": 1.5}, {"429": 0.1}, {"metrics x": 2}, failing=(("a", "b", 1.0),), file_errors=("e",))
+    with store.transaction() as connection:
+        put(connection, Report("a", "a:1", "1", START, START, vitals))
+        written = connection.exec_driver_sql("SELECT vitals FROM collectors").scalar_one()
+        connection.exec_driver_sql("UPDATE collectors SET vitals = ?", (written.replace("{", '{"newer": [1], ', 1),))
+
+    assert store.read.collectors()[0].vitals == vitals
+
+
+def test_one_that_is_stopped_is_not_missed_and_one_that_is_killed_is(store: Store) -> None:
+    """The row goes with an orderly end only."""
+    with store.transaction() as connection:
+        put(connection, Report("stopped", "a:1", "1", START, START))
+        put(connection, Report("killed", "b:1", "1", START, START))
+        leave(connection, "stopped")
+
+    assert [each.id for each in store.read.collectors()] == ["killed"]
+
+
+def test_a_running_collector_reports_and_leaves(
+    serve: Callable[..., Any], store: Store, until: Callable[[Callable[[], object]], None]
+) -> None:
+    """From its start to its end, under its host and port."""
+    served = serve()
+    until(store.read.collectors)
+    (report,) = store.read.collectors()
+    served.collector.stop()
+
+    assert report.name.endswith(f":{served.collector.address[1]}")
+    assert store.read.collectors() == []

@@ -1,0 +1,228 @@
+"""Spans written down one by one, the parcels they come in, and the plainest way to count them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from stagelens.collector.store import KeptTrace, Point, Series
+from stagelens.collector.store.inbox import Delivery, Parcel
+from stagelens.collector.traces.columns import ROW, Flag, Label, Source, Spans, Stream, encode
+from stagelens.collector.traces.folding import Outcome, fold
+from stagelens.collector.traces.keeping import Keep
+from stagelens.collector.traces.leftovers import Patience
+from stagelens.core.counts import Counts
+from stagelens.core.partition import Interval, partition
+
+# 2026-11-20 12:00:00 UTC.
+NOON = 1_795_176_000
+NS = 1_000_000_000
+CALLS = ("client", "producer")
+SHOP, STOCK = Source("shop", "1", "prod", "pod-1"), Source("stock")
+
+
+@dataclass(frozen=True)
+class Span:
+    """One span; times are nanoseconds after `NOON`."""
+
+    id: int
+    parent: int = 0
+    start: int = 0
+    end: int | None = None
+    label: Label = field(default_factory=lambda: Label("work"))
+    source: Source = SHOP
+    trace: int = 1
+    flags: int = 0
+    stream: Stream | None = None
+
+
+def columns(spans: Sequence[Span]) -> Spans:
+    """Return *spans* as an export of them is read."""
+    sources, labels = list({span.source: 0 for span in spans}), list({span.label: 0 for span in spans})
+    rows = np.zeros(len(spans), ROW)
+    for row, span in zip(rows, spans, strict=True):
+        row["trace_high"], row["trace_low"], row["span"], row["parent"] = 7, span.trace, span.id, span.parent
+        row["start"], row["end"] = NOON * NS + span.start, 0 if span.end is None else NOON * NS + span.end
+        row["label"], row["source"] = labels.index(span.label), sources.index(span.source)
+        row["flags"] = span.flags
+    streams = {place: span.stream for place, span in enumerate(spans) if span.stream is not None}
+    return Spans(rows, sources, labels, streams)
+
+
+class Inbox:
+    """What the store does for a fold, in memory."""
+
+    def __init__(self, patience: Patience | None = None, keep: Keep | None = None) -> None:
+        self.patience, self.keep = patience or Patience(), keep or Keep(everything=True)
+        self.parcels: dict[int, Parcel] = {}
+        self.points: list[Point] = []
+        self.traces: list[KeptTrace] = []
+        self._numbers = 0
+
+    def put(self, spans: Sequence[Span], at: int) -> None:
+        """Receive an export of *spans*, *at* seconds after `NOON`."""
+        self.put_parcel(Parcel(NOON + at, counted=False, spans=encode(columns(spans))))
+
+    def put_parcel(self, parcel: Parcel) -> None:
+        """Keep *parcel* under a number of its own."""
+        self._numbers += 1
+        self.parcels[self._numbers] = replace(parcel, id=self._numbers)
+
+    def fold(self, at: int, max_bytes: int | None = None) -> Outcome:
+        """Fold *at* seconds after `NOON`."""
+        ordered = sorted(self.parcels.values(), key=lambda parcel: (parcel.received, parcel.id))
+        waiting = [parcel for parcel in ordered if not parcel.counted]
+        chosen, size = list[Parcel](), 0
+        for parcel in waiting:
+            size += len(parcel.spans)
+            if chosen and max_bytes is not None and size > max_bytes:
+                break
+            chosen.append(parcel)
+        counted = [parcel for parcel in ordered if parcel.counted]
+        delivery = Delivery(NOON + at, chosen, counted, complete=len(chosen) == len(waiting))
+        folded, outcome = fold(delivery, self.patience, self.keep)
+
+        assert len(set(folded.taken)) == len(folded.taken)
+        for number in folded.taken:
+            del self.parcels[number]
+        for parcel in folded.left:
+            self.put_parcel(parcel)
+        self.points += folded.points
+        self.traces += folded.traces
+        return outcome
+
+    def waiting(self) -> int:
+        """How many parcels wait."""
+        return sum(not parcel.counted for parcel in self.parcels.values())
+
+
+Counted = dict[tuple[Series, str, str, int], tuple[dict[int, int], int, int]]
+
+
+def counted(points: Iterable[Point]) -> Counted:
+    """Return the buckets, the zeros and the sum (in nanoseconds) of each series, metric, key and 10 s."""
+    histograms: dict[Any, Any] = {}
+    for point in points:
+        key = (point.series, point.metric, point.stage, point.at - point.at % 10)
+        if key in histograms:
+            histograms[key].merge(point.histogram)
+        else:
+            histograms[key] = point.histogram
+    return {key: (dict(found.buckets), found.zero, round(found.sum * NS)) for key, found in histograms.items()}
+
+
+class Plain:
+    """Counts *spans* one by one, all of them there."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self.spans = {(span.trace, span.id): span for span in spans}
+        self.below: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)
+        for span in self.spans.values():
+            self.below[span.trace, span.parent].append(span)
+        self.roots = [span for span in self.spans.values() if self._root_above(span) is span and span.end is not None]
+
+    def _parent(self, span: Span) -> Span | None:
+        return self.spans.get((span.trace, span.parent)) if span.parent else None
+
+    def _up(self, span: Span) -> Span | None:
+        parent = self._parent(span)
+        if parent is None or parent.source != span.source:
+            return None
+        return None if span.label.request and parent.label.kind in CALLS else parent
+
+    def _way(self, span: Span) -> list[Span]:
+        way = [span]
+        while (above := self._up(way[-1])) is not None:
+            way.append(above)
+        return way
+
+    def _root_above(self, span: Span) -> Span | None:
+        found = None
+        for each in self._way(span):
+            parent = self._parent(each)
+            is_called = parent is not None and parent.source != each.source and each.label.kind not in CALLS
+            if each.label.request or is_called:
+                found = each
+        return found
+
+    def root_of(self, span: Span) -> Span | None:
+        """The root of the request that *span* is of."""
+        root = self._root_above(span)
+        top = self._way(span)[-1]
+        if root is not None or not top.parent or self._parent(top) is not None:
+            return root
+        hosts = [
+            host
+            for host in self.roots
+            if (host.trace, host.source) == (span.trace, span.source)
+            and host.start <= top.start
+            and max(top.end or 0, top.start) <= (host.end or 0)
+        ]
+        return hosts[0] if len(hosts) == 1 else None
+
+    def _above(self, span: Span) -> Span | None:
+        """What *span* hangs on: its parent, or else the root it was found to be of."""
+        root = self.root_of(span)
+        return None if root is span else self._up(span) or root
+
+    def own(self, root: Span) -> dict[str, int]:
+        """What the request of *root* spent in each stage."""
+        return partition(self._intervals(root), root.start, root.end or 0)
+
+    def _intervals(self, root: Span) -> list[Interval]:
+        found: list[Interval] = []
+        for span in (span for span in self.spans.values() if self.root_of(span) is root):
+            below = [each for each in self.spans.values() if self._above(each) is span]
+            end = span.end or root.end or 0
+            stage = span.label.stage
+            servers = [
+                each
+                for each in self.below[span.trace, span.id]
+                if self._root_above(each) is each and each.end is not None
+            ]
+            if span is not root and stage and span.label.kind == "client" and servers:
+                busy = min(
+                    sum(min((each.end or 0) - each.start, end - span.start) for each in servers), end - span.start
+                )
+                before = (end - span.start - busy) // 2
+                found.append((stage, span.start + before, min(span.start + before + busy, end)))
+                stage = "network"
+            if stage:
+                found.append((stage, span.start, end))
+            if span.label.head and below:
+                first = min(each.start for each in below)
+                found.append((span.label.head, span.start, min(max(first, span.start), max(end, span.start))))
+        return found
+
+    def points(self) -> list[Point]:
+        """Count all requests."""
+        by_group: defaultdict[tuple[Series, int], Counts] = defaultdict(Counts)
+        for root in self.roots:
+            end = NOON + (root.end or 0) // NS
+            rows = [span for span in self.spans.values() if self.root_of(span) is root]
+            by_group[self._series(root, rows), end - end % 10].add(self.own(root), (root.end or 0) - root.start)
+        return [
+            Point(series, metric, key, at, histogram)
+            for (series, at), counts in by_group.items()
+            for metric, key, histogram in counts.histograms()
+        ]
+
+    def _series(self, root: Span, rows: list[Span]) -> Series:
+        models: defaultdict[int, set[str]] = defaultdict(set)
+        for span in rows:
+            if span.label.model:
+                depth = self._way(span).index(root) if root in self._way(span) else len(self._way(span))
+                models[depth].add(span.label.model)
+        top = models[min(models)] if models else set[str]()
+        source = root.source
+        return Series(
+            source.service,
+            source.version,
+            source.environment,
+            model=next(iter(top)) if len(top) == 1 else "",
+            status="error" if root.flags & Flag.ERROR else "ok",
+        )

@@ -1,0 +1,183 @@
+"""What spans are by the built-in rules: one file of them for each convention, written from its documented names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, span
+
+from stagelens.collector.replies import JSON, PROTOBUF
+from stagelens.collector.tally import Tally
+from stagelens.collector.traces.columns import Flag, Label, Spans, Stream, encode
+from stagelens.collector.traces.conditions import Facts, When
+from stagelens.collector.traces.reading import SpanReader
+from stagelens.collector.traces.rules import Rule, Rules
+from stagelens.collector.traces.section import built_in
+from stagelens.core import names, stages
+
+FOLDER = Path(__file__).parent / "spans"
+SPANS: list[tuple[str, str, dict[str, Any]]] = [
+    (f"{file.stem} {place}: {case['name']}", content["scope"], case)
+    for file in sorted(FOLDER.glob("*.json"))
+    for content in [json.loads(file.read_text(encoding="utf-8"))]
+    for place, case in enumerate(content["spans"])
+]
+CASES = [pytest.param(scope, case, id=name) for name, scope, case in SPANS]
+RULES = Rules(built_in())
+
+
+def written(case: dict[str, Any]) -> dict[str, Any]:
+    """The span of *case*."""
+    fields = {key: value for key, value in case.items() if key != "expect"}
+    return span(**fields)
+
+
+def label(spans: Spans, row: int = 0) -> Label:
+    """The label of a row."""
+    return spans.labels[spans.rows["label"][row]]
+
+
+def rule_of(scope: str, case: dict[str, Any]) -> str:
+    """The name of the rule that holds for the span of *case*."""
+    facts = Facts(scope, case["name"], case["kind"], case.get("values", {}), {}, not case.get("parent"))
+    return RULES.find(facts).name
+
+
+@pytest.mark.parametrize(("scope", "case"), CASES)
+def test_a_span_is_what_its_convention_says(scope: str, case: dict[str, Any]) -> None:
+    """Its stage, whether it is a request, whose, and what it tells of itself."""
+    expected = case["expect"]
+    spans = read(export(written(case), scope=scope))
+    found = label(spans)
+    own = spans.rows[0]
+    parts = [
+        [label(spans, place).stage, (row["start"] - NOON_NS) / 1e6, (row["end"] - NOON_NS) / 1e6]
+        for place, row in enumerate(spans.rows)
+        if row["flags"] & Flag.DERIVED and row["parent"] == own["span"] and row["span"] == 0
+    ]
+    stream = spans.streams.get(0, Stream())
+
+    assert rule_of(scope, case) == expected.get("rule", "no rule")
+    for key in ("name", "stage", "head", "request", "model", "model_version", "route"):
+        if key in expected:
+            assert getattr(found, key) == expected[key], key
+    assert parts == expected.get("parts", [])
+    assert [stream.first_token_ns / 1e6, stream.tokens_in, stream.tokens_out] == expected.get("stream", [0, 0, 0])
+    if "definition" in expected:
+        assert found.definition == expected["definition"]
+    if "shown" in expected:
+        assert dict(found.attributes) == expected["shown"]
+    assert own["start"] == NOON_NS + expected.get("start", 0) * 10**6
+
+
+@pytest.mark.parametrize(("scope", "case"), CASES)
+def test_nothing_that_people_wrote_is_kept(scope: str, case: dict[str, Any]) -> None:
+    """Prompts, queries and addresses are in the spans of the files, each with the word secret."""
+    spans = read(export(written(case), scope=scope))
+
+    assert "secret" not in repr((spans.labels, spans.sources))
+
+
+def test_every_built_in_rule_has_a_span() -> None:
+    """A rule that no file shows would be written from hearsay."""
+    shown = {case["expect"].get("rule") for _, _, case in SPANS}
+
+    assert {rule.name for rule in built_in()} - shown == set()
+
+
+def test_every_built_in_rule_says_where_it_is_from_and_uses_stages_of_the_list() -> None:
+    """The stages are those that charts know."""
+    used = {stage for rule in built_in() for stage in (rule.stage, rule.head, *(part.stage for part in rule.parts))}
+
+    assert used - {""} <= stages.BY_KEY.keys() - {stages.OVERHEAD}
+    assert all(rule.source for rule in built_in())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("parent", [0, 9])
+def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
+    """Servers and consumers are requests, and so is a span without a parent; calls are none, wherever they stand."""
+    found = label(read(export(span(kind=kind, parent=parent))))
+
+    assert found.request is (kind in {"server", "consumer"} or (kind == "internal" and not parent))
+    assert found.stage == ("dependency" if kind in {"client", "producer"} else "")
+
+
+def test_the_users_rules_come_first() -> None:
+    """And the first of them that holds."""
+    own = (
+        Rule("one route", (When(attributes=(("http.route", ("/slow/*",)),)),), stage="load", request=False),
+        Rule("all of HTTP", (When(kinds=("server",)),), stage="queue"),
+    )
+    values = {"http.request.method": "GET", "http.route": "/slow/one"}
+    slow = label(read(export(span(kind="server", values=values)), own))
+    other = label(read(export(span(kind="server", values=values | {"http.route": "/fast"})), own))
+
+    assert (slow.stage, slow.request) == ("load", False)
+    assert (other.stage, other.request) == ("queue", True)
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "holds"),
+    [
+        (("a?c",), "abc", True),
+        (("a?c",), "abbc", False),
+        (("a*",), "a\nb", True),
+        (("a.c",), "abc", False),
+        (("true",), True, True),
+        (("1",), True, False),
+        (("200", "2.5"), 200, True),
+        (("200", "2.5"), 2.5, True),
+        (("*",), "", True),
+    ],
+)
+def test_texts_of_conditions(condition: tuple[str, ...], value: str | float | bool, holds: bool) -> None:
+    """Stars and question marks stand for anything, all else for itself; numbers and truth values as they are written."""
+    facts = Facts("", "", "internal", {"key": value}, {}, root=False)
+
+    assert When(attributes=(("key", condition),)).matches(facts) is holds
+
+
+def test_a_rule_may_go_by_the_process() -> None:
+    """One service names its spans in its own way."""
+    own = (Rule("shop", (When(spans=("run",), resource=(("service.name", ("shop*",)),)),), stage="forward"),)
+
+    assert label(read(export(span("run"), resource={"service.name": "shop-eu"}), own)).stage == "forward"
+    assert label(read(export(span("run"), resource={"service.name": "stock"}), own)).stage == ""
+
+
+def test_a_name_may_be_made_of_attributes() -> None:
+    """Where one is missing the span keeps its own name."""
+    own = (
+        Rule("job", (When(spans=("job *",)),), called="job {job.kind}", route=("{job.kind}/{job.size}", "job.kind")),
+    )
+    full = label(read(export(span("job 7", values={"job.kind": "embed", "job.size": 3})), own))
+    part = label(read(export(span("job 7", values={"job.kind": "embed"})), own))
+    none = label(read(export(span("job 7")), own))
+
+    assert [(each.name, each.route) for each in (full, part, none)] == [
+        ("job embed", "embed/3"),
+        ("job embed", "embed"),
+        ("job 7", ""),
+    ]
+
+
+def test_what_our_agent_counts_is_marked() -> None:
+    """By the attribute that the agent sets on the user's own span, if it is true."""
+    for value, flag in ((True, Flag.COUNTED), (False, 0), ("true", 0), (1, 0)):
+        assert read(export(span(kind="server", values={names.COUNTED: value}))).rows["flags"][0] == flag
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
+def test_both_encodings_of_a_convention_say_the_same(file: Path) -> None:
+    """Down to the last byte that is stored."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    body = export(*map(written, content["spans"]), scope=content["scope"])
+    reader = SpanReader()
+    by_json = reader.read(JSON, json.dumps(body).encode(), ALWAYS, Tally()).spans
+    by_protobuf = reader.read(PROTOBUF, as_protobuf(body), ALWAYS, Tally()).spans
+
+    assert encode(by_json) == encode(by_protobuf)

@@ -1,0 +1,66 @@
+"""docs/traces.md says what the rules say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from stagelens.collector.traces import section
+from stagelens.collector.traces.conditions import When
+from stagelens.collector.traces.rule_reader import RuleReader
+from stagelens.collector.traces.rules import Rule
+from stagelens.core.reading.yaml_lines import Document, parse
+
+PAGE = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
+
+
+def row(rule: Rule) -> str:
+    """The line of *rule* in the table."""
+    spans = "; ".join(dict.fromkeys(_spans(when) for when in rule.when))
+    told = [part.stage for part in rule.parts]
+    stages = [*([f"until its first child: {rule.head}"] if rule.head else []), *dict.fromkeys(told)]
+    stages += [f"the rest: {rule.stage}" if stages else rule.stage] if rule.stage else []
+    request = {True: "yes", False: "no", None: "by kind and parent"}[rule.request]
+    return f"| {rule.name} | {spans} | {', '.join(stages) or 'none'} | {request} |"
+
+
+def _spans(when: When) -> str:
+    said = [
+        *(f"scope `{scope}`" for scope in when.scopes),
+        _quoted(when.spans),
+        " or ".join(when.kinds),
+        *(f"`{key}`" + ("" if texts == ("*",) else f" {_quoted(texts)}") for key, texts in when.attributes),
+    ]
+    return ", ".join(filter(None, said))
+
+
+def _quoted(texts: Iterable[str]) -> str:
+    return " ".join(f"`{text}`" for text in texts)
+
+
+def test_the_table_has_every_built_in_rule() -> None:
+    """As it is, in the order they are tried."""
+    table = "\n".join(row(rule) for rule in section.built_in())
+
+    assert table in PAGE, f"put this table into docs/traces.md:\n{table}"
+
+
+def test_the_example_is_right() -> None:
+    """What people copy must be read without a complaint."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    document = parse(example)
+    rules = section.read(document, ("rules",), document.value["rules"])
+
+    assert (document.problems, document.warnings) == ([], [])
+    assert len(rules) == 4
+
+
+def test_every_key_of_a_rule_is_on_the_page() -> None:
+    """Read from what the reader takes."""
+    document = Document({})
+    RuleReader(document, (), {"name": "a", "?": 1}, ()).rule()
+    (known,) = [problem.text for problem in document.problems if "known are" in problem.text]
+    keys = known.partition("known are ")[2].split(", ")
+
+    assert [key for key in keys if f"`{key}`" not in PAGE] == []

@@ -1,0 +1,103 @@
+"""The page of the collectors in a browser: both themes, phones, nobody there, and one that dies while it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from goldens import complaint
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+from stagelens.collector.store import Store
+from stagelens.collector.store.collectors import Report, Vitals, put
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+AT = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC).timestamp()
+DOWN = {"http://vllm-0:8000/metrics": "connection refused"}
+REPORTS = (
+    Report("a", "pod-a:4318", "1.2.3", AT - 86_400, AT - 3, Vitals({"metrics": 52.0, "traces": 120.0}, targets_up=3)),
+    Report(
+        "b",
+        "pod-b:4318",
+        "1.2.3",
+        AT - 8640,
+        AT - 8,
+        Vitals({"metrics": 48.0}, {"429": 3.2}, {"metrics too_old": 4}, 17, 2e6, targets_down=DOWN,
+               failing=(("committing", "database or disk is full", AT - 312),)),
+    ),
+    Report("c", "pod-c:4318", "1.2.2", AT - 86_400, AT - 700),
+)  # fmt: skip
+
+
+class Clock:
+    """A clock that a test may turn."""
+
+    now = AT
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    store = Store.open(f"sqlite:///{tmp_path}/stagelens.db", clock=clock)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def address(store: Store, clock: Clock) -> Iterator[str]:
+    """The address of a dashboard over the store."""
+    served = Dashboard(DashboardConfig(port=0), store, None, clock=clock)
+    served.start()
+    yield "http://{}:{}".format(*served.address)
+    served.stop()
+
+
+def write(store: Store, *reports: Report) -> None:
+    with store.transaction() as connection:
+        for report in reports:
+            put(connection, report)
+
+
+@pytest.mark.parametrize("name", ["collectors", "collectors-none"])
+def test_the_page_is_quiet_readable_and_fits_phones(browser: Browser, store: Store, address: str, name: str) -> None:
+    """In both themes: no error, nothing axe minds, no sideways scrolling of the page, and it looks as it did."""
+    write(store, *(REPORTS if name == "collectors" else ()))
+    looks: list[str] = []
+    for theme in ("light", "dark"):
+        context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
+        visit = Visit(context.new_page(), address)
+        page = visit.go("/collectors")
+        looks.append(complaint(looked_at(page, f"{name}-{theme}"), f"{name}-{theme}"))
+        complaints = grave(page)
+        page.set_viewport_size(PHONE)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        context.close()
+
+        assert complaints == []
+        assert width == PHONE["width"]
+        assert visit.trouble == []
+    assert [look for look in looks if look] == []
+
+
+def test_one_that_dies_is_seen_without_a_reload(browser: Browser, store: Store, address: str, clock: Clock) -> None:
+    """No data comes then that would say so."""
+    write(store, REPORTS[0])
+    context = browser.new_context(viewport=DESKTOP)
+    page = Visit(context.new_page(), address).go("/collectors")
+    row = page.get_by_role("row", name="pod-a:4318").first
+    expect(row).to_contain_text("OK")
+    clock.now += 60
+    page.evaluate("window.dash_clientside.set_props('beat', {n_intervals: 1000})")
+    expect(row).to_contain_text("Silent")
+    context.close()

@@ -1,0 +1,154 @@
+"""The page of the collectors: how each is, also when it says nothing any more, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagelens.collector.store import Store
+from stagelens.collector.store.collectors import Report, Vitals, put
+from stagelens.dashboard.html_out import as_html
+from stagelens.dashboard.pages.collectors_facts import judge
+from stagelens.dashboard.rendering import page, told
+from stagelens.dashboard.router import context_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+AT = NOW.timestamp()
+WELL = Report("a", "pod-a:4318", "1.2.3", AT - 3600, AT - 4, Vitals({"metrics": 48.0}, commit_p99_seconds=0.01))
+
+
+def with_vitals(**changes: Any) -> Report:
+    return replace(WELL, vitals=replace(WELL.vitals, **changes))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(f"sqlite:///{tmp_path}/stagelens.db", clock=NOW.timestamp)
+
+
+def write(store: Store, *reports: Report) -> None:
+    with store.transaction() as connection:
+        for report in reports:
+            put(connection, report)
+
+
+def shown(store: Store, now: datetime = NOW) -> str:
+    """Return the page as the browser gets it."""
+    source = Source(store, None, now.timestamp)
+    return as_html(page(context_of(parse("/collectors", "", now), source)).body)
+
+
+def test_a_collector_that_works_is_ok() -> None:
+    """Nothing to look at."""
+    judged = judge(WELL, NOW)
+
+    assert (judged.state, judged.troubles) == ("ok", ())
+
+
+@pytest.mark.parametrize(
+    ("vitals", "words"),
+    [
+        ({"file_errors": ("collector.yaml:3: no",)}, ("collector.yaml:3: no", "stays in force")),
+        ({"refused_per_second": {"401": 0.4}}, ("0.4 requests/s", "401", "token")),
+        ({"refused_per_second": {"429": 2.0}}, ("429", "raise the limit")),
+        ({"refused_per_second": {"418": 2.0}}, ("418", "log")),
+        ({"commit_p99_seconds": 2.5}, ("2.5 s", "disk")),
+        ({"targets_down": {"http://llm:8000/metrics": "refused"}}, ("http://llm:8000/metrics", "refused")),
+        ({"spans_waiting_seconds": 1200.0, "spans_waiting_bytes": 1024.0}, ("20", "another collector")),
+    ],
+)
+def test_what_is_to_be_mended_is_said_with_the_cure(vitals: dict[str, Any], words: tuple[str, ...]) -> None:
+    """While it still works."""
+    judged = judge(with_vitals(**vitals), NOW)
+    (trouble,) = judged.troubles
+
+    assert judged.state == "look"
+    for word in words:
+        assert word in f"{trouble.text} {trouble.cure}"
+
+
+def test_what_fails_comes_first_and_since_when() -> None:
+    """It is graver than anything to be mended."""
+    judged = judge(with_vitals(failing=(("committing", "disk full", AT - 300),), file_errors=("x",)), NOW)
+
+    assert judged.state == "failing"
+    assert judged.troubles[0].text == "Committing fails: disk full"
+    assert judged.troubles[0].since == NOW - timedelta(seconds=300)
+    assert len(judged.troubles) == 2
+
+
+def test_silence_is_all_that_is_said_of_the_dead() -> None:
+    """Their last numbers are of no use, and whatever failed then is not what fails now."""
+    dead = replace(with_vitals(failing=(("committing", "disk full", AT - 300),)), seen=AT - 700)
+    judged = judge(dead, NOW)
+    (trouble,) = judged.troubles
+
+    assert judged.state == "silent"
+    assert trouble.since == NOW - timedelta(seconds=700)
+
+
+def test_a_clock_that_is_ahead_is_told() -> None:
+    """It would hide a silence, and shift data."""
+    judged = judge(replace(WELL, seen=AT + 60), NOW)
+
+    assert judged.state == "look"
+    assert "NTP" in judged.troubles[0].cure
+
+
+def test_an_empty_page_says_what_would_fill_it(store: Store) -> None:
+    """Nobody has reported."""
+    said = shown(store)
+
+    assert "No collector has reported" in said
+    assert "stagelens collector" in said
+
+
+def test_the_gravest_stands_first(store: Store) -> None:
+    """With its name, its age and what each number means below."""
+    silent = replace(WELL, id="c", name="pod-c:4318", seen=AT - 100)
+    failing = replace(with_vitals(failing=(("committing", "disk full", AT - 300),)), id="b", name="pod-b:4318")
+    write(store, WELL, failing, silent)
+    said = shown(store)
+
+    assert said.index("pod-c:4318") < said.index("pod-b:4318") < said.index("pod-a:4318")
+    for word in ("Silent", "Failing", "OK", "disk full", "v1.2.3", "Worry when", "3 collectors"):
+        assert word in said
+    assert "could not be made" not in said
+
+
+def test_what_a_collector_says_is_text_and_nothing_else(store: Store) -> None:
+    """A path in a message, or the name of a target, may hold anything."""
+    write(store, with_vitals(targets_down={"http://x/<script>alert(1)</script>": "<b>no</b>"}))
+    said = shown(store)
+
+    assert "<script>" not in said
+    assert "<b>no</b>" not in said
+
+
+def test_the_page_is_drawn_again_though_no_data_comes(store: Store) -> None:
+    """When a collector dies nothing is written that could say so."""
+    write(store, WELL)
+    later = NOW + timedelta(minutes=1)
+    stamps = [
+        told(context_of(parse("/collectors", "", now), Source(store, None, now.timestamp)))["stale"]
+        for now in (NOW, later)
+    ]
+
+    assert stamps[0] != stamps[1]
+    assert "No word for" in shown(store, later)
+    assert "No word for" not in shown(store)
+
+
+def test_every_page_leads_there(store: Store) -> None:
+    """From the foot of the side bar."""
+    from stagelens.dashboard.rendering import framed  # noqa: PLC0415 - used here only
+
+    context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
+
+    assert 'href="/collectors"' in as_html(framed(context, page(context))["side"])

@@ -1,0 +1,36 @@
+"""One target under atheris, which looks for inputs that reach new code: `coverage_guided.py TARGET CORPUS [libFuzzer's options]`.
+
+A program of its own: atheris changes the modules it is to watch while they are imported, and ends the process by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+with atheris.instrument_imports(include=["stagelens"]):  # pyright: ignore[reportAttributeAccessIssue] - it has
+    from targets import TARGETS
+
+
+def main(name: str, arguments: list[str]) -> None:
+    """Fuzz *name* with *arguments* for libFuzzer."""
+    target = TARGETS[name]
+    logging.disable()  # damaged parcels are logged, and there are many
+
+    def mutated(data: bytes, most: int, seed: int) -> bytes:
+        """Mutate as libFuzzer does, or now and then by the structure of what is read."""
+        rng = random.Random(seed)
+        return target.draw(rng)[:most] if rng.random() < 0.1 else atheris.Mutate(data, most)
+
+    atheris.Setup([sys.argv[0], *arguments], target.check, custom_mutator=mutated)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

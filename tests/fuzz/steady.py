@@ -1,0 +1,96 @@
+"""One target, input after input that is nearly right: how fast, and whether anything is left behind.
+
+    python steady.py TARGET INPUTS SEED
+
+A program of its own, because it bounds the memory of its process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import resource
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+
+from targets import TARGETS
+
+# An input of a few kilobytes takes a millisecond. [seconds]
+MOST_SECONDS = 5
+# What all of the process may take: an input that asks for more fails alone. [bytes]
+MOST_BYTES = 2 * 1024**3
+_PAGE_BYTES = resource.getpagesize()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run.
+
+    Args:
+        inputs: How many were read.
+        seconds: How long it took. [seconds]
+        slowest_seconds: The longest that one took. [seconds]
+        rss_bytes: What the process held after a tenth of them, and at the end. [bytes]
+    """
+
+    inputs: int
+    seconds: float
+    slowest_seconds: float
+    rss_bytes: tuple[int, int]
+
+    @property
+    def left_bytes(self) -> int:
+        """How much more it held at the end."""
+        return self.rss_bytes[1] - self.rss_bytes[0]
+
+
+def run(name: str, inputs: int, seed: int) -> Outcome:
+    """Read *inputs* inputs of the target *name*.
+
+    Raises:
+        Exception: What an input made it raise; a note says which one it was.
+    """
+    target = TARGETS[name]
+    signal.signal(signal.SIGALRM, _too_slow)
+    warm, slowest = 0, 0.0
+    started = time.perf_counter()
+    for number in range(inputs):
+        data = target.draw(random.Random(f"{seed}:{number}"))
+        begun = time.perf_counter()
+        signal.alarm(MOST_SECONDS)
+        try:
+            target.check(data)
+        except BaseException as error:
+            error.add_note(f"target {name}, seed {seed}, input {number}: {data!r}")
+            raise
+        finally:
+            signal.alarm(0)
+        slowest = max(slowest, time.perf_counter() - begun)
+        if number == inputs // 10:
+            warm = _rss_bytes()
+    return Outcome(inputs, time.perf_counter() - started, slowest, (warm, _rss_bytes()))
+
+
+def _too_slow(_number: int, _frame: FrameType | None) -> None:
+    msg = f"an input takes longer than {MOST_SECONDS} s"
+    raise TimeoutError(msg)
+
+
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def main(name: str, inputs: str, seed: str) -> None:
+    """Run it, and print what came of it as JSON."""
+    logging.disable()  # damaged parcels are logged, and there are many
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    print(json.dumps(asdict(run(name, int(inputs), int(seed)))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,58 @@
+"""Whatever is sent, it is read or refused: a short part of what `make fuzz` does at length."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from targets import TARGETS
+
+FOLDER = Path(__file__).parent
+# What a long run found to reach code that nothing else reaches, or to break it once.
+CORPUS = sorted(FOLDER.glob("corpus/*/*"))
+
+
+def test_what_is_right_is_read() -> None:
+    """The inputs that all others are made from are themselves fine."""
+    for target in TARGETS.values():
+        for data in target.seeds():
+            target.check(data)
+
+
+def test_the_corpus_is_read_or_refused() -> None:
+    """So is everything a long run has found."""
+    for path in CORPUS:
+        TARGETS[path.parent.name].check(path.read_bytes())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@settings(max_examples=150, deadline=None)
+@given(rng=st.randoms(use_true_random=False))
+def test_what_is_nearly_right_is_read_or_refused(name: str, rng: random.Random) -> None:
+    """Values, fields and bytes replaced, doubled, swapped and left out end in a value or in the error it documents."""
+    target = TARGETS[name]
+    target.check(target.draw(rng))
+
+
+def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
+    """The command of the long run, over two of its targets: no crash, no hang, nothing left behind."""
+    options = (
+        "--inputs",
+        "6000",
+        "--seed",
+        "7",
+        "--found",
+        str(tmp_path),
+        "--targets",
+        "metrics_json",
+        "traces_protobuf",
+    )
+    command = [sys.executable, str(FOLDER), *options]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,209 @@
+"""A collector that asks who sends: what the agent shows it, and what people read where that is not enough."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import ssl
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagelens.instrumentors import exporter as module
+from stagelens.instrumentors.exporter import Batch, Exporter
+from stagelens.instrumentors.trust import Trust
+
+if TYPE_CHECKING:
+    from certificate_authority import Authorities, Pem
+    from conftest import Sink
+
+    Until = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry at once."""
+    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 0.02)
+    monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 0.05)
+
+
+def exporter(trust: Trust | None = None, lost: Callable[[str, int], None] = lambda *_: None) -> Exporter:
+    return Exporter(
+        headers={},
+        trust=trust or Trust(),
+        timeout_seconds=5.0,
+        buffer_bytes=1000,
+        lost=lost,
+        rng=random.Random(1),
+    )
+
+
+def batch(url: str, number: int = 1) -> Batch:
+    return Batch(f"instance:{number}", f"{url}/v1/metrics", b"body", 1)
+
+
+@dataclass
+class Guarded:
+    """A server that asks for certificates of `clients`, and the common names of those who showed one."""
+
+    url: str
+    seen: list[str] = field(default_factory=list[str])
+
+
+@pytest.fixture
+def guarded(authority: Authorities) -> Generator[Guarded]:
+    """A server that nobody talks to without a certificate."""
+    own = authority("servers").sign("collector")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate, own.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority("clients").file)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            connection: Any = self.connection
+            served.seen.append(connection.getpeercert()["subject"][0][0][1])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
+            """Say nothing."""
+
+    class Server(ThreadingHTTPServer):
+        def get_request(self) -> tuple[Any, Any]:
+            connection, address = super().get_request()
+            return context.wrap_socket(connection, server_side=True), address
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that was refused is nothing to report."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    served = Guarded(f"https://localhost:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield served
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def shown(trusted: Path, client: Pem) -> Trust:
+    return Trust(str(trusted), str(client.certificate), str(client.key))
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_denied_batch_is_sent_once_counted_and_told_once_with_the_cure(
+    sink: Sink, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    """Whoever is not let in must not knock all night; what it could not send is known to be lost."""
+    sink.answers.extend([(status, {}, b"who are you?")] * 3)
+    lost: list[tuple[str, int]] = []
+    agent = exporter(lost=lambda reason, requests: lost.append((reason, requests)))
+    for number in range(3):
+        agent.offer(batch(sink.url, number))
+
+    assert agent.drain(10)
+    assert [post.name for post in sink.posts] == ["instance:0", "instance:1", "instance:2"]
+    assert lost == [("rejected", 1)] * 3
+
+    (line,) = caplog.messages
+
+    for part in (
+        f"HTTP {status}",
+        "who are you?",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+    ):
+        assert part in line
+
+
+def test_a_token_that_ends_later_is_told_again(sink: Sink, caplog: pytest.LogCaptureFixture) -> None:
+    """The first trouble was mended; this is another one."""
+    sink.answers.extend([(401, {}, b""), (200, {}, b""), (401, {}, b"")])
+    agent = exporter()
+    for number in range(3):
+        agent.offer(batch(sink.url, number))
+
+    assert agent.drain(10)
+    assert len(caplog.messages) == 2
+
+
+def test_a_client_certificate_is_shown(guarded: Guarded, authority: Authorities) -> None:
+    """By OpenTelemetry's own two settings."""
+    agent = exporter(shown(authority("servers").file, authority("clients").sign("checkout")))
+    agent.offer(batch(guarded.url))
+
+    assert agent.drain(10)
+    assert guarded.seen == ["checkout"]
+
+
+@pytest.mark.parametrize("client", [None, "strangers"])
+def test_without_the_right_certificate_nothing_is_lost_and_the_settings_are_named(
+    guarded: Guarded, authority: Authorities, until: Until, caplog: pytest.LogCaptureFixture, client: str | None
+) -> None:
+    """The handshake fails, as a dead network does: it is tried again, with patience."""
+    trusted = authority("servers").file
+    agent = exporter(shown(trusted, authority(client).sign("checkout")) if client else Trust(str(trusted)))
+    agent.offer(batch(guarded.url))
+    agent.wake()
+    until(lambda: caplog.messages)
+
+    assert guarded.seen == []
+    assert not agent.drain(1)
+    assert len(caplog.messages) == 1
+
+
+def test_a_server_that_is_not_trusted_is_said_to_be_so(
+    guarded: Guarded, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the settings to compare."""
+    agent = exporter()
+    agent.offer(batch(guarded.url))
+    agent.wake()
+    until(lambda: caplog.messages)
+
+    assert "OTEL_EXPORTER_OTLP_CERTIFICATE" in caplog.messages[0]
+
+
+def test_a_renewed_certificate_is_used_at_the_next_attempt(
+    guarded: Guarded, authority: Authorities, tmp_path: Path, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Certificates of a mesh live for hours, services for weeks."""
+    own, good = authority("strangers").sign("old"), authority("clients").sign("new")
+    trust = Trust(str(authority("servers").file), str(tmp_path / "own.pem"), str(tmp_path / "own.key"))
+    for source in (own, good):
+        shutil.copyfile(source.certificate, tmp_path / "own.pem")
+        shutil.copyfile(source.key, tmp_path / "own.key")
+        if source is own:
+            agent = exporter(trust)
+            agent.offer(batch(guarded.url))
+            agent.wake()
+            until(lambda: caplog.messages)
+    until(lambda: guarded.seen)
+
+    assert guarded.seen == ["new"]
+
+
+def test_a_locked_key_asks_nobody_for_its_password(
+    guarded: Guarded, authority: Authorities, tmp_path: Path, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host's terminal is not ours."""
+    import subprocess  # noqa: PLC0415 - used here only
+
+    own = authority("clients").sign("checkout")
+    locked = tmp_path / "locked.key"
+    command = ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", own.key, "-out", locked]
+    subprocess.run(command, check=True, capture_output=True)
+    agent = exporter(Trust(str(authority("servers").file), str(own.certificate), str(locked)))
+    agent.offer(batch(guarded.url))
+    agent.wake()
+    until(lambda: caplog.messages)
+
+    assert guarded.seen == []
+    assert "OTEL_EXPORTER_OTLP_CLIENT_KEY" in caplog.messages[0]

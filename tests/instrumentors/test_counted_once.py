@@ -1,0 +1,123 @@
+"""The user's own OpenTelemetry SDK exports to a collector of ours, from a process where our agent counts the requests, too."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry import trace as api
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import stagelens
+from stagelens.collector.points import Window
+from stagelens.collector.replies import PROTOBUF
+from stagelens.collector.tally import Tally
+from stagelens.collector.traces.columns import Flag
+from stagelens.collector.traces.reading import SpanReader
+from stagelens.instrumentors import recorder, user_spans
+from stagelens.instrumentors.fold import dimensions_of
+from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
+from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.spans import Kept, trace_of
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = OpenTelemetrySdkInstrumentor
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]:
+    """The user's own SDK, and what it exports."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    yield exporter
+    provider.shutdown()
+
+
+def span(name: str, **options: Any) -> Any:
+    """A span of the user's own."""
+    return api.get_tracer("theirs").start_as_current_span(name, **options)
+
+
+def counted(exported: InMemorySpanExporter) -> dict[str, bool]:
+    """What the collector makes of the spans that were exported: by name, whether their request is counted already."""
+    body = encode_spans(exported.get_finished_spans()).SerializeToString()
+    spans = SpanReader().read(PROTOBUF, body, Window(0, 2**40), Tally()).spans
+    names = [spans.labels[label].name for label in spans.rows["label"]]
+    return dict(zip(names, (spans.rows["flags"] & Flag.COUNTED != 0).tolist(), strict=True))
+
+
+@pytest.mark.usefixtures("instrumented", "finished")
+def test_a_span_around_our_request_says_that_it_is_counted(exported: InMemorySpanExporter) -> None:
+    """Whether it is the root or not: the collector goes on from it, up and down."""
+    with span("consumer", kind=api.SpanKind.CONSUMER), span("around"), stagelens.request("job"), span("inside"):
+        pass
+
+    assert counted(exported) == {"consumer": False, "around": True, "inside": False}
+
+
+@pytest.mark.usefixtures("instrumented", "finished")
+def test_a_server_span_inside_our_request_says_so_itself(exported: InMemorySpanExporter) -> None:
+    """An instrumentation that opens it inside the application, called from elsewhere or from nowhere."""
+    remote = api.SpanContext(7, 8, is_remote=True, trace_flags=api.TraceFlags(1))
+    caller = api.set_span_in_context(api.NonRecordingSpan(remote))
+    with stagelens.request("job"):
+        with span("called", context=caller, kind=api.SpanKind.SERVER), span("query", kind=api.SpanKind.CLIENT):
+            pass
+        with span("alone"):
+            pass
+
+    assert counted(exported) == {"called": True, "query": False, "alone": True}
+
+
+@pytest.mark.usefixtures("instrumented", "finished")
+def test_what_is_no_request_of_ours_is_theirs_to_count(exported: InMemorySpanExporter) -> None:
+    """Before and after it, and in a process of ours that sees no request at all."""
+    with stagelens.request("job"):
+        pass
+    with span("theirs", kind=api.SpanKind.SERVER):
+        pass
+
+    assert counted(exported) == {"theirs": False}
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_our_kept_spans_in_their_export_are_nothing_new(finished: Finished, exported: InMemorySpanExporter) -> None:
+    """They are counted, and come to the collector by the agent itself."""
+    with span("around"), stagelens.request("job"), stagelens.stage("forward"):
+        pass
+    record = finished[0]
+    dimensions = dimensions_of(read(record[0]).facts, record[3], failed=False)
+    user_spans.emit([trace_of(Kept(record, "forced", dimensions, set()))], 0)
+
+    assert [each.name for each in exported.get_finished_spans()] == ["around", "job", "forward"]
+    assert counted(exported) == {"around": True}
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_a_span_that_takes_no_attributes_costs_nothing(
+    finished: Finished, reported: set[str], exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their span starts and ends as before, and the request is counted."""
+    from opentelemetry.sdk.trace import Span  # noqa: PLC0415 - it is broken for this test
+
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(Span, "set_attribute", broken)
+    with span("around"), stagelens.request("job"):
+        pass
+    with stagelens.request("job"), span("inside"):
+        pass
+
+    assert [each.name for each in exported.get_finished_spans()] == ["around", "inside"]
+    assert len(finished) == 2
+    assert reported == {"finding the span of a request"}
+    assert recorder.current.get() is None
