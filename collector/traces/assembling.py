@@ -156,7 +156,9 @@ def _told(read: Read, rows: Rows, believed: _Mask, sources: Sequence[Source], la
     for tells in read.tells:
         if believed[tells.row]:
             told = _measured(read, tells)
-            rows["start"][tells.row] = told.start
+            # Else it stays as it was judged: one that no row can hold is there as such.
+            if told.start != read.starts[tells.row]:
+                rows["start"][tells.row] = told.start
             number = int(number_of[tells.row])
             intervals += [(number, interval) for interval in told.intervals]
             if told.stream is not None:

@@ -20,6 +20,10 @@ _MAX_NS = 2**62
 _MAX_TOKENS = 2**40
 
 
+# Where a span has not ended: times that are past it are none, as in `folding`. [Unix nanoseconds]
+_LATEST_NS = 2**62
+
+
 class Interval(NamedTuple):
     """A part of a span.
 
@@ -58,7 +62,7 @@ def measure(rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar], eve
         numbers: Those of its attributes that the rule measures.
         events: What happened in it.
     """
-    start = next((at for name, at in events if name == rule.start and at > 0 and (not end or at <= end)), start)
+    start = next((at for name, at in events if name == rule.start and 0 < at <= (end or _LATEST_NS)), start)
     if not end:
         return Told(start, [], None)
     found: list[Interval] = []
