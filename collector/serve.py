@@ -172,7 +172,7 @@ class Collector:
                 msg = "the collector's server ended while it started; the log says why"
                 raise StagelensError(msg)
         self._reporter.start(f"{socket.gethostname()}:{port}")
-        _log.info("collecting %s", ", ".join(self.places))
+        _log.info("collecting %s", " and ".join(" ".join(place.split()) for place in self.places))
 
     def _serve(self, listening: socket.socket) -> None:
         with listening:
