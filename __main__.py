@@ -17,6 +17,7 @@ from . import __version__
 from .core.errors import StagelensError
 
 if TYPE_CHECKING:
+    from .collector.serve import Collector
     from .collector.store import Store
 
 DESCRIPTION = "Stagelens shows where the time of inference requests goes, and why p99 is not p50."
@@ -306,19 +307,16 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
 
 def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[tuple[Part, Callable[[], str]]]:
     """Return the parts *command* runs, each with what to say of it once it has started."""
+    if command == "collector":
+        return [_told(_collector(environment, store))]
     from .alerts.serve import Alerts, AlertsConfig  # noqa: PLC0415
 
     alerts = Alerts(AlertsConfig.from_env(environment), store)
     parts: list[tuple[Part, Callable[[], str]]] = []
-    if command in ("up", "collector"):
-        from .collector.config_file import LiveConfig  # noqa: PLC0415
-        from .collector.serve import Collector, CollectorConfig  # noqa: PLC0415
-
-        config = CollectorConfig.from_env(environment)
-        collector = Collector(config, store, file=LiveConfig(config.config_file, environment))
-        if command == "up":
-            collector.metrics.include(alerts.metrics)
-        parts.append((collector, lambda: "\n  ".join(collector.places)))
+    if command == "up":
+        collector = _collector(environment, store)
+        collector.metrics.include(alerts.metrics)
+        parts.append(_told(collector))
     if command in ("up", "alerts"):
         parts.append((alerts, lambda: f"alerts     {alerts.place}"))
     if command in ("up", "dashboard"):
@@ -327,6 +325,18 @@ def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[t
         dashboard = Dashboard(DashboardConfig.from_env(environment), store, alerts.reader)
         parts.append((dashboard, lambda: f"dashboard  {_url(dashboard.address)}"))
     return parts
+
+
+def _collector(environment: Mapping[str, str], store: Store) -> Collector:
+    from .collector.config_file import LiveConfig  # noqa: PLC0415
+    from .collector.serve import Collector, CollectorConfig  # noqa: PLC0415
+
+    config = CollectorConfig.from_env(environment)
+    return Collector(config, store, file=LiveConfig(config.config_file, environment))
+
+
+def _told(collector: Collector) -> tuple[Part, Callable[[], str]]:
+    return collector, lambda: "\n  ".join(collector.places)
 
 
 def _log_to_stderr() -> None:

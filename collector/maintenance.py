@@ -41,7 +41,7 @@ class Maintenance:
         """Maintain the store now; a failure is reported, not raised."""
         try:
             self._store.maintain()
-            self._metrics.store(self._store.read.state(), len(self._store.read.folds()))
+            self._metrics.store(self._store.about.state(), len(self._store.about.folds()))
         except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
             self._metrics.maintenance_failed()
             self._health.failed(PART, f"{type(error).__name__}: {error}")

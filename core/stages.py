@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -71,3 +72,8 @@ def position(key: str) -> tuple[int, str]:
     if key in ORDER:
         return (ORDER[key] + (key == OVERHEAD), "")
     return (ORDER[OVERHEAD], key)
+
+
+def ordered(stages: Iterable[str]) -> list[str]:
+    """Return *stages* in the order every chart stacks them."""
+    return sorted(stages, key=position)

@@ -1,19 +1,27 @@
-"""The store: histograms and kept traces in SQLite, added up on reading; the only door for pages and alerts."""
+"""The store: histograms and kept traces in SQLite, added up on reading; the only door for pages and alerts.
+
+What needs pandas, which takes 80 MB, comes on first use (PEP 562): a collector that only writes has none of it.
+"""
 
 from __future__ import annotations
 
-from .answers.indicators import Tally
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .answers.minutes import Group, MinuteCounts, SpentCounts
-from .answers.services import StoreState
-from .answers.slo import SloCounts
+from .answers.state import StoreState
 from .events import Event
 from .indicator import Indicator
-from .queries import Reader
 from .records import Batch, KeptTrace, Point
 from .retention import Retention
 from .selection import Selection
 from .series import Series, SeriesCaps
 from .store import Store
+
+if TYPE_CHECKING:
+    from .answers.indicators import Tally
+    from .answers.slo import SloCounts
+    from .queries import Reader
 
 __all__ = [
     "Batch",
@@ -34,3 +42,12 @@ __all__ = [
     "StoreState",
     "Tally",
 ]
+
+_ON_FIRST_USE = {"Reader": ".queries", "SloCounts": ".answers.slo", "Tally": ".answers.indicators"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name], __name__), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-import pandas as pd
 from sqlalchemy import Connection, delete, insert, select, update
 
 from . import ledger, schema
-from .points import Snapshot
 from .texts import MAX_NAME_BYTES
 from .texts import name as storable_name
 
@@ -112,23 +110,6 @@ def add(connection: Connection, event: Event) -> None:
     else:
         connection.execute(update(table).where(table.c.id == found.id).values(at=max(at, found.at), link=event.link))
     _renew(connection, same["service"])
-
-
-def events(snapshot: Snapshot, start: datetime, end: datetime, service: str | None, kind: str | None) -> pd.DataFrame:
-    """See `Reader.events`."""
-    table = schema.events
-    statement = (
-        select(*(table.c[name] for name in COLUMNS))
-        .where(table.c.at >= int(start.timestamp() * 1000), table.c.at < int(end.timestamp() * 1000))
-        .order_by(table.c.at.desc(), table.c.id.desc())
-    )
-    if service is not None:
-        statement = statement.where(table.c.service.in_(("", storable_name(service))))
-    if kind is not None:
-        statement = statement.where(table.c.kind == kind)
-    rows = [tuple(row) for row in snapshot.connection.execute(statement)]
-    found = pd.DataFrame(rows, columns=list(COLUMNS))
-    return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
 
 
 def forget(connection: Connection, before: int) -> None:

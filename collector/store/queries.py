@@ -12,23 +12,20 @@ from typing import Literal
 
 import pandas as pd
 
-from . import collectors, events, tiers
-from .answers import folds, services, storage, traces
-from .answers.folds import Fold
-from .answers.services import StoreState
-from .answers.storage import Storage
-from .collectors import Report
+from . import tiers
+from .answers import events, services, traces
 from .engine_questions import EngineQuestions
 from .latency_questions import LatencyQuestions
 from .records import KeptTrace
 from .selection import Selection, moment
 from .service_questions import ServiceQuestions
 from .slo_questions import SloQuestions
+from .store_questions import StoreQuestions
 from .stream_questions import StreamQuestions
 
 
-class Reader(ServiceQuestions, LatencyQuestions, StreamQuestions, SloQuestions, EngineQuestions):
-    """All questions to the store, also those about single requests, events and the store itself. Thread-safe.
+class Reader(ServiceQuestions, LatencyQuestions, StreamQuestions, SloQuestions, EngineQuestions, StoreQuestions):
+    """All questions to the store, also those about single requests and events. Thread-safe.
 
     Times are aware; windows are half open and stand for the 10 s buckets that start in them. Frames without data have
     their columns and no rows. Steps begin at multiples of their width since the epoch; a step as wide as the window is
@@ -129,23 +126,3 @@ class Reader(ServiceQuestions, LatencyQuestions, StreamQuestions, SloQuestions, 
         """Return a number that grows whenever something of *service*, or of any, was written; 0 before the first time."""
         with self._snapshot() as snapshot:
             return services.revision(snapshot, service)
-
-    def state(self) -> StoreState:
-        """Return how fresh and how large the store is."""
-        with self._snapshot() as snapshot:
-            return services.state(snapshot, self._retention, int(self._clock()))
-
-    def storage(self) -> Storage:
-        """Return what takes the store's room, and how large it will get."""
-        with self._snapshot() as snapshot:
-            return storage.storage(snapshot, self._retention, int(self._clock()))
-
-    def collectors(self) -> list[Report]:
-        """Return what each collector has said about itself last, by name."""
-        with self._snapshot() as snapshot:
-            return collectors.reports(snapshot.connection)
-
-    def folds(self) -> list[Fold]:
-        """Return where values of the last day were folded into `__other__`, by service."""
-        with self._snapshot() as snapshot:
-            return folds.folds(snapshot, self._caps, int(self._clock()))

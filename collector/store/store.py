@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine
 
@@ -16,10 +18,13 @@ from .engines.dialect import InUseError
 from .engines.sql_points import SqlPoints
 from .events import Event
 from .points import Change, Points
-from .queries import Reader
 from .records import Batch
 from .retention import Retention
 from .series import SeriesCaps, SeriesIndex
+from .store_questions import StoreQuestions
+
+if TYPE_CHECKING:
+    from .queries import Reader
 
 
 class Store:
@@ -31,6 +36,9 @@ class Store:
         retention: How long things are kept, and how large the store may be.
         series_caps: How many series are told apart.
         clock: The time. [Unix seconds]
+
+    Attributes:
+        about: Answers what concerns the store itself.
     """
 
     def __init__(
@@ -44,8 +52,9 @@ class Store:
     ) -> None:
         self.engine = engine
         self.points = points or SqlPoints(database.dialect(engine.url))
-        self.read = Reader(engine, self.points, retention, series_caps, clock)
+        self.about = StoreQuestions(engine, self.points, retention, series_caps, clock)
         self._retention = retention
+        self._caps = series_caps
         self._clock = clock
         self._index = SeriesIndex(series_caps)
         self._lock = threading.Lock()
@@ -81,6 +90,13 @@ class Store:
             engine.dispose()
             raise
         return cls(engine, points=points, retention=retention, series_caps=series_caps or SeriesCaps(), clock=clock)
+
+    @cached_property
+    def read(self) -> Reader:
+        """Answers all questions."""
+        from .queries import Reader  # noqa: PLC0415 - with pandas, which a collector can do without
+
+        return Reader(self.engine, self.points, self._retention, self._caps, self._clock)
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:

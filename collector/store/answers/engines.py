@@ -12,12 +12,12 @@ from ....core import names
 from ....core.bands import BATCHES
 from ....core.histogram import Histogram
 from ....core.intervals import Distribution
+from ....core.stages import ordered
 from .. import schema
 from ..columns import Columns, add_up
 from ..points import Question, Snapshot
 from ..selection import Selection
 from .fetch import fetch
-from .frames import ordered
 
 _PAIRS = (names.ENGINE_REQUEST, names.ENGINE_STAGE, names.ENGINE_FIRST_TOKEN, names.ENGINE_OUTPUT_TOKEN)
 _METRICS = (*(metric for pair in _PAIRS for metric in pair), names.ENGINE_TOKENS, names.ENGINE_BATCH)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ....core.stages import position
+from ....core.stages import ordered
 from ..columns import Steps
 from ..selection import Selection
 
@@ -16,11 +16,6 @@ from ..selection import Selection
 def times(seconds: Iterable[int]) -> pd.DatetimeIndex:
     """Return Unix *seconds* as UTC timestamps."""
     return pd.to_datetime(np.array(list(seconds), np.int64), unit="s", utc=True)
-
-
-def ordered(stages: Iterable[str]) -> list[str]:
-    """Return *stages* in the order every chart stacks them."""
-    return sorted(stages, key=position)
 
 
 def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

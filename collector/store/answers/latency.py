@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ....core.histogram import Histogram
 from ....core.names import REQUEST_DURATION
+from ....core.stages import ordered
 from ..columns import add_up
 from ..points import Question, Snapshot
 from ..selection import Selection
 from .fetch import fetch
-from .frames import ordered
 
 
 def latency(snapshot: Snapshot, selection: Selection) -> Histogram:
