@@ -15,7 +15,7 @@ import numpy as np
 
 from ...core.errors import StoreError
 from ..store.inbox import Delivery, Folded, Parcel
-from .columns import ROW, Spans, decode
+from .columns import ROW, Rows, Spans, decode, decode_rows
 from .counting import points_of
 from .gathering import Bools, Gathered, Ints, gather, subset
 from .joining import Fate, join, trace_keys
@@ -62,10 +62,12 @@ class Outcome:
 
 def fold(delivery: Delivery, patience: Patience, keep: Keep) -> tuple[Folded, Outcome]:
     """Fold what is whole of *delivery*; what cannot be read of it leaves when it is old."""
-    parcels, spans, unreadable = _read([*delivery.parcels, *delivery.counted])
-    is_due, is_all = _due(parcels, delivery, patience)
-    # Of what is not due only what belongs to what is: the rest is neither copied nor written again.
-    rows = _touched(spans, is_due)
+    readable, unreadable = _readable([*delivery.parcels, *delivery.counted])
+    due, is_all = _due([parcel for parcel, _ in readable], delivery, patience)
+    # Of what is not due only what belongs to what is: the rest is neither read any further nor written again.
+    touched = _touched([rows for _, rows in readable], due)
+    parcels, spans, rows, is_due, damaged = _read(readable, touched, due)
+    unreadable += damaged
     gathered = gather([subset(each, chosen) for each, chosen in zip(spans, rows, strict=True)])
     counted = np.array([parcel.counted for parcel in parcels], np.bool_)[gathered.parcel]
 
@@ -85,24 +87,46 @@ def fold(delivery: Delivery, patience: Patience, keep: Keep) -> tuple[Folded, Ou
         taken=[*taken, *forgotten, *old],
         left=[*rest, *known],
     )
-    waiting = sum(len(each.rows) for each, parcel in zip(spans, parcels, strict=True) if not parcel.counted)
+    waiting = sum(len(rows) for parcel, rows in readable if not parcel.counted and parcel not in damaged)
     return folded, _outcome(fate, requests, waiting, more=not is_all)
 
 
-def _read(parcels: Sequence[Parcel]) -> tuple[list[Parcel], list[Spans], list[Parcel]]:
-    """Return the parcels that can be read, what is in them, and those that cannot."""
-    readable, spans, unreadable = list[Parcel](), list[Spans](), list[Parcel]()
+def _readable(parcels: Sequence[Parcel]) -> tuple[list[tuple[Parcel, Rows]], list[Parcel]]:
+    """Return the parcels whose rows can be read, with them, and the others."""
+    readable, unreadable = list[tuple[Parcel, Rows]](), list[Parcel]()
     for parcel in parcels:
+        try:
+            readable.append((parcel, decode_rows(parcel.spans)))
+        except StoreError as error:
+            _complain(parcel, error)
+            unreadable.append(parcel)
+    return readable, unreadable
+
+
+def _read(
+    readable: Sequence[tuple[Parcel, Rows]], touched: Sequence[Ints], is_due: Bools
+) -> tuple[list[Parcel], list[Spans], list[Ints], Bools, list[Parcel]]:
+    """Return the parcels that are due or touched, what is in them, which rows are touched, which are due, and the damaged."""
+    parcels, spans, rows, due, damaged = list[Parcel](), list[Spans](), list[Ints](), list[bool](), list[Parcel]()
+    for (parcel, _), chosen, own in zip(readable, touched, is_due.tolist(), strict=True):
+        if not own and not len(chosen):
+            continue
         try:
             found = decode(parcel.spans)
             _check(found)
         except StoreError as error:
-            _log.error("parcel %d of the inbox cannot be read: %s", parcel.id, error)
-            unreadable.append(parcel)
+            _complain(parcel, error)
+            damaged.append(parcel)
         else:
-            readable.append(parcel)
+            parcels.append(parcel)
             spans.append(found)
-    return readable, spans, unreadable
+            rows.append(chosen)
+            due.append(own)
+    return parcels, spans, rows, np.array(due, np.bool_), damaged
+
+
+def _complain(parcel: Parcel, error: StoreError) -> None:
+    _log.error("parcel %d of the inbox cannot be read: %s", parcel.id, error)
 
 
 def _check(spans: Spans) -> None:
@@ -145,15 +169,22 @@ def _believable(gathered: Gathered) -> Bools:
     return (start > 0) & (start < _LATEST) & ((end == 0) | ((end >= start) & (end - start < _LONGEST)))
 
 
-def _touched(spans: Sequence[Spans], is_due: Bools) -> list[Ints]:
-    """Return the rows of each parcel that are of a trace of which something is due, and few others."""
-    mask = np.uint64(_CELLS - 1)
-    cells = [(trace_keys(each.rows) & mask).astype(np.int32) for each in spans]
-    table = np.zeros(_CELLS, np.bool_)
-    for cell, due in zip(cells, is_due, strict=True):
-        if due:
-            table[cell] = True
-    return [np.flatnonzero(table[cell]) for cell in cells]
+def _touched(parcels: Sequence[Rows], is_due: Bools) -> list[Ints]:
+    """Return the rows of each parcel that are of a trace of which something is due."""
+    if not is_due.any():
+        return [np.zeros(0, np.int64) for _ in parcels]
+    keys = [trace_keys(rows) for rows in parcels]
+    due = np.unique(np.concatenate([key for key, own in zip(keys, is_due, strict=True) if own]))
+    # Most rows are of no such trace: a look at a table is cheaper than a search.
+    mask, table = np.uint64(_CELLS - 1), np.zeros(_CELLS, np.bool_)
+    table[(due & mask).astype(np.int32)] = True
+    found: list[Ints] = []
+    for key, own in zip(keys, is_due, strict=True):
+        rows = np.arange(len(key)) if own else np.flatnonzero(table[(key & mask).astype(np.int32)])
+        if not own and len(rows):
+            rows = rows[due[np.minimum(np.searchsorted(due, key[rows]), len(due) - 1)] == key[rows]]
+        found.append(rows)
+    return found
 
 
 def _give_up(  # noqa: PLR0917 - what is given up, and what of it there is

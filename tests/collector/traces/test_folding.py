@@ -373,3 +373,15 @@ def test_the_tail_is_kept_and_a_few_others() -> None:
     assert kept.count(("error", "error")) == 3
     assert 2 <= kept.count(("ok", "slow")) + kept.count(("ok", "uniform")) <= 3
     assert max(trace.duration_ns for trace in inbox.traces) == 10 + 299 - 1
+
+
+def test_what_is_of_no_trace_that_is_due_is_not_read_any_further(caplog: pytest.LogCaptureFixture) -> None:
+    """It is looked at in every fold, so that it must cost next to nothing: only when it is due one sees that it is damaged."""
+    inbox = Inbox()
+    inbox.put(request(1), 0)
+    rows = columns(request(2)).rows.tobytes()
+    inbox.put_parcel(Parcel(NOON + 8, counted=False, spans=b"\x01\x03\x00\x00\x00bad" + rows))
+    assert inbox.fold(12).requests == 1
+    assert not caplog.records
+    inbox.fold(20)
+    assert "parcel 2 of the inbox cannot be read" in caplog.text
