@@ -280,7 +280,7 @@ def _add_user(name: str, environment: Mapping[str, str]) -> int:
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:
     """Run the parts *command* names until SIGTERM or Ctrl-C, then drain them in reverse."""
-    from .collector.allocator import give_back_what_is_freed  # noqa: PLC0415
+    from .collector.allocator import give_back_what_is_freed, search_garbage_seldom  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
     from .collector.opening import open_store, places  # noqa: PLC0415
 
@@ -297,6 +297,7 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
             part.start()
             stack.callback(part.stop)
             lines.append(line())
+        search_garbage_seldom()
         print(f"stagelens {__version__}", *lines, sep="\n  ", flush=True)
         # Not for ever: the signal may be another thread's, and then nothing wakes this one, which is to handle it.
         while not stopped.wait(_LOOK_SECONDS):

@@ -26,6 +26,10 @@ MAX_SPAN_ATTRIBUTES, MAX_NAME_BYTES = 64, 256
 # What each kind of span counts, attributes aside.
 _FIXED_COST = 8
 
+# Values of an attribute that does not count, above which it is taken for one that hardly ever says the same twice: were they
+# remembered, they would soon have driven out all that does come again.
+MAX_UNWANTED_VALUES = 256
+
 _STRING = 0x0A  # the tag of an AnyValue that is one, and of a KeyValue's key
 
 
@@ -76,6 +80,7 @@ class Tokens(dict[bytes, Token]):
     def __init__(self, wanted: Mapping[bytes, Attribute | None], learn: Callable[[bytes], Token]) -> None:
         super().__init__()
         self._wanted, self._learn = wanted, learn
+        self._unwanted: dict[bytes, int] = {}
 
     def __missing__(self, attribute: bytes) -> Token:
         # Nearly all begin with a key of less than 128 bytes, and then the value.
@@ -86,9 +91,18 @@ class Tokens(dict[bytes, Token]):
             return self._remember(attribute, self._learn(attribute))
         if size >= 0x80 or attribute[0] != _STRING:  # noqa: PLR2004 - a length of several bytes
             return self._remember(attribute, self._learn(attribute))
-        token = self._wanted.get(attribute[2 : 2 + size], UNWANTED)
+        key = attribute[2 : 2 + size]
+        token = self._wanted.get(key, UNWANTED)
         if token is None:
             return self._remember(attribute, self._learn(attribute))
+        if token is UNWANTED:
+            values = self._unwanted.get(key, 0)
+            if values < MAX_UNWANTED_VALUES:
+                if len(self._unwanted) >= MAX_ATTRIBUTES:
+                    self._unwanted.clear()
+                self._unwanted[key] = values + 1
+                self._remember(attribute, UNWANTED)
+            return UNWANTED
         # Numbers hardly ever come again, small ones aside.
         if tag == _STRING or len(attribute) == 6 + size:
             return self._remember(attribute, token)

@@ -374,3 +374,15 @@ def test_enumerations_may_be_spelt_out() -> None:
 
     assert (spans.labels[0].kind, spans.rows["flags"].tolist()) == ("server", [Flag.ERROR])
     assert np.array_equal(spans.rows["parent"], [0])
+
+
+def test_values_that_never_come_again_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would drive out those that do come again."""
+    monkeypatch.setattr(meanings, "MAX_UNWANTED_VALUES", 4)
+    held = meanings.Meanings(Rules(built_in()))
+    values = [{"http.route": f"/{number % 3}", "job.id": f"job {number}"} for number in range(50)]
+    body = as_protobuf(export(*(span(id=number, values=each) for number, each in enumerate(values, start=1))))
+    protobuf_spans.read_protobuf(body, held, None)
+
+    assert len([attribute for attribute in held.tokens if b"job.id" in attribute]) == 4
+    assert len([attribute for attribute in held.tokens if b"http.route" in attribute]) == 3
