@@ -178,9 +178,10 @@ def _insert_traces(
     fresh = {name: trace for name, trace in named.items() if name not in known}
     owners: list[Interned] = []
     rows: list[dict[str, Any]] = []
-    for trace in fresh.values():
-        at = trace.started_ns // _NS
-        believed = int(arrival.believe(np.array(at)))
+    times = [trace.started_ns // _NS for trace in fresh.values()]
+    for trace, at, believed in zip(
+        fresh.values(), times, arrival.believe(np.array(times, np.int64)).tolist(), strict=True
+    ):
         started = trace.started_ns if believed == at else believed * _NS
         owner = index.intern(connection, trace.series, tiers.floor(believed, schema.FINEST))
         owners.append(owner)

@@ -49,9 +49,14 @@ class Keep:
 def traces_of(requests: Requests, keep: Keep) -> list[KeptTrace]:
     """Return those of *requests* that are kept."""
     chosen = _chosen(requests, keep)
-    below = _below(requests, sorted(chosen))
+    numbers = sorted(chosen)
+    roots = _rows(requests, requests.joined.roots[numbers])
+    below = _below(requests, numbers)
     called = _called(requests, chosen.keys())
-    return [_trace(requests, number, chosen[number], below[number], called) for number in sorted(chosen)]
+    return [
+        _trace(requests, number, chosen[number], root, below[number], called)
+        for number, root in zip(numbers, roots, strict=True)
+    ]
 
 
 def _chosen(requests: Requests, keep: Keep) -> dict[int, Because]:
@@ -116,10 +121,9 @@ def _rows(requests: Requests, places: Ints) -> list[_Row]:
     ]
 
 
-def _trace(
-    requests: Requests, number: int, because: Because, below: list[_Row], called: dict[int, list[int]]
+def _trace(  # noqa: PLR0917 - one of the requests, and what was found of it
+    requests: Requests, number: int, because: Because, root: _Row, below: list[_Row], called: dict[int, list[int]]
 ) -> KeptTrace:
-    (root,) = _rows(requests, requests.joined.roots[number : number + 1])
     ids = requests.joined.gathered.rows[root.place]
     own = requests.split.of(number, requests.stages)
     spans = list(_spans(requests, root, below, called))

@@ -62,7 +62,8 @@ def measure(rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar], eve
         numbers: Those of its attributes that the rule measures.
         events: What happened in it.
     """
-    start = next((at for name, at in events if name == rule.start and 0 < at <= (end or _LATEST_NS)), start)
+    if events:
+        start = next((at for name, at in events if name == rule.start and 0 < at <= (end or _LATEST_NS)), start)
     if not end:
         return Told(start, [], None)
     found: list[Interval] = []
@@ -110,17 +111,17 @@ def _between(first: str, second: str, events: Sequence[Event]) -> Iterator[tuple
 def _stream(
     stream: Streaming, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[Event]
 ) -> Stream | None:
-    first = _nanoseconds(stream.first_token, stream.unit, numbers) or 0
-    if not first and stream.first_token_event:
-        first = next((at - start for at in _times((stream.first_token_event,), events)), 0)
-    answers = sorted(at for at in _times(stream.answers, events) if start < at <= end)
-    gap = 0
-    if len(answers) > 1:  # one answer is no stream
-        first, gap = answers[0] - start, max(later - earlier for earlier, later in pairwise(answers))
+    first, gap = _nanoseconds(stream.first_token, stream.unit, numbers) or 0, 0
+    if events:
+        if not first and stream.first_token_event:
+            first = next((at - start for at in _times((stream.first_token_event,), events)), 0)
+        answers = sorted(at for at in _times(stream.answers, events) if start < at <= end)
+        if len(answers) > 1:  # one answer is no stream
+            first, gap = answers[0] - start, max(later - earlier for earlier, later in pairwise(answers))
     if not 0 < first <= end - start:
         first = 0
-    found = Stream(first, _tokens(stream.tokens_in, numbers), _tokens(stream.tokens_out, numbers), gap)
-    return None if found == Stream() else found
+    tokens_in, tokens_out = _tokens(stream.tokens_in, numbers), _tokens(stream.tokens_out, numbers)
+    return Stream(first, tokens_in, tokens_out, gap) if first or tokens_in or tokens_out or gap else None
 
 
 def _times(wanted: Sequence[str], events: Sequence[Event]) -> list[int]:
@@ -128,7 +129,9 @@ def _times(wanted: Sequence[str], events: Sequence[Event]) -> list[int]:
 
 
 def _nanoseconds(keys: Sequence[str], unit: str, numbers: Mapping[str, Scalar]) -> int | None:
-    value = next((numbers[key] for key in keys if key in numbers), None)
+    value = _first(keys, numbers)
+    if value is None:
+        return None
     if unit == TEXT:
         match = _DURATION.fullmatch(value) if isinstance(value, str) else None
         if match is None:
@@ -145,8 +148,15 @@ def _nanoseconds(keys: Sequence[str], unit: str, numbers: Mapping[str, Scalar]) 
 
 
 def _tokens(keys: Sequence[str], numbers: Mapping[str, Scalar]) -> int:
-    number = _number(next((numbers[key] for key in keys if key in numbers), None))
+    number = _number(_first(keys, numbers))
     return int(number) if number is not None and 0 < number < _MAX_TOKENS else 0
+
+
+def _first(keys: Sequence[str], numbers: Mapping[str, Scalar]) -> Scalar | None:
+    for key in keys:
+        if key in numbers:
+            return numbers[key]
+    return None
 
 
 def _number(value: Scalar | None) -> float | None:

@@ -140,9 +140,10 @@ def _said(joined: Joined, what: Callable[[Label], T | None]) -> tuple[list[T], I
 
 def _answers(joined: Joined) -> dict[int, Answer]:
     by_request: defaultdict[int, list[int]] = defaultdict(list)
-    for row in joined.gathered.streams:
-        if joined.request[row] >= 0:
-            by_request[int(joined.request[row])].append(row)
+    rows = list(joined.gathered.streams)
+    for row, request in zip(rows, joined.request[rows].tolist(), strict=True):
+        if request >= 0:
+            by_request[request].append(row)
     return {request: _answer(joined, request, found) for request, found in by_request.items()}
 
 
