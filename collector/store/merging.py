@@ -15,6 +15,8 @@ from .encoding import Buckets, Ints
 # Cells of the table they are added up in, for each bucket that is added up: past it the cells in use are found first. Most
 # of a table that is much larger would be empty, and clearing it take longer.
 _CELLS_A_BUCKET, _CELLS = 16, 1 << 20
+# Above every index.
+_BEYOND = 1 << 62
 # Scales lie within -10..20.
 _SCALE_OFFSET = 10
 
@@ -43,13 +45,17 @@ def merge(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
     """
     lengths = buckets.lengths
     index = buckets.index >> np.repeat(shift, lengths)
-    low = int(index.min(initial=0))
-    width = int(index.max(initial=0)) - low + 1
-    cell = np.repeat(group * width - low, lengths) + index
-    found, amount = _added(cell, buckets.amount, n_groups * width)
-    owner = found // width
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.bincount(owner, minlength=n_groups))))
-    return Buckets(offsets, found - owner * width + low, amount)
+    filled = lengths > 0
+    low, high = np.full(n_groups, _BEYOND), np.full(n_groups, -_BEYOND)
+    np.minimum.at(low, group[filled], index[buckets.offsets[:-1][filled]])
+    np.maximum.at(high, group[filled], index[buckets.offsets[1:][filled] - 1])
+    # Each group has cells of its own for all between its lowest and its highest bucket.
+    width = np.maximum(high - low + 1, 0)
+    ends = np.cumsum(width)
+    base = ends - width - low
+    found, amount = _added(np.repeat(base[group], lengths) + index, buckets.amount, int(width.sum()))
+    offsets = np.searchsorted(found, np.concatenate((np.zeros(1, np.int64), ends)))
+    return Buckets(offsets, found - np.repeat(base, np.diff(offsets)), amount)
 
 
 def _added(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
