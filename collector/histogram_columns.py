@@ -13,7 +13,7 @@ from .store.columns import Floats
 from .store.encoding import Buckets, Ints
 from .wire import Attributes, HistogramPoint
 
-_CONTINUES, _BITS = 0x80, 0x7F
+_CONTINUES, _BITS, _MOST_BYTES = 0x80, 0x7F, 10
 _UNSIGNED = 2**64
 
 
@@ -32,7 +32,7 @@ class HistogramColumns:
         scale: See `HistogramPoint`.
         zero: See `HistogramPoint`.
         lengths: How many positive buckets each has, empty ones among them.
-        buckets: Those that are not empty; a count above 2**63 is a negative one.
+        buckets: Those that are not empty; a count above 2**63, or longer than any is, is a negative one.
     """
 
     odd: Flags
@@ -156,9 +156,12 @@ def _varints(data: NDArray[np.uint8], last: Ints) -> Ints:
     before = last - 1
     here = np.flatnonzero(data[before] >= _CONTINUES)
     before = before[here]
-    while len(here):
+    for _ in range(_MOST_BYTES - 1):
+        if not len(here):
+            return values
         values[here] = values[here] << 7 | data[before] & _BITS
         before = before - 1
         longer = data[before] >= _CONTINUES
         here, before = here[longer], before[longer]
+    values[here] = -1
     return values
