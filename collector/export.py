@@ -1,12 +1,13 @@
-"""One export request, from its bytes to a batch the store can take.
+"""An export request, from its bytes to a batch the store can take.
 
-Bytes and a clock's reading in, a batch and a tally out. It runs in a worker thread, off the event loop.
+Bytes and a clock's reading in, a batch and a tally out. It runs in a worker thread, off the event loop. Metrics take two
+steps: each body is parsed by itself, and what came at the same time is judged together.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -14,14 +15,14 @@ from ..core import names
 from ..core.errors import WireError
 from . import json_wire, protobuf_wire
 from .dimensions import text
-from .points import PointReader, Window
+from .points import PointReader, Window, read_together
 from .replies import JSON
 from .spans import TraceReader
 from .store import Batch
 from .tally import Tally
 from .traces.columns import encode
 from .traces.reading import SpanReader
-from .wire import Attributes
+from .wire import Attributes, ResourceMetrics
 
 Signal: TypeAlias = Literal["metrics", "traces"]
 
@@ -51,6 +52,29 @@ class Export:
         return not (self.named or batch.points or batch.traces or batch.dropped or batch.spans)
 
 
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """An export of metrics whose points are not judged yet.
+
+    Args:
+        batch_id: What it is counted under.
+        resources: What it says.
+        named: Whether its sender named it.
+        size_bytes: Its inflated size.
+    """
+
+    batch_id: str
+    resources: Sequence[ResourceMetrics]
+    named: bool
+    size_bytes: int
+
+    def judged(self, reader: PointReader) -> Export:
+        """Return the export, once *reader* has read it."""
+        instance = _instance(item.resource for item in self.resources)
+        batch = Batch(id=self.batch_id, points=reader.points, dropped=reader.dropped, instance=instance)
+        return Export(batch, reader.tally, self.named, self.size_bytes)
+
+
 def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
     signal: Signal,
     media_type: str,
@@ -75,26 +99,32 @@ def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
         TooLargeError: It has more elements than the collector holds.
         WireError: It is malformed, or *name* is.
     """
-    batch_id = _batch_id(signal, body, name)
     if signal == "metrics":
-        batch, tally = _metrics(batch_id, media_type, body, window, environment)
-    else:
-        batch, tally = _traces(batch_id, media_type, body, window, spans, environment)
+        return judge([parse_metrics(media_type, body, name, environment)], window)[0]
+    batch, tally = _traces(_batch_id(signal, body, name), media_type, body, window, spans, environment)
     return Export(batch, tally, named=name is not None, size_bytes=len(body))
 
 
-def _metrics(
-    batch_id: str, media_type: str, body: bytes, window: Window, environment: str | None
-) -> tuple[Batch, Tally]:
+def parse_metrics(media_type: str, body: bytes, name: str | None, environment: str | None = None) -> Parsed:
+    """Parse an inflated export of metrics; arguments and errors are those of `read_export`."""
+    batch_id = _batch_id("metrics", body, name)
     wire = json_wire if media_type == JSON else protobuf_wire
     resources = wire.read_metrics(body)
     if environment is not None:
         for item in resources:
             item.resource[names.ENVIRONMENT] = environment
-    reader = PointReader(window)
-    reader.read(resources)
-    instance = _instance(item.resource for item in resources)
-    return Batch(id=batch_id, points=reader.points, dropped=reader.dropped, instance=instance), reader.tally
+    return Parsed(batch_id, resources, name is not None, len(body))
+
+
+def judge(exports: Sequence[Parsed], window: Window) -> list[Export]:
+    """Return what can be believed of each of *exports*, at times within *window*.
+
+    Raises:
+        WireError: A point of one of them is malformed.
+    """
+    readers = [PointReader(window) for _ in exports]
+    read_together(list(zip(readers, [export.resources for export in exports], strict=True)))
+    return [export.judged(reader) for export, reader in zip(exports, readers, strict=True)]
 
 
 def _traces(  # noqa: PLR0917 - what was sent, and what it is read with

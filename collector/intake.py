@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -21,8 +21,8 @@ from . import writer as committing
 from .access.gate import Admission, Caller, Gate, RefusedError
 from .body import encoding_of
 from .config import CollectorConfig
-from .decoders import Decoders
-from .export import Export, Signal, read_export
+from .decoders import Decoders, Together, apart
+from .export import Export, Parsed, Signal, judge, parse_metrics, read_export
 from .health import Health
 from .logs import read_logs
 from .points import Window
@@ -36,6 +36,7 @@ from .writer import FullError, UncommittedError, UnwritableError, Writer
 
 _log = logging.getLogger(__name__)
 
+D = TypeVar("D")
 T = TypeVar("T")
 Destination: TypeAlias = Signal | Literal["logs", "events"]
 
@@ -128,24 +129,33 @@ class Intake:
     async def _taken(self, arrival: Arrival) -> Reply:
         match arrival.destination:
             case "events":
-                event = await self._received(arrival, self._read_event)
+                event = await self._received(arrival, self._read_event, apart)
                 # Not in a thread of the decoders: while the store is slow, exports are read on.
                 await _committed(asyncio.to_thread(self._add_event, event), "send it again")
                 return event_reply()
             case "logs":
-                tally = await self._received(arrival, lambda _, body: read_logs(arrival.media_type, body))
+                tally = await self._received(arrival, lambda _, body: read_logs(arrival.media_type, body), apart)
                 self._metrics.tally("logs", tally)
                 return export_reply("logs", arrival.media_type, tally.ignored, tally.error_message)
-            case signal:
-                export = await self._received(arrival, functools.partial(self._read_export, signal, arrival))
-                if export.empty or await self._commit(export):
-                    self._metrics.tally(signal, export.tally)
-                tally = export.tally
-                rejected = tally.rejected.total() + (tally.ignored if signal == "traces" else 0)
-                return export_reply(signal, arrival.media_type, rejected, tally.error_message)
+            case "metrics":
+                read = functools.partial(self._parse_metrics, arrival)
+                return await self._counted("metrics", arrival, await self._received(arrival, read, self._judge))
+            case "traces":
+                read = functools.partial(self._read_traces, arrival)
+                return await self._counted("traces", arrival, await self._received(arrival, read, apart))
 
-    async def _received(self, arrival: Arrival, read: Callable[[Admission, bytes], T]) -> T:
-        """Receive the body of *arrival*, if its caller is let in, and *read* it in a worker thread once it is inflated."""
+    async def _counted(self, signal: Signal, arrival: Arrival, export: Export) -> Reply:
+        if export.empty or await self._commit(export):
+            self._metrics.tally(signal, export.tally)
+        tally = export.tally
+        rejected = tally.rejected.total() + (tally.ignored if signal == "traces" else 0)
+        return export_reply(signal, arrival.media_type, rejected, tally.error_message)
+
+    async def _received(self, arrival: Arrival, read: Callable[[Admission, bytes], D], together: Together[D, T]) -> T:
+        """Receive the body of *arrival*, if its caller is let in, and *read* it in a worker thread once it is inflated.
+
+        What is read there of several bodies is gone on with *together*, see `Decoders.read`.
+        """
         try:
             admission = self._gate.admit(arrival.caller)
             _check_media_type(arrival)
@@ -157,14 +167,23 @@ class Intake:
             body = await arrival.body(hold)
             self._gate.received(admission, len(body))
             encoding = encoding_of(body) if arrival.encoding is None else arrival.encoding
-            return await self._decoders.read(body, encoding, functools.partial(read, admission))
+            return await self._decoders.read(body, encoding, functools.partial(read, admission), together)
 
-    def _read_export(self, signal: Signal, arrival: Arrival, admission: Admission, body: bytes) -> Export:
+    def _parse_metrics(self, arrival: Arrival, admission: Admission, body: bytes) -> Parsed:
+        return parse_metrics(arrival.media_type, body, arrival.name, admission.environment)
+
+    def _judge(self, exports: Sequence[Parsed]) -> list[Export]:
+        return judge(exports, self._window())
+
+    def _read_traces(self, arrival: Arrival, admission: Admission, body: bytes) -> Export:
+        window = self._window()
+        return read_export("traces", arrival.media_type, body, arrival.name, window, self._spans, admission.environment)
+
+    def _window(self) -> Window:
         now = int(self._clock())
         # Of what is older, the name may be forgotten already: a retry would count twice.
         oldest = now - int(self._config.retention.batches.total_seconds())
-        window = Window(oldest, now + _AHEAD_SECONDS)
-        return read_export(signal, arrival.media_type, body, arrival.name, window, self._spans, admission.environment)
+        return Window(oldest, now + _AHEAD_SECONDS)
 
     def _read_event(self, _admission: Admission, body: bytes) -> Event:
         try:

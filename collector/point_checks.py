@@ -6,6 +6,8 @@ possible; and why it does not is said there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..core.histogram import MAX_SCALE, MIN_SCALE, SCALE
@@ -14,6 +16,8 @@ from .point_rules import MAX_BUCKETS, MAX_COUNT, NANOSECONDS, SUM_SLACK, Window
 from .protobuf_scan import Flags, Unsigned
 from .store.columns import Floats
 from .store.encoding import Buckets, Ints
+from .store.histograms import Histograms
+from .store.point_columns import Identity, PointColumns
 
 _EXACTLY = 1e-9
 # Float64 ends at 2**1024 and, with its subnormals, begins at 2**-1074.
@@ -50,6 +54,26 @@ def believable(columns: HistogramColumns, timed: Flags, window: Window) -> Flags
     )
 
 
+def believed(columns: HistogramColumns, good: Flags, about: Sequence[Identity], timed: Flags) -> PointColumns:
+    """Return the *good* points, at a scale no finer than ours; the others may hold anything."""
+    buckets = columns.buckets
+    finer = np.maximum(columns.scale - SCALE, 0)[good]
+    kept, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    start_ns = _starts(columns)
+    middle = (start_ns + (columns.time_ns - start_ns) // 2) // NANOSECONDS
+    return PointColumns(
+        about,
+        middle[good].astype(np.int64),
+        Histograms(
+            np.minimum(columns.scale, SCALE)[good],
+            columns.zero[good].astype(np.int64),
+            np.where(timed, columns.sum, 0.0)[good],
+            Buckets(offsets, buckets.index[kept] >> np.repeat(finer, lengths), buckets.amount[kept]),
+        ),
+    )
+
+
 def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
     """Return what *values*, one for each bucket, add up to in each point."""
     running = np.concatenate((np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)))
@@ -57,14 +81,14 @@ def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
 
 
 def _in_time(columns: HistogramColumns, window: Window) -> Flags:
-    start_ns = starts(columns)
+    start_ns = _starts(columns)
     oldest, newest = (np.uint64(max(at, 0)) for at in (window.oldest, window.newest))
     return (
         (start_ns // NANOSECONDS >= oldest) & (columns.time_ns // NANOSECONDS <= newest) & (start_ns <= columns.time_ns)
     )
 
 
-def starts(columns: HistogramColumns) -> Unsigned:
+def _starts(columns: HistogramColumns) -> Unsigned:
     """Return where the interval of each begins, in Unix nanoseconds; shape (n,)."""
     return np.where(columns.start_ns == 0, columns.time_ns, columns.start_ns)
 

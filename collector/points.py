@@ -3,30 +3,29 @@
 A point that passes means what `docs/architecture.md` says it means: a delta, of a known metric, at a plausible time, whose
 buckets add up to its count. Metrics of other names are not ours to judge: they are passed over and counted.
 
-All points of an export are judged at once, as columns; the few that do not pass are judged again, one by one and by
-`point_rules`, which say what is wrong with them.
+All points of an export are judged at once, as columns, and with those of the exports that came at the same time: most of
+what an export takes is the same for one point and for a hundred. The few that do not pass are judged again, one by one and
+by `point_rules`, which say what is wrong with them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import chain, groupby
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from ..core import names
-from ..core.histogram import SCALE
 from . import protobuf_wire
 from .dimensions import SeriesReader
 from .histogram_columns import HistogramColumns, from_points, from_protobuf
 from .identities import Identities, stage_of
-from .point_checks import believable, starts
+from .point_checks import believable, believed
 from .point_rules import NANOSECONDS, Window, check_interval, check_metric, dropped_requests, histogram_of
-from .protobuf_scan import Flags
 from .store import Point
-from .store.encoding import Buckets
-from .store.histograms import Histograms
 from .store.point_columns import Identity, PointColumns
 from .tally import Reason, RejectedError, Tally
 from .wire import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics
@@ -35,6 +34,8 @@ __all__ = ["PointReader", "Window"]
 
 # A bucket takes about 100 bytes once read, and one byte on the wire: without a limit a small body would fill the memory.
 MAX_BUCKETS_A_BATCH = 500_000
+# A batch adds up within a signed 64-bit integer, whatever it is about; several in one commit have too few points not to.
+MAX_COUNT_A_BATCH = 2**62
 # Points read at once, as they came: what is made of them in between takes up to fifty times the room. [bytes]
 _AT_ONCE_BYTES = 256 * 1024
 # What a point of JSON takes beside its buckets, about. [bytes]
@@ -46,6 +47,7 @@ _REMEMBERED = Identities()
 class _Part(NamedTuple):
     """Points of one metric and one process, from number *first* on; as they are or serialized."""
 
+    owner: PointReader
     reader: SeriesReader
     metric: str
     first: int
@@ -53,7 +55,7 @@ class _Part(NamedTuple):
     size_bytes: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PointReader:
     """Reads the metrics of one export into points.
 
@@ -69,6 +71,7 @@ class PointReader:
     _pieces: list[PointColumns] = field(default_factory=list[PointColumns])
     _exact: list[Point] = field(default_factory=list[Point])
     _buckets: int = 0
+    _count: int = 0
 
     def read(self, export: Sequence[ResourceMetrics]) -> None:
         """Take in the points of *export*; nothing is raised for a bad one, it is tallied.
@@ -76,15 +79,16 @@ class PointReader:
         Raises:
             WireError: A point is malformed.
         """
-        for parts in _at_once(part for item in export for part in self._parts(item)):
-            self._read_points(parts)
+        read_together([(self, export)])
 
     @property
     def points(self) -> PointColumns:
         """What was believed."""
-        return PointColumns.join([*self._pieces, PointColumns.of(self._exact)])
+        exact = [PointColumns.of(self._exact)] if self._exact or not self._pieces else []
+        return PointColumns.join([*self._pieces, *exact])
 
-    def _parts(self, item: ResourceMetrics) -> Iterator[_Part]:
+    def parts(self, item: ResourceMetrics) -> Iterator[_Part]:
+        """Yield the points of *item* that are to be judged; everything else of it is taken in."""
         reader = SeriesReader(item.resource)
         for metric in item.metrics:
             wanted = WANTED.get(metric.name)
@@ -97,7 +101,7 @@ class PointReader:
                 self.tally.reject(error.reason, f"{metric.name}[0..{metric.size - 1}]: {error}", metric.size)
                 continue
             self._read_numbers(metric)
-            yield from _split(metric, reader)
+            yield from _split(self, metric, reader)
 
     def _read_numbers(self, metric: Metric) -> None:
         for index, number in enumerate(metric.numbers):
@@ -106,26 +110,18 @@ class PointReader:
             except RejectedError as error:
                 self.tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
 
-    def _read_points(self, parts: Sequence[_Part]) -> None:
-        columns = _columns(parts)
-        sizes = [len(part.points) for part in parts]
-        ends = np.cumsum(sizes).tolist()
-        about: list[Identity | None] = []
-        for part, size, end in zip(parts, sizes, ends, strict=True):
-            about += _REMEMBERED.of(part.reader, part.metric, columns.attributes[end - size : end])
-        timed = np.repeat([part.metric not in names.TIME_METRICS for part in parts], sizes)
-        good = believable(columns, timed, self.window) & [identity is not None for identity in about]
-        if self._buckets + len(columns.buckets.index) > MAX_BUCKETS_A_BATCH:
-            good[:] = False
-        self._buckets += int(columns.buckets.lengths[good].sum())
-        self._pieces.append(
-            _chosen(columns, good, [one for one, ok in zip(about, good, strict=True) if ok and one], timed)
-        )
-        for number in np.flatnonzero(~good).tolist():
-            owner = next(place for place, end in enumerate(ends) if number < end)
-            self._read_exactly(parts[owner], number - (ends[owner] - sizes[owner]))
+    def has_room(self, buckets: int, count: float) -> bool:
+        """Say whether points of so many filled *buckets*, and so many values, may be taken in at once."""
+        return self._buckets + buckets <= MAX_BUCKETS_A_BATCH and self._count + count <= MAX_COUNT_A_BATCH
 
-    def _read_exactly(self, part: _Part, number: int) -> None:
+    def add(self, points: PointColumns) -> None:
+        """Take in what was believed."""
+        self._pieces.append(points)
+        self._buckets += len(points.histograms.buckets.index)
+        self._count += int(points.histograms.zero.sum() + points.histograms.buckets.amount.sum())
+
+    def read_exactly(self, part: _Part, number: int) -> None:
+        """Take in point *number* of *part* if it can be believed, or say why not."""
         sent = part.points[number]
         try:
             self._read_one(part, protobuf_wire.read_point(sent) if isinstance(sent, bytes) else sent)
@@ -144,59 +140,91 @@ class PointReader:
         if self._buckets + len(histogram.buckets) > MAX_BUCKETS_A_BATCH:
             msg = f"the batch has more than {MAX_BUCKETS_A_BATCH} filled buckets; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
+        if self._count + histogram.count > MAX_COUNT_A_BATCH:
+            raise RejectedError(Reason.SIZE, "the counts of the batch add up to more than 2**62")
         self._buckets += len(histogram.buckets)
+        self._count += histogram.count
         # The middle of the interval: a delta of ten seconds belongs to the bucket most of it lies in.
         at = (start_ns + time_ns) // 2 // NANOSECONDS
         self._exact.append(Point(series, part.metric, stage, at, histogram))
 
 
-def _split(metric: Metric, reader: SeriesReader) -> Iterator[_Part]:
+def read_together(exports: Sequence[tuple[PointReader, Sequence[ResourceMetrics]]]) -> None:
+    """Let each reader take in the points of its export; all of them have the same window.
+
+    Raises:
+        WireError: A point is malformed; what was taken in of any of them is of no use.
+    """
+    for parts in _at_once(part for reader, export in exports for item in export for part in reader.parts(item)):
+        _read_points(parts)
+
+
+def _read_points(parts: Sequence[_Part]) -> None:
+    columns = _columns(parts)
+    sizes = [len(part.points) for part in parts]
+    ends = np.cumsum(sizes).tolist()
+    about: list[Identity | None] = []
+    for part, size, end in zip(parts, sizes, ends, strict=True):
+        about += _REMEMBERED.of(part.reader, part.metric, columns.attributes[end - size : end])
+    timed = np.repeat([part.metric not in names.TIME_METRICS for part in parts], sizes)
+    good = believable(columns, timed, parts[0].owner.window) & [identity is not None for identity in about]
+    owned = list(_owned(parts))
+    offsets = columns.buckets.offsets
+    for owner, low, high in owned:
+        count = columns.count[low:high][good[low:high]].sum(dtype=np.float64)
+        if not owner.has_room(int(offsets[high] - offsets[low]), float(count)):
+            good[low:high] = False
+    chosen = believed(columns, good, [one for one, ok in zip(about, good, strict=True) if ok and one], timed)
+    place = np.concatenate((np.zeros(1, np.int64), np.cumsum(good))).tolist()
+    for owner, low, high in owned:
+        owner.add(chosen.between(place[low], place[high]))
+    for number in np.flatnonzero(~good).tolist():
+        which = bisect_right(ends, number)
+        parts[which].owner.read_exactly(parts[which], number - (ends[which] - sizes[which]))
+
+
+def _owned(parts: Sequence[_Part]) -> Iterator[tuple[PointReader, int, int]]:
+    """Yield each owner of *parts*, and from which to which point they are its own."""
+    high = 0
+    for owner, own in groupby(parts, lambda part: part.owner):
+        low, high = high, high + sum(len(part.points) for part in own)
+        yield owner, low, high
+
+
+def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator[_Part]:
     """Yield the histograms of *metric* in parts of a size to be read at once."""
     points = metric.histograms
     sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
     first = size = 0
     for number, more in enumerate(sizes):
         if size and size + more > _AT_ONCE_BYTES:
-            yield _Part(reader, metric.name, first, points[first:number], size)
+            yield _Part(owner, reader, metric.name, first, points[first:number], size)
             first, size = number, 0
         size += more
     if points:
-        yield _Part(reader, metric.name, first, points[first:], size)
+        yield _Part(owner, reader, metric.name, first, points[first:], size)
 
 
 def _at_once(parts: Iterator[_Part]) -> Iterator[list[_Part]]:
-    """Yield *parts* in lists of a size to be read at once."""
+    """Yield *parts* in lists of a size to be read at once, serialized or not."""
     held: list[_Part] = []
+    size = 0
     for part in parts:
-        if held and sum(one.size_bytes for one in held) + part.size_bytes > _AT_ONCE_BYTES:
+        if held and (size + part.size_bytes > _AT_ONCE_BYTES or _is_serialized(part) != _is_serialized(held[0])):
             yield held
-            held = []
+            held, size = [], 0
         held.append(part)
+        size += part.size_bytes
     if held:
         yield held
 
 
+def _is_serialized(part: _Part) -> bool:
+    return isinstance(part.points[0], bytes)
+
+
 def _columns(parts: Sequence[_Part]) -> HistogramColumns:
-    points = [point for part in parts for point in part.points]
-    serialized = [point for point in points if isinstance(point, bytes)]
-    return from_protobuf(serialized) if serialized else from_points([p for p in points if not isinstance(p, bytes)])
-
-
-def _chosen(columns: HistogramColumns, good: Flags, about: Sequence[Identity], timed: Flags) -> PointColumns:
-    """Return the *good* points, at a scale no finer than ours; the others may hold anything."""
-    buckets = columns.buckets
-    finer = np.maximum(columns.scale - SCALE, 0)[good]
-    kept, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-    start_ns = starts(columns)
-    middle = (start_ns + (columns.time_ns - start_ns) // 2) // NANOSECONDS
-    return PointColumns(
-        about,
-        middle[good].astype(np.int64),
-        Histograms(
-            np.minimum(columns.scale, SCALE)[good],
-            columns.zero[good].astype(np.int64),
-            np.where(timed, columns.sum, 0.0)[good],
-            Buckets(offsets, buckets.index[kept] >> np.repeat(finer, lengths), buckets.amount[kept]),
-        ),
-    )
+    points = list(chain.from_iterable(part.points for part in parts))
+    if _is_serialized(parts[0]):
+        return from_protobuf(cast("list[bytes]", points))
+    return from_points(cast("list[HistogramPoint]", points))

@@ -84,10 +84,7 @@ class Columns:
 
     def between(self, low: int, high: int) -> Columns:
         """Return the points from number *low* up to *high*."""
-        first, last = self.buckets.offsets[low], self.buckets.offsets[high]
-        offsets = self.buckets.offsets[low : high + 1] - first
-        buckets = Buckets(offsets, self.buckets.index[first:last], self.buckets.amount[first:last])
-        return self._with(slice(low, high), buckets)
+        return self._with(slice(low, high), self.buckets.between(low, high))
 
     def _with(self, chosen: Any, buckets: Buckets) -> Columns:
         return Columns(

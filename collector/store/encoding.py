@@ -45,6 +45,11 @@ class Buckets:
         """How many buckets each histogram has; shape (n,)."""
         return np.diff(self.offsets)
 
+    def between(self, low: int, high: int) -> Buckets:
+        """Return those of the histograms from number *low* up to *high*."""
+        first, last = self.offsets[low], self.offsets[high]
+        return Buckets(self.offsets[low : high + 1] - first, self.index[first:last], self.amount[first:last])
+
 
 def encode(buckets: Buckets) -> list[bytes]:
     r"""Return one blob for each histogram.

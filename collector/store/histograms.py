@@ -58,6 +58,11 @@ class Histograms:
             ),
         )
 
+    def between(self, low: int, high: int) -> Histograms:
+        """Return those from number *low* up to *high*."""
+        chosen = slice(low, high)
+        return Histograms(self.scale[chosen], self.zero[chosen], self.sum[chosen], self.buckets.between(low, high))
+
     def __len__(self) -> int:
         return len(self.scale)
 

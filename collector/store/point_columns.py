@@ -79,6 +79,10 @@ class PointColumns:
             Histograms.join([piece.histograms for piece in pieces]),
         )
 
+    def between(self, low: int, high: int) -> PointColumns:
+        """Return those from number *low* up to *high*."""
+        return PointColumns(self.identities[low:high], self.at[low:high], self.histograms.between(low, high))
+
     def __len__(self) -> int:
         return len(self.identities)
 

@@ -330,7 +330,7 @@ def test_a_fault_of_ours_is_a_500_and_no_more(served: Any, bodies: Any, monkeypa
         raise ArithmeticError(msg)
 
     with monkeypatch.context() as patch:
-        patch.setattr(intake, "read_export", broken)
+        patch.setattr(intake, "parse_metrics", broken)
         answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
 
     assert (answer.status_code, answer.json()["code"], "secret" in answer.text) == (500, 13, False)

@@ -104,6 +104,11 @@ def said(export: list[ResourceMetrics]) -> tuple[list[str], dict[str, int], list
     """What of *export* is believed, in no order, and what is said about the rest."""
     reader = PointReader(WINDOW)
     reader.read(export)
+    return said_by(reader)
+
+
+def said_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
+    """What *reader* believed, in no order, and what it says about the rest."""
     rejected = {str(reason): count for reason, count in reader.tally.rejected.items()}
     return sorted(map(repr, reader.points)), rejected, reader.tally.messages
 
@@ -127,6 +132,23 @@ def test_at_once_and_one_by_one_are_the_same(
 
     assert at_once == one_by_one
     assert at_once[0][:2] == at_once[1][:2]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(METRICS, min_size=2, max_size=4))
+def test_exports_read_together_are_read_as_alone(
+    sent: list[list[tuple[str, list[ExponentialHistogramDataPoint]]]],
+) -> None:
+    """What of an export is believed, and what is said about it, has nothing to do with others; nor has its encoding."""
+    exports: list[list[ResourceMetrics]] = []
+    for request in map(exported, sent):
+        body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
+        exports += protobuf_wire.read_metrics(request.SerializeToString()), json_wire.read_metrics(body)
+    readers = [PointReader(WINDOW) for _ in exports]
+
+    points.read_together(list(zip(readers, exports, strict=True)))
+
+    assert list(map(said_by, readers)) == list(map(said, exports))
 
 
 @st.composite
@@ -157,6 +179,16 @@ def said_or_malformed(body: bytes) -> object:
         return said(protobuf_wire.read_metrics(body))
     except WireError:
         return "malformed"
+
+
+@pytest.mark.parametrize("count", [b"\x81" + b"\x80" * 9 + b"\0", b"\x80" * 10 + b"\0", b"\x81" + b"\x80" * 8 + b"\0"])
+def test_a_count_of_more_than_ten_bytes_is_none(count: bytes) -> None:
+    """As any parser of protobuf has it; one of ten is written strangely, and counts."""
+    counts = b"\x12" + bytes([len(count)]) + count
+    point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=1, sum=1.0).SerializeToString()
+    found = said_or_malformed(_body(point + b"\x42" + bytes([len(counts)]) + counts))
+
+    assert (found == "malformed") == (len(count) > 10)
 
 
 def test_points_as_encoders_write_them_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -321,3 +322,30 @@ def test_a_batch_may_not_fill_the_memory() -> None:
     reader.read([ResourceMetrics({}, [metric])])
 
     assert (len(reader.points), reader.tally.rejected) == (25, {Reason.SIZE: 2})
+
+
+def test_a_batch_adds_up_within_64_bits() -> None:
+    """Points that can each be believed are refused where the batch would no longer add up exactly."""
+    now = time.time_ns()
+    point = HistogramPoint(
+        attributes={names.STAGE: "forward"},
+        start_ns=now,
+        time_ns=now,
+        flags=0,
+        count=2**48,
+        sum=None,
+        scale=5,
+        zero=0,
+        offset=0,
+        counts=[2**48],
+        negative=False,
+    )
+    metric = Metric(names.STAGE_TIME, EXPONENTIAL_HISTOGRAM, 2**15, temporality=1, histograms=[point] * 2**15)
+    reader = PointReader(Window(0, now))
+    reader.read([ResourceMetrics({}, [metric])])
+
+    histograms = reader.points.histograms
+    assert reader.tally.rejected == {Reason.SIZE: 2**15 - len(histograms)}
+    total = histograms.added_up(np.zeros(len(histograms), np.int64), 1)
+    assert total.count.tolist() == [len(histograms) * 2**48]
+    assert len(histograms) == 2**14
