@@ -6,18 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Connection
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Batch, Event, Selection, Store
-from stagelens.collector.store.inbox import Fold, Waiting
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 
@@ -216,7 +213,6 @@ class SlowStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.read = store.read
         self.open = threading.Event()
         self.open.set()
         self.entered = threading.Semaphore(0)
@@ -235,21 +231,9 @@ class SlowStore:
             raise ArithmeticError(msg)
         return self._store.write(batches)
 
-    def transaction(self) -> AbstractContextManager[Connection]:
-        """Give a connection; the test has no say in it."""
-        return self._store.transaction()
-
-    def fold(self, fold: Fold, max_bytes: int) -> bool:
-        """Fold; the test has no say in it."""
-        return self._store.fold(fold, max_bytes)
-
-    def waiting(self) -> Waiting:
-        """Return how much waits; the test has no say in it."""
-        return self._store.waiting()
-
-    def release_targets(self, holder: str) -> None:
-        """Release; the test has no say in it."""
-        self._store.release_targets(holder)
+    def __getattr__(self, name: str) -> Any:
+        """Return what the test has no say in."""
+        return getattr(self._store, name)
 
     def add_event(self, event: Event) -> None:
         """Keep an event, once the test lets it, or fail as the test wants it."""
