@@ -128,13 +128,14 @@ def _number(point: bytes) -> NumberPoint:
 def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     found: Attributes = {}
     for pair in pairs:
-        value = _scalar(pair.value)
+        value = scalar(pair.value)
         if value is not None:
             found[pair.key] = value
     return found
 
 
-def _scalar(value: AnyValue) -> Scalar | None:
+def scalar(value: AnyValue) -> Scalar | None:
+    """Return what *value* holds; None for nothing, bytes, a list or a map."""
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value

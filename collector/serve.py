@@ -160,6 +160,7 @@ class Collector:
         self._folding.start()
         self._maintenance.start()
         self._scraper.start()
+        self.health.watch(self._scraper.thread)
         self._thread = threading.Thread(
             target=self._serve, args=(self._socket,), name="stagelens-collector", daemon=True
         )

@@ -75,24 +75,24 @@ class Scraper:
         self._holder = secrets.token_hex(8)
         self._holds: dict[str, _Hold] = {}
         self.states = States()
-        self._threads = ThreadPoolExecutor(_THREADS, "stagelens-scrape")
+        self.threads = ThreadPoolExecutor(_THREADS, "stagelens-scrape")
         self._ended = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="stagelens-scraper", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="stagelens-scraper", daemon=True)
 
     def start(self) -> None:
         """Begin to read."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End, and leave the targets to other collectors; without `start` it does nothing."""
-        if self._thread.ident is None:
+        if self.thread.ident is None:
             return
         loop = self._loop
-        if loop is not None and self._thread.is_alive():
+        if loop is not None and self.thread.is_alive():
             loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-        self._threads.shutdown()
+        self.thread.join()
+        self.threads.shutdown()
         try:
             self._store.release_targets(self._holder)
         except StagelensError:
@@ -196,7 +196,7 @@ class Scraper:
         return difference, engine
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
 
 def _seconds(target: Target) -> float:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from ...core.errors import WireError
+from ..protobuf_wire import scalar
 from ..wire import Attributes, Scalar
 from .conditions import KINDS, Facts
 from .rules import Meaning, Rules
@@ -204,18 +205,3 @@ def parse_attribute(attribute: bytes) -> KeyValue:
     except DecodeError as error:
         msg = f"an attribute is not a valid KeyValue ({error})"
         raise WireError(msg) from error
-
-
-def scalar(value: AnyValue) -> Scalar | None:
-    """Return what *value* holds; None for nothing, bytes, a list or a map."""
-    match value.WhichOneof("value"):
-        case "string_value":
-            return value.string_value
-        case "int_value":
-            return value.int_value
-        case "double_value":
-            return value.double_value
-        case "bool_value":
-            return value.bool_value
-        case _:
-            return None

@@ -12,10 +12,11 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from ...core import names
 from ...core.errors import WireError
 from ..protobuf_bulk import check_bulk
+from ..protobuf_wire import scalar
 from ..wire import MAX_ELEMENTS, MAX_OBJECTS, Attributes, Event, ResourceSpans, Span, TooLargeError
 from . import lite
 from .assembling import NO_SPAN, Read, Tells
-from .meanings import Attribute, Key, Meanings, Place, Token, parse_attribute, scalar
+from .meanings import Attribute, Key, Meanings, Place, Token, parse_attribute
 from .sources import source_of
 
 # What a body of two-byte elements becomes once it is parsed: 20 MB for one of the first size; of the second, with its spans left as

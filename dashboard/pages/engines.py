@@ -60,7 +60,7 @@ def _nothing() -> Component:
     return empty(
         "No engine is read in this window",
         "vLLM, Triton, TGI, SGLang, TensorRT-LLM, Dynamo, TorchServe, Ray Serve, KServe and BentoML tell of themselves on "
-        "/metrics. Name their addresses in the collector's file:",
+        "/metrics. Name their addresses in the collector's file, STAGELENS_COLLECTOR_CONFIG:",
         html.Pre(_SCRAPE, className="code mono", tabIndex=0),
     )
 

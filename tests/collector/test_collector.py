@@ -30,6 +30,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from stagelens.collector import intake
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.health import Health
+from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.collector.store import Batch, Retention, Selection, Store
@@ -309,6 +310,20 @@ def test_a_writer_that_breaks_shows(
     assert (answer.status_code, sick.status_code, "restart the collector" in sick.text) == (503, 503, True)
     assert dead.text == "the thread stagelens-writer has ended; restart the collector, its log says more\n"
     assert (sick.headers["retry-after"], dead.headers["retry-after"]) == ("5", "5")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_scraper_that_breaks_shows(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]) -> None:
+    """Targets that nobody reads any more are no silence: /livez says to restart."""
+
+    def broken(_self: Scraper) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(Scraper, "_run", broken)
+    served = serve()
+    until(lambda: served.client.get("/livez").status_code == 503)
+
+    assert "the thread stagelens-scraper has ended" in served.client.get("/livez").text
 
 
 def test_a_port_that_is_taken_is_named_with_the_cure(served: Any, store: Store) -> None:
