@@ -7,7 +7,11 @@ INSTALL ?= editable
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# To compile all of it takes a minute; in CI only what is imported is compiled, when it is.
+LAZILY  := $(if $(CI),--no-compile)
 SUDO    := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+# Where it is set, each of the thousand processes of the tests would compile all it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check gate types docs format build clean
@@ -18,19 +22,25 @@ help: ## list these commands
 demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model service with Stagelens on it; Ctrl-C stops everything
 	@exec $(BIN)/python examples/demo/run.py
 
-test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus alertmanager triton kserve node ## install everything the tests need, and run them all
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going whole parts
+test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus alertmanager triton kserve bentoml litserve mlserver ray upstream node ## install everything the tests need, and run them all
+	@tests/in_memory.sh $(MAKE) --no-print-directory --jobs 2 --keep-going whole parts $(BESIDE)
+
+# What is made beside the tests of the parts, once the whole has been tested.
+BESIDE ?=
 
 # A whole service and a browser, as a person would see them: they go first. Each process of the others has servers of its
-# own, and waits for them.
+# own, and waits for them. In the order of their names: by default files of few tests, which are the long ones, come last.
 .PHONY: whole parts
 whole:
 	@$(BIN)/python -m pytest tests/e2e >$(VENV)/whole.log 2>&1; code=$$?; cat $(VENV)/whole.log; exit $$code
 
 parts:
-	nice -n 15 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --ignore tests/e2e
+	nice -n 15 $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --ignore tests/e2e
 
-check: $(VENV)/dev-$(INSTALL) types ## lint, formatting, import arrows, types
+check: types lint ## lint, formatting, import arrows, types
+
+.PHONY: lint
+lint: $(VENV)/dev-$(INSTALL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -54,8 +64,17 @@ types: $(VENV)/dev-$(INSTALL) ## pyright, strict
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/stagelens
 	$(BIN)/pyright
 
-docs: $(VENV)/dev-$(INSTALL) ## write docs/libraries/ from what the modules declare
+docs: $(VENV)/dev-$(INSTALL) ## write what docs/ has from the code: its libraries, its settings
 	$(BIN)/python docs/generate.py
+
+.PHONY: audit
+audit: $(VENV)/bin/python ## look what the images hold up in PyPI's advisories; what is known to be vulnerable fails
+	$(PIP) install pip-audit
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement docker/constraints.txt
+
+.PHONY: site
+site: $(VENV)/dev-$(INSTALL) ## make the documentation a site in build/site; a link that leads nowhere fails
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 format: $(VENV)/dev-$(INSTALL) ## let ruff format and fix what it can
 	$(BIN)/ruff format .
@@ -91,14 +110,14 @@ apt = { echo "installing $(1) (apt) for the tests"; \
 node:
 	@command -v npm >/dev/null || $(call apt,nodejs npm)
 
-# What the KServe test runs, beside what the tests have anyway.
-KSERVE := $(VENV)/kserve
-.PHONY: kserve
-kserve: | $(VENV)/bin/python
-	@cmp -s tests/collector/scrape/kserve.txt $(KSERVE)/installed || { rm -rf $(KSERVE) \
-	&& $(PIP) install --no-deps --no-compile --target $(KSERVE) -r tests/collector/scrape/kserve.txt \
-	&& cp tests/collector/scrape/kserve.txt $(KSERVE)/installed; } \
-	|| { [ -z "$$CI" ] && echo "KServe could not be installed: its test will be skipped"; }
+# What the tests of KServe, BentoML, LitServe, MLServer and Ray run, and those of httpx and Starlette themselves, beside what the
+# tests have anyway.
+.PHONY: kserve bentoml litserve mlserver ray upstream
+kserve bentoml litserve mlserver ray upstream: | $(VENV)/bin/python
+	@cmp -s $(wildcard tests/*/*/$@.txt) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
+	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(wildcard tests/*/*/$@.txt) \
+	&& cp $(wildcard tests/*/*/$@.txt) $(VENV)/$@/installed; } \
+	|| { [ -z "$$CI" ] && echo "$@ could not be installed: its test will be skipped"; }
 
 # The server of the Triton tests: the one inside the wheel of PyTriton, and a Python for its models, whose backend knows
 # numpy 1 only. There is a wheel for Linux on x86-64; elsewhere the tests say what is missing.
@@ -112,7 +131,7 @@ triton: | $(VENV)/bin/python
 $(TRITON)/$(PYTRITON): | $(VENV)/bin/python
 	@echo "installing the Triton server of nvidia-pytriton $(PYTRITON) for its tests (250 MB)"
 	@rm -rf $(TRITON)
-	@$(PIP) install --no-deps --target $(TRITON)/server nvidia-pytriton==$(PYTRITON)
+	@$(PIP) install --no-deps --no-compile --target $(TRITON)/server nvidia-pytriton==$(PYTRITON)
 	@$(BIN)/python -m venv $(TRITON)/python
 	@$(PIP) --python $(TRITON)/python/bin/python install 'numpy<2'
 	@cd $(TRITON)/server/pytriton/tritonserver && version=$$("$(CURDIR)/$(BIN)/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
@@ -122,13 +141,13 @@ $(TRITON)/$(PYTRITON): | $(VENV)/bin/python
 # One stamp for each set of extras and way of installing: installing again happens only when pyproject.toml changes.
 $(VENV)/%-editable: pyproject.toml | $(VENV)/bin/python
 	@echo "installing stagelens[$*] into $(VENV) (the first time takes a few minutes)"
-	@$(PIP) install --editable '.[$*]'
+	@$(PIP) install $(LAZILY) --editable '.[$*]'
 	@rm -f $(VENV)/*-wheel; touch $@
 
 $(VENV)/%-wheel: pyproject.toml $(shell git ls-files '*.py' 'dashboard/assets/*' 2>/dev/null) | $(VENV)/bin/python
 	@echo "building a wheel and installing stagelens[$*] from it into $(VENV)"
 	@rm -rf build $(VENV)/wheel && $(PIP) wheel --no-deps --wheel-dir $(VENV)/wheel .
-	@$(PIP) install "$$(ls $(VENV)/wheel/stagelens-*.whl)[$*]"
+	@$(PIP) install $(LAZILY) "$$(ls $(VENV)/wheel/stagelens-*.whl)[$*]"
 	@$(PIP) install --force-reinstall --no-deps $(VENV)/wheel/stagelens-*.whl
 	@rm -rf build; rm -f $(VENV)/*-editable; touch $@
 

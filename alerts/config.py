@@ -1,4 +1,4 @@
-"""The settings of the alerts, read once from the environment."""
+"""The settings of the alerts, read once from the environment; core/options.py lists them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from ..collector.calling.addresses import MayCall
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration
 
@@ -51,6 +52,7 @@ class AlertsConfig:
         if not url.startswith(("http://", "https://")):
             msg = f"STAGELENS_DASHBOARD_URL is {url!r}; write a web address, such as {DEFAULT_DASHBOARD}"
             raise ConfigError(msg)
+        MayCall.from_env(env)  # what is wrong with it is said now, and not with the first page
         host = env.get("STAGELENS_ALERTS_METRICS_HOST") or DEFAULT_METRICS_HOST
         return cls(_slo_file(env), interval, url.rstrip("/"), dict(env), host, _metrics_port(env))
 

@@ -64,10 +64,9 @@ def note_done(connection: Connection, name: str, now: float) -> None:
     connection.execute(update(leases).where(leases.c.name == name).values(done_at=now))
 
 
-def lasts(connection: Connection, name: str, now: float) -> bool:
-    """Say whether anybody has lease *name* at *now*, in Unix seconds."""
-    until = connection.execute(select(leases.c.until).where(leases.c.name == name)).scalar()
-    return until is not None and until > now
+def holder_of(connection: Connection, name: str, now: float) -> str | None:
+    """Return who has lease *name* at *now*, in Unix seconds; None for nobody."""
+    return connection.execute(select(leases.c.holder).where(leases.c.name == name, leases.c.until > now)).scalar()
 
 
 def forget(connection: Connection, prefix: str, now: float) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -20,7 +21,8 @@ from ..collector.store import Store
 from ..core.errors import StagelensError
 from . import lease, schema
 from .delivery import outbox
-from .evaluate import LEASE
+from .delivery.heartbeat import EVALUATED
+from .health import Probe
 
 log = logging.getLogger(__name__)
 
@@ -34,35 +36,40 @@ class AlertMetrics(Collector):
     Args:
         store: The database.
         clock: Says the time. [Unix seconds]
+        channels: Says which channels there are; those that had no message yet have their zeros.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: Store, clock: Callable[[], float] = time.time, channels: Callable[[], Iterable[str]] = tuple
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._channels = channels
 
     def collect(self) -> Iterable[Metric]:
         """Read them; while the database cannot be read there are none, which Prometheus knows as `absent`."""
         try:
             with self._store.engine.connect() as connection:
-                return list(_read(connection, self._clock()))
+                return list(_read(connection, self._clock(), self._channels()))
         except SQLAlchemyError as error:
             log.warning("alerts: their metrics cannot be read: %s", error)
             return []
 
 
 class Exposition:
-    """Serves metrics over HTTP in a thread of its own.
+    """Serves metrics, and answers probes, over HTTP in a thread of its own.
 
     Args:
         metrics: What to serve, beside what is known of the process.
         host: Where to listen.
         port: The port; 0 takes a free one.
+        probes: By path, what says whether all is well, and more in words: the answer is 200 or 503.
 
     Raises:
         StagelensError: It cannot be listened on.
     """
 
-    def __init__(self, metrics: AlertMetrics, host: str, port: int) -> None:
+    def __init__(self, metrics: AlertMetrics, host: str, port: int, probes: Mapping[str, Probe]) -> None:
         registry = CollectorRegistry()
         registry.register(metrics)
         ProcessCollector(registry=registry)
@@ -75,6 +82,7 @@ class Exposition:
                 "STAGELENS_ALERTS_METRICS_PORT."
             )
             raise StagelensError(msg) from error
+        self._server.set_app(_probed(make_wsgi_app(registry), probes))
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def stop(self) -> None:
@@ -84,18 +92,32 @@ class Exposition:
         self._thread.join()
 
 
-def _read(connection: Connection, now: float) -> Iterator[Metric]:
+def _probed(metrics: WSGIApplication, probes: Mapping[str, Probe]) -> WSGIApplication:
+    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        probe = probes.get(environ.get("PATH_INFO", ""))
+        if probe is None:
+            return metrics(environ, start_response)
+        well, text = probe()
+        status = "200 OK" if well else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
+        return [f"{text}\n".encode()]
+
+    return application
+
+
+def _read(connection: Connection, now: float, channels: Iterable[str]) -> Iterator[Metric]:
     messages = GaugeMetricFamily(
         _PREFIX + "messages", "Messages on record, by what became of them.", labels=("channel", "state")
     )
-    for (channel, state), number in _messages(connection).items():
+    for (channel, state), number in _messages(connection, channels).items():
         messages.add_metric((channel, state), number)
     yield messages
     since = outbox.oldest_page(connection)
     waits = 0.0 if since is None else max(0.0, now - since)
     yield _gauge("oldest_page_wait_seconds", "How long the oldest page that nobody took waits; 0 for none.", waits)
-    last = lease.done_at(connection, LEASE) or 0.0
-    yield _gauge("last_evaluation_timestamp_seconds", "When the objectives were last evaluated; 0 for never.", last)
+    last = lease.done_at(connection, EVALUATED) or 0.0
+    text = "When all objectives were last evaluated without an error; 0 for never."
+    yield _gauge("last_evaluation_timestamp_seconds", text, last)
     trouble = GaugeMetricFamily(_PREFIX + "open_incidents", "Incidents that are open.", labels=("severity",))
     for severity, number in _open_incidents(connection).items():
         trouble.add_metric((severity,), number)
@@ -106,15 +128,15 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(_PREFIX + name, text, value=value)
 
 
-def _messages(connection: Connection) -> dict[tuple[str, str], int]:
+def _messages(connection: Connection, channels: Iterable[str]) -> dict[tuple[str, str], int]:
     """Return how many there are by channel and state; those that are being sent wait still."""
     sent = schema.outbox.c
     counted = select(sent.channel, sent.state, func.count()).group_by(sent.channel, sent.state)
-    found: dict[tuple[str, str], int] = {}
-    for channel, state, number in connection.execute(counted):
-        # What there is none of is there as well: an alert on it needs its zero.
-        for each in ("waiting", "sent", "dead"):
-            found.setdefault((channel, each), 0)
+    rows = connection.execute(counted).all()
+    # What there is none of is there as well: an alert on it needs its zero, before the first message is refused.
+    named = dict.fromkeys([*channels, *(row.channel for row in rows)])
+    found = {(channel, state): 0 for channel in named for state in ("waiting", "sent", "dead")}
+    for channel, state, number in rows:
         key = channel, "waiting" if state == "sending" else state
         found[key] = found.get(key, 0) + number
     return found

@@ -22,6 +22,7 @@ from .delivery.pagerduty import PagerDuty
 from .delivery.releases import Herald
 from .delivery.worker import LEASE_SECONDS, Worker
 from .evaluate import LEASE, Evaluator
+from .health import Probes
 from .metrics import AlertMetrics, Exposition
 from .objectives.slo_file import Definitions, LiveFile
 from .reader import AlertsReader
@@ -61,7 +62,7 @@ class Alerts:
     ) -> None:
         self.file = LiveFile(config.slo_file, config.env)
         self.reader = AlertsReader(store, self.file)
-        self.metrics = AlertMetrics(store)
+        self.metrics = AlertMetrics(store, channels=self._channel_names)
         self._config = config
         self._store = store
         self._clock = clock
@@ -74,7 +75,7 @@ class Alerts:
         self._employees: dict[str, tuple[ChannelEntry, list[Loop]]] = {}
         self._employed: Definitions | None = None
         self._stopping = threading.Event()
-        self._trouble = ""
+        self._trouble = "", ""
         self._thread = threading.Thread(target=self._run, name="stagelens-alerts", daemon=True)
 
     def start(self) -> None:
@@ -84,7 +85,10 @@ class Alerts:
             StagelensError: The address of the metrics cannot be listened on.
         """
         if self._config.metrics_port is not None:
-            self._exposition = Exposition(self.metrics, self._config.metrics_host, self._config.metrics_port)
+            probes = Probes(self._store, self.holder, self._running, self._unfit)
+            self._exposition = Exposition(
+                self.metrics, self._config.metrics_host, self._config.metrics_port, probes.by_path
+            )
         self.file.refresh(self._clock())
         if not self.file.errors and (trouble := in_a_line(self.file)):
             log.warning("alerts: %s", trouble)
@@ -132,11 +136,12 @@ class Alerts:
         return replace(definitions, dashboard_url=definitions.dashboard_url or self._config.dashboard_url)
 
     def _note_whole(self, now: datetime) -> None:
-        """Note that everything was evaluated without an error, if it was this process that did it: heartbeats go by it."""
+        """Note that everything was evaluated without an error, if it was this process: heartbeats and metrics go by it."""
         at = now.timestamp()
         with self._store.transaction() as connection:
             if lease.renew(connection, LEASE, self.holder, at, self._lease_seconds):
                 lease.hold(connection, EVALUATED, self.holder, at, self._lease_seconds)
+                lease.note_done(connection, EVALUATED, at)
 
     def _employ(self, definitions: Definitions) -> None:
         """Have each channel of the file served: keep who did not change, stop and start the others."""
@@ -171,10 +176,25 @@ class Alerts:
         for loop in self._employees.pop(name)[1]:
             loop.stop()
 
+    def _channel_names(self) -> tuple[str, ...]:
+        return self.file.current.channel_names if self.file.current is not None else ()
+
     def _watched(self) -> tuple[frozenset[str], str]:
         """Return the services with an SLO, and where the dashboard is."""
         definitions = self._linked(self.file.current or Definitions())
         return frozenset(slo.service for slo in definitions.slos), definitions.dashboard_url
+
+    def _unfit(self) -> str:
+        """Say why not everything is evaluated; "" where it is. A file that was never right watches nothing."""
+        if self.file.errors and self.file.current is None:
+            return "nothing is watched, the SLO file has mistakes"
+        return self._trouble[0]
+
+    def _running(self) -> list[threading.Thread]:
+        """Return the threads that have to live, while nobody stops them."""
+        if self._stopping.is_set():
+            return []
+        return [self._thread, *(loop.thread for _, loops in list(self._employees.values()) for loop in loops)]
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -186,20 +206,20 @@ class Alerts:
         try:
             work()
         except (StoreError, SQLAlchemyError) as error:
-            self._say(f"alerts: the store cannot be used: {error}")
+            self._say("the store cannot be used", str(error))
         except Exception as error:
-            if self._say(f"alerts: the evaluation failed in a way nobody thought of: {error!r}"):
+            if self._say("the evaluation failed in a way nobody thought of", repr(error)):
                 log.exception("alerts: where it failed")
         else:
-            self._say("")
+            self._say("", "")
 
-    def _say(self, trouble: str) -> bool:
-        """Log *trouble* if it is news, and say whether it was."""
-        if trouble == self._trouble:
+    def _say(self, trouble: str, reason: str) -> bool:
+        """Log *trouble* with its *reason* if it is news, and say whether it was."""
+        if (trouble, reason) == self._trouble:
             return False
         if trouble:
-            log.error("%s", trouble)
+            log.error("alerts: %s: %s", trouble, reason)
         else:
             log.info("alerts: the trouble is over, evaluating again")
-        self._trouble = trouble
+        self._trouble = trouble, reason
         return True

@@ -51,6 +51,8 @@ from stagelens.collector.store import Store
 INCIDENTS, KILLS, FAILING, SEED = 30, 100, 0.5, 1
 # Longer than a receiver that says nothing is waited for, or two processes would send one message. [seconds]
 LEASE_SECONDS = 4.0
+# A receiver that says nothing is given up soon.
+TIMEOUT_SECONDS = 0.6
 SENDERS = 2
 # How long a sender lives, and how many incidents go on at once. [seconds], [count]
 LIFE_SECONDS, AT_ONCE = (0.2, 1.5), 6
@@ -116,7 +118,7 @@ def _run(store: Store, database: str, receivers: dict[str, Receiver | MailServer
     """Tell all incidents to all receivers while senders die; return how many died."""
     addresses = {kind: receiver.url for kind, receiver in receivers.items()}
     nursery = Nursery(quiet=True)
-    senders = [nursery.start(database, addresses, LEASE_SECONDS) for _ in range(SENDERS)]
+    senders = [nursery.start(database, addresses, LEASE_SECONDS, TIMEOUT_SECONDS) for _ in range(SENDERS)]
     dice, done, killed = random.Random(options.seed), threading.Event(), 0
     telling = threading.Thread(target=_tell, args=(store, tuple(receivers), options.incidents, done), daemon=True)
     telling.start()
@@ -126,7 +128,7 @@ def _run(store: Store, database: str, receivers: dict[str, Receiver | MailServer
         if killed < options.kills and not done.is_set():
             chosen = dice.randrange(SENDERS)
             nursery.kill(senders[chosen])
-            senders[chosen] = nursery.start(database, addresses, LEASE_SECONDS)
+            senders[chosen] = nursery.start(database, addresses, LEASE_SECONDS, TIMEOUT_SECONDS)
             killed += 1
     nursery.close()
     return killed

@@ -28,6 +28,7 @@ from prometheus_client import Histogram as ClientHistogram
 
 # The tests use the same shapes, and the same server.
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "collector" / "store"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "shared"))
 
 import prometheus_server
 from costs.table import Table

@@ -19,8 +19,10 @@ from .access import section as access_section
 from .access.clients import Access, Limits
 from .access.exposure import check_exposure
 from .access.tls import GrpcTls
+from .calling.addresses import MayCall
 from .config import CollectorConfig
 from .config_file import CollectorFile, read
+from .forward.section import Destination
 from .opening import places
 from .scrape.section import AUTO, Target
 from .store.engines import database
@@ -75,6 +77,9 @@ def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:
     yield from places(config)
     yield f"rules      {len(file.rules)} of your own, before {len(built_in())} that are built in"
     yield from _column("scrapes", [_scraped(target) for target in file.scrape] or ["nothing"])
+    yield f"tells      {file.prometheus.in_words()}"
+    if file.forward:
+        yield from _column("sends on", [_sent_on(destination) for destination in file.forward])
 
 
 def _column(name: str, lines: list[str]) -> Iterator[str]:
@@ -110,9 +115,17 @@ def _scraped(target: Target) -> str:
     return f"{target.url} as {target.service}, every {target.every:g} s, engine: {engine}"
 
 
+def _sent_on(destination: Destination) -> str:
+    most = format_size(destination.most_waiting_bytes)
+    then = "senders are to come back later" if destination.when_full == "refuse" else "the oldest goes"
+    what = ", ".join(destination.signals)
+    where = f"{destination.place}, gRPC" if destination.protocol == "grpc" else destination.place
+    return f"{what} to {destination.name} ({where}); while {most} wait for it, {then}"
+
+
 def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each setting that cannot be read, and why."""
-    for reader in (CollectorConfig.from_env, access_section.from_env):
+    for reader in (CollectorConfig.from_env, access_section.from_env, MayCall.from_env):
         for key in _settings_of(reader):
             try:
                 reader({key: environment[key]} if key in environment else {})

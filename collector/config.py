@@ -1,25 +1,4 @@
-"""The collector's settings, read once at the start.
-
-STAGELENS_DATABASE          sqlite:///stagelens.db   where everything is kept: an SQLite file or a PostgreSQL database
-STAGELENS_POINTS                                     a ClickHouse database, to keep the histograms there instead
-STAGELENS_COLLECTOR_HOST    127.0.0.1                the address to listen on
-STAGELENS_COLLECTOR_PORT    4318                     the port for HTTP; 0 takes a free one
-STAGELENS_COLLECTOR_GRPC_PORT  4317                  the port for gRPC; 0 takes a free one, off does without
-STAGELENS_COLLECTOR_CONFIG                           a YAML file: who may send, how spans are read, what is scraped
-STAGELENS_COLLECTOR_OPEN    false                    whether to listen beyond loopback and ask nobody who they are
-STAGELENS_MAX_BODY          8MiB                     the largest request, as it comes
-STAGELENS_MAX_INFLATED      32MiB                    the largest request, inflated
-STAGELENS_QUEUE_BATCHES     1000                     how many requests may wait for the store
-STAGELENS_QUEUE_SIZE        32MiB                    how much they may hold together, inflated
-STAGELENS_TRACES            tail                     which requests made of spans are kept: tail (the slowest, errors, a few) or all
-STAGELENS_SPANS_WAITING     256MiB                   how much room spans may take that wait for their requests to be whole
-STAGELENS_RETENTION_10S     24h                      how long points are kept at 10 s
-STAGELENS_RETENTION_1M      14d                      ... at 1 min
-STAGELENS_RETENTION_1H      395d                     ... at 1 h
-STAGELENS_RETENTION_TRACES  7d                       how long kept traces are kept
-STAGELENS_STORAGE_BUDGET    10GiB                    how large the store may be; 0 or none for as large as it gets
-STAGELENS_DASHBOARD_URL     http://127.0.0.1:8600    where people find the dashboard
-"""
+"""The collector's settings, read once at the start; core/options.py lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The collector's file, STAGELENS_COLLECTOR_CONFIG: who may send, how spans are read, what is scraped.
+"""The collector's file, STAGELENS_COLLECTOR_CONFIG: who may send, how spans are read, what is scraped, what Prometheus is told, what is sent on.
 
 Each section is read by the room it is about. The file is read again when it changes, or a secret does that it names.
 """
@@ -6,17 +6,22 @@ Each section is read by the room it is about. The file is read again when it cha
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ..core.errors import ConfigError
+from ..core.loop import Loop
 from ..core.reading.fields import Fields
 from ..core.reading.live_file import FileError, LiveFile, read_document, spell_problem
 from .access import section as access_section
 from .access.clients import Access
+from .calling.addresses import MayCall
+from .forward import section as forward_section
+from .forward.section import Destination
+from .prometheus import section as prometheus_section
+from .prometheus.section import Settings as Prometheus
 from .scrape import section as scrape_section
 from .scrape.section import Target
 from .traces import section as rules_section
@@ -35,6 +40,8 @@ class CollectorFile:
         access: Who may send.
         rules: How spans of other programs are read, before the built-in rules.
         scrape: What is scraped.
+        prometheus: What Prometheus is told on /metrics.
+        forward: Whom everything is sent on to.
         files: The other files it was read from.
         warnings: What is read otherwise than it may be meant: file, line, what.
     """
@@ -42,6 +49,8 @@ class CollectorFile:
     access: Access = field(default_factory=Access)
     rules: tuple[Rule, ...] = ()
     scrape: tuple[Target, ...] = ()
+    prometheus: Prometheus = field(default_factory=Prometheus)
+    forward: tuple[Destination, ...] = ()
     files: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -57,20 +66,23 @@ def read(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None 
     Raises:
         ConfigError: Something in it is wrong, a line for each.
     """
-    own = access_section.from_env(env)
+    own, may_call = access_section.from_env(env), MayCall.from_env(env)
     found = CollectorFile(Access(tokens=own))
     if path is None:
         return found
     document = read_document(path, "the collector's file")
     if document.value is not None:
         fields = Fields(document, (), document.value, example="access: {tokens: []}")
-        access, rules, scrape = (fields.value(key) for key in ("access", "rules", "scrape"))
+        sections = ("access", "rules", "scrape", "prometheus", "forward")
+        access, rules, scrape, told, forward = (fields.value(key) for key in sections)
         fields.finish()
         who = access_section.read(document, ("access",), access or {}, env, {} if held is None else held)
         found = CollectorFile(
             replace(who.access, tokens=(*who.access.tokens, *own)),
             rules_section.read(document, ("rules",), rules or {}),
-            scrape_section.read(document, ("scrape",), scrape or {}),
+            scrape_section.read(document, ("scrape",), scrape or {}, may_call),
+            prometheus_section.read(document, ("prometheus",), told or {}),
+            forward_section.read(document, ("forward",), forward or {}, env, may_call),
             who.files,
         )
     if document.problems:
@@ -82,13 +94,13 @@ class _File(LiveFile[CollectorFile]):
     """The file, and what the log says of it."""
 
     def accepted(self, found: CollectorFile) -> None:
-        counts = len(found.access.tokens), len(found.rules), len(found.scrape)
-        _log.info("%s is in force: %d tokens, %d rules, %d targets", self.path, *counts)
+        counts = len(found.access.tokens), len(found.rules), len(found.scrape), len(found.forward)
+        _log.info("%s is in force: %d tokens, %d rules, %d targets, %d destinations", self.path, *counts)
         for line in found.warnings:
             _log.warning("%s", line)
 
 
-class LiveConfig:
+class LiveConfig(Loop):
     """The file, read again every few seconds while it is watched; a broken one leaves in force what was read before.
 
     Args:
@@ -103,12 +115,11 @@ class LiveConfig:
     """
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
+        super().__init__("config", rest_seconds=_LOOK_SECONDS)
         held: dict[str, str] = {}
         self.env = env
         self._first = read(path, env, held)
         self._live = _File(path, lambda path: self._again(path, env, held), lambda found: found.files)
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
         self.refresh()
 
     @property
@@ -125,16 +136,10 @@ class LiveConfig:
         """Read the file if it has changed."""
         self._live.refresh(datetime.now(UTC))
 
-    def start(self) -> None:
-        """Watch the file in a thread of its own."""
-        self._thread = threading.Thread(target=self._watch, name="stagelens-config", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Watch no more; without `start` it does nothing."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
+    def step(self) -> float:
+        """Look at the file; whatever goes wrong, what was read before stays in force."""
+        self.refresh()
+        return _LOOK_SECONDS
 
     def _again(self, path: Path, env: Mapping[str, str], held: dict[str, str]) -> CollectorFile:
         found = read(path, env, held)
@@ -145,10 +150,3 @@ class LiveConfig:
         if found.access.tls != self._first.access.tls:
             _log.warning("%s: what access.tls names now is used after a restart", path)
         return replace(found, access=replace(found.access, tls=self._first.access.tls))
-
-    def _watch(self) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
-            try:
-                self.refresh()
-            except Exception:  # noqa: BLE001 - what was read before stays in force
-                _log.exception("the collector's file could not be looked at")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core import names
 from .store import Series
+from .store.series import COLD, WARM
 from .tally import Reason, RejectedError
 from .wire import Attributes, Scalar
 
@@ -11,7 +12,7 @@ MAX_VALUE_CHARS = 200
 MAX_STAGE_CHARS = 64
 UNKNOWN_SERVICE = "unknown_service"
 
-_POINT_KEYS = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE)
+_POINT_KEYS = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, names.COLD)
 
 
 class SeriesReader:
@@ -56,7 +57,7 @@ class SeriesReader:
         if status not in (names.STATUS_OK, names.STATUS_ERROR):
             msg = f"{names.STATUS} must be {names.STATUS_OK!r} or {names.STATUS_ERROR!r}, got {text(status)!r}"
             raise RejectedError(Reason.STATUS, msg)
-        model, model_version, route, device = (text(attributes.get(name, "")) for name in _POINT_KEYS)
+        model, model_version, route, device, cold = (text(attributes.get(name, "")) for name in _POINT_KEYS)
         return Series(
             service=self._service,
             version=self._version,
@@ -66,6 +67,7 @@ class SeriesReader:
             route=route,
             device=device,
             status=str(status),
+            cold=COLD if cold == "true" else WARM,
         )
 
 

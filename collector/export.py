@@ -16,7 +16,7 @@ from ..core.errors import WireError
 from . import json_wire, protobuf_wire
 from .dimensions import text
 from .points import PointReader, Window, read_together
-from .replies import JSON
+from .replies import JSON, Exported
 from .spans import TraceReader
 from .store import Batch
 from .tally import Tally
@@ -49,7 +49,9 @@ class Export:
     def empty(self) -> bool:
         """Whether there is nothing to write, not even a sign of life."""
         batch = self.batch
-        return not (self.named or batch.points or batch.traces or batch.dropped or batch.spans)
+        return not (
+            self.named or batch.points or batch.traces or batch.dropped or batch.spans or batch.loads or batch.onward
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +103,19 @@ def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
     """
     if signal == "metrics":
         return judge([parse_metrics(media_type, body, name, environment)], window)[0]
-    batch, tally = _traces(_batch_id(signal, body, name), media_type, body, window, spans, environment)
+    batch, tally = _traces(batch_id(signal, body, name), media_type, body, window, spans, environment)
     return Export(batch, tally, named=name is not None, size_bytes=len(body))
 
 
 def parse_metrics(media_type: str, body: bytes, name: str | None, environment: str | None = None) -> Parsed:
     """Parse an inflated export of metrics; arguments and errors are those of `read_export`."""
-    batch_id = _batch_id("metrics", body, name)
+    number = batch_id("metrics", body, name)
     wire = json_wire if media_type == JSON else protobuf_wire
     resources = wire.read_metrics(body)
     if environment is not None:
         for item in resources:
             item.resource[names.ENVIRONMENT] = environment
-    return Parsed(batch_id, resources, name is not None, len(body))
+    return Parsed(number, resources, name is not None, len(body))
 
 
 def judge(exports: Sequence[Parsed], window: Window) -> list[Export]:
@@ -128,21 +130,26 @@ def judge(exports: Sequence[Parsed], window: Window) -> list[Export]:
 
 
 def _traces(  # noqa: PLR0917 - what was sent, and what it is read with
-    batch_id: str, media_type: str, body: bytes, window: Window, spans: SpanReader, environment: str | None
+    number: str, media_type: str, body: bytes, window: Window, spans: SpanReader, environment: str | None
 ) -> tuple[Batch, Tally]:
     reader = TraceReader(window)
     found, kept = spans.read(media_type, body, window, reader.tally, environment)
     reader.read(kept)
     return Batch(
-        id=batch_id,
+        id=number,
         traces=reader.traces,
+        loads=reader.loads,
         instance=_instance(item.resource for item in kept),
         spans=encode(found) if len(found.rows) else b"",
     ), reader.tally
 
 
-def _batch_id(signal: Signal, body: bytes, name: str | None) -> str:
-    """Return what the batch is counted under: its sender's name for it, or else a hash of what it says."""
+def batch_id(signal: Exported, body: bytes, name: str | None) -> str:
+    """Return what the batch is counted under: its sender's name for it, or else a hash of what it says.
+
+    Raises:
+        WireError: *name* is malformed.
+    """
     if name is None:
         return f"{signal}#{hashlib.blake2b(body, digest_size=16).hexdigest()}"
     if not 0 < len(name) <= MAX_BATCH_NAME_CHARS or not (name.isascii() and name.isprintable()):

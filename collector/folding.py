@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 from ..core.errors import StoreError
+from ..core.loop import Loop
 from .health import Health
 from .selfmetrics import SelfMetrics
 from .store import Store
 from .store.inbox import Delivery, Folded
+from .store.point_columns import as_columns
 from .traces.folding import Outcome, fold
 from .traces.keeping import Keep
 from .traces.leftovers import Patience
@@ -22,7 +23,7 @@ PART = "folding spans"
 FOLD_BYTES = 24 * 1024**2
 
 
-class Folding:
+class Folding(Loop):
     """Runs `Store.fold` now and then in a thread, and survives its errors.
 
     Args:
@@ -46,22 +47,16 @@ class Folding:
         keep: Keep | None = None,
         patience: Patience | None = None,
     ) -> None:
+        super().__init__("folding")
         self._store, self._interval_seconds, self._max_waiting_bytes = store, interval_seconds, max_waiting_bytes
         self._health, self._metrics = health, metrics
         self._keep, self._patience = keep or Keep(), patience or Patience()
         self._waiting_bytes = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stagelens-folding", daemon=True)
 
-    def start(self) -> None:
-        """Begin to fold."""
-        self._thread.start()
-        self._health.watch(self._thread)
-
-    def stop(self) -> None:
-        """End the thread; a run under way is finished."""
-        self._ended.set()
-        self._thread.join()
+    def step(self) -> float:
+        """Fold what is whole now."""
+        self.run_once()
+        return self._interval_seconds
 
     def admit(self, size_bytes: int) -> None:
         """Make room for spans of *size_bytes*, encoded, that are about to be written.
@@ -80,9 +75,11 @@ class Folding:
     def run_once(self) -> None:
         """Fold what is whole now; a failure is reported, not raised."""
         try:
-            while self._fold() and not self._ended.is_set():
-                pass
-            self._look()
+            more = True
+            while more:
+                more = self._fold() and not self.is_stopping
+                # Each time: else no room would be free again until all of a backlog is folded.
+                self._look()
         except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
             self._metrics.fold_failed()
             self._health.failed(PART, f"{type(error).__name__}: {error}")
@@ -93,24 +90,19 @@ class Folding:
 
     def _fold(self) -> bool:
         """Fold some; return whether there is more to do."""
-        outcome = Outcome()
+        outcome, folded = Outcome(), Folded()
 
         def work(delivery: Delivery) -> Folded:
-            nonlocal outcome
+            nonlocal outcome, folded
             folded, outcome = fold(delivery, self._patience, self._keep)
             return folded
 
         changed = self._store.fold(work, FOLD_BYTES)
         if changed:
-            self._metrics.folded(outcome)
+            self._metrics.folded(outcome, as_columns(folded.points))
         return changed and outcome.more
 
     def _look(self) -> None:
         waiting = self._store.waiting()
         self._waiting_bytes = waiting.size_bytes
         self._metrics.waiting(waiting)
-
-    def _run(self) -> None:
-        self.run_once()
-        while not self._ended.wait(self._interval_seconds):
-            self.run_once()

@@ -141,6 +141,7 @@ class GrpcServer(grpc.GenericRpcHandler):
             name=_text(metadata.get(names.BATCH_HEADER.lower())),
             caller=_caller(context, _text(metadata.get("authorization")) or ""),
             body=functools.partial(self._message, context),
+            via=_text(metadata.get(names.VIA_HEADER.lower())) or "",
         )
         call = asyncio.create_task(self._intake.answer(arrival))
         self._calls.add(call)

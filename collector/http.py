@@ -18,6 +18,7 @@ from .access.tls import SCOPE_KEY
 from .health import Health
 from .intake import Arrival, Destination, Intake, refused
 from .otherwise import PATHS, PROBES, WELCOME, http_error, media_type_of, response_of
+from .prometheus import formats
 from .receiving import Receiving
 from .selfmetrics import SelfMetrics
 
@@ -74,6 +75,7 @@ class Http:
             name=request.headers.get(names.BATCH_HEADER),
             caller=_caller(request),
             body=functools.partial(self._receiving.body, request),
+            via=request.headers.get(names.VIA_HEADER, ""),
         )
         return response_of(await self._intake.answer(arrival))
 
@@ -86,8 +88,9 @@ class Http:
     async def _exposition(self, request: Request) -> Response:
         self._gate.admit(_caller(request))
         async with self._rendering:  # one at a time: it costs the more the busier the collector is
-            exposition = await asyncio.to_thread(self._metrics.exposition)
-        return Response(exposition, media_type="text/plain; version=0.0.4; charset=utf-8")
+            media_type = formats.chosen(request.headers.get("accept", ""))
+            exposition = await asyncio.to_thread(self._metrics.exposition, media_type)
+        return Response(exposition, media_type=media_type)
 
     async def _welcome(self, _request: Request) -> Response:
         return PlainTextResponse(WELCOME.format(dashboard_url=self._dashboard_url))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..core import names, stages
 from ..core.bands import BATCHES, TOKENS
+from ..core.stalls import CAUSES, parted
 from .dimensions import SeriesReader, stage_name, text
 from .protobuf_wire import read_attributes
 from .store.point_columns import Identity
@@ -77,4 +78,8 @@ def stage_of(metric: str, attributes: Attributes) -> str:
     if key in _BANDS and value not in _BANDS[key].names:
         msg = f"{key} must be one of {', '.join(_BANDS[key].names)}, got {'nothing' if value is None else repr(text(value)[:40])}"
         raise RejectedError(Reason.STAGE, msg)
-    return stage_name(value, key)
+    name = stage_name(value, key)
+    if key == names.STALL and (parted(name)[0] not in CAUSES or not parted(name)[1]):
+        msg = f"{key} must be one of {', '.join(CAUSES)}, a colon and a stage, got {name[:40]!r}"
+        raise RejectedError(Reason.STAGE, msg)
+    return name

@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Literal, TypeAlias, TypeVar
@@ -22,14 +22,17 @@ from .access.gate import Admission, Caller, Gate, RefusedError
 from .body import encoding_of
 from .config import CollectorConfig
 from .decoders import Decoders, Together, apart
-from .export import Export, Parsed, Signal, judge, parse_metrics, read_export
+from .export import Export, Parsed, judge, parse_metrics, read_export
+from .forward.room import LoopError, Room
 from .health import Health
 from .logs import read_logs
 from .points import Window
 from .receiving import MAX_RECEIVE_SECONDS, Hold, Receiving
-from .replies import JSON, PROTOBUF, Reply, event_reply, export_reply, failure_reply
+from .replies import JSON, PROTOBUF, Exported, Reply, event_reply, export_reply, failure_reply
 from .selfmetrics import SelfMetrics
 from .store.events import Event, from_json
+from .store.outgoing import Outgoing
+from .tally import Tally
 from .traces.reading import SpanReader
 from .wire import TooLargeError, UnsupportedError
 from .writer import FullError, UncommittedError, UnwritableError, Writer
@@ -38,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 D = TypeVar("D")
 T = TypeVar("T")
-Destination: TypeAlias = Signal | Literal["logs", "events"]
+Destination: TypeAlias = Exported | Literal["events"]
 
 # A commit that takes longer outlives most clients' patience (10 s).
 MAX_COMMIT_SECONDS = 9.0
@@ -49,6 +52,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first that fi
     (WireError, HTTPStatus.BAD_REQUEST),
     (FullError, HTTPStatus.TOO_MANY_REQUESTS),
     (UncommittedError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (LoopError, HTTPStatus.LOOP_DETECTED),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
     (UnwritableError, HTTPStatus.INTERNAL_SERVER_ERROR),
     (TimeoutError, HTTPStatus.REQUEST_TIMEOUT),
@@ -66,6 +70,7 @@ class Arrival:
         name: What its sender calls the batch, None for nothing.
         caller: Who sends it.
         body: Receives the body; without anything to hold it, it is thrown away.
+        via: Whom it has passed, by its sender's word.
     """
 
     destination: Destination
@@ -74,6 +79,7 @@ class Arrival:
     name: str | None
     caller: Caller
     body: Callable[[Hold | None], Awaitable[bytes]]
+    via: str = ""
 
 
 class Intake:
@@ -89,6 +95,7 @@ class Intake:
         metrics: Told what was answered, and what was refused of it.
         spans: Reads spans.
         admit_spans: Makes room for encoded spans of so many bytes; what it raises is a FullError.
+        forward: Where bodies wait to be sent on.
         add_event: Keeps an event; what it raises is a StoreError.
         clock: Unix seconds.
     """
@@ -105,13 +112,14 @@ class Intake:
         metrics: SelfMetrics,
         spans: SpanReader,
         admit_spans: Callable[[int], None],
+        forward: Room,
         add_event: Callable[[Event], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._gate, self._writer, self._decoders = config, gate, writer, decoders
         self._receiving, self._health, self._metrics = receiving, health, metrics
         self._add_event, self._clock = add_event, clock
-        self._spans, self._admit_spans = spans, admit_spans
+        self._spans, self._admit_spans, self._forward = spans, admit_spans, forward
 
     async def answer(self, arrival: Arrival) -> Reply:
         """Take in what *arrival* brings; whatever happens, there is something to say."""
@@ -129,37 +137,45 @@ class Intake:
     async def _taken(self, arrival: Arrival) -> Reply:
         match arrival.destination:
             case "events":
-                event = await self._received(arrival, self._read_event, apart)
+                event, _ = await self._received(arrival, self._read_event, apart)
                 # Not in a thread of the decoders: while the store is slow, exports are read on.
                 await _committed(asyncio.to_thread(self._add_event, event), "send it again")
                 return event_reply()
             case "logs":
-                tally = await self._received(arrival, lambda _, body: read_logs(arrival.media_type, body), apart)
-                self._metrics.tally("logs", tally)
-                return export_reply("logs", arrival.media_type, tally.ignored, tally.error_message)
+                export, onward = await self._received(arrival, functools.partial(self._read_logs, arrival), apart)
+                if onward:
+                    # Whom they are sent on to keeps them.
+                    export = replace(export, tally=Tally())
+                return await self._counted("logs", arrival, export, onward)
             case "metrics":
                 read = functools.partial(self._parse_metrics, arrival)
-                return await self._counted("metrics", arrival, await self._received(arrival, read, self._judge))
+                return await self._counted("metrics", arrival, *await self._received(arrival, read, self._judge))
             case "traces":
                 read = functools.partial(self._read_traces, arrival)
-                return await self._counted("traces", arrival, await self._received(arrival, read, apart))
+                return await self._counted("traces", arrival, *await self._received(arrival, read, apart))
 
-    async def _counted(self, signal: Signal, arrival: Arrival, export: Export) -> Reply:
+    async def _counted(self, signal: Exported, arrival: Arrival, export: Export, onward: Sequence[Outgoing]) -> Reply:
+        if onward:
+            export = replace(export, batch=replace(export.batch, onward=onward))
         if export.empty or await self._commit(export):
             self._metrics.tally(signal, export.tally)
         tally = export.tally
-        rejected = tally.rejected.total() + (tally.ignored if signal == "traces" else 0)
+        rejected = tally.rejected.total() + (0 if signal == "metrics" else tally.ignored)
         return export_reply(signal, arrival.media_type, rejected, tally.error_message)
 
-    async def _received(self, arrival: Arrival, read: Callable[[Admission, bytes], D], together: Together[D, T]) -> T:
+    async def _received(
+        self, arrival: Arrival, read: Callable[[Admission, bytes], D], together: Together[D, T]
+    ) -> tuple[T, Sequence[Outgoing]]:
         """Receive the body of *arrival*, if its caller is let in, and *read* it in a worker thread once it is inflated.
 
-        What is read there of several bodies is gone on with *together*, see `Decoders.read`.
+        What is read there of several bodies is gone on with *together*, see `Decoders.read`. Returned with it is what of the
+        body is to be sent on: all of it, whatever becomes of it here, unless it cannot be read.
         """
         try:
             admission = self._gate.admit(arrival.caller)
             _check_media_type(arrival)
-        except (RefusedError, UnsupportedError):
+            via = self._forward.check_via(arrival.via)
+        except (RefusedError, UnsupportedError, LoopError):
             await arrival.body(None)  # its sender reads the answer when all is sent
             raise
 
@@ -167,7 +183,14 @@ class Intake:
             body = await arrival.body(hold)
             self._gate.received(admission, len(body))
             encoding = encoding_of(body) if arrival.encoding is None else arrival.encoding
-            return await self._decoders.read(body, encoding, functools.partial(read, admission), together)
+            onward: list[Outgoing] = []
+
+            def read_and_pack(body: bytes) -> D:
+                found = read(admission, body)
+                onward.extend(self._forward.pack(arrival.destination, arrival.media_type, body, via))
+                return found
+
+            return await self._decoders.read(body, encoding, read_and_pack, together), onward
 
     def _parse_metrics(self, arrival: Arrival, admission: Admission, body: bytes) -> Parsed:
         return parse_metrics(arrival.media_type, body, arrival.name, admission.environment)
@@ -185,6 +208,9 @@ class Intake:
         oldest = now - int(self._config.retention.batches.total_seconds())
         return Window(oldest, now + _AHEAD_SECONDS)
 
+    def _read_logs(self, arrival: Arrival, _admission: Admission, body: bytes) -> Export:
+        return read_logs(arrival.media_type, body, arrival.name)
+
     def _read_event(self, _admission: Admission, body: bytes) -> Event:
         try:
             return from_json(body, datetime.fromtimestamp(self._clock(), UTC))
@@ -194,8 +220,9 @@ class Intake:
     async def _commit(self, export: Export) -> bool:
         if export.batch.spans:
             self._admit_spans(len(export.batch.spans))
-        sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
-        return await _committed(sender, "the batch stays queued")
+        with self._forward.admitted(export.batch.onward):
+            sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
+            return await _committed(sender, "the batch stays queued")
 
     def _failure(self, media_type: str, error: Exception) -> Reply:
         if isinstance(error, RefusedError):

@@ -167,6 +167,7 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 def refuse(key: str, wanted: str, found: Any) -> NoReturn:
     """Refuse the body, because *key* is *found* and not *wanted*."""
-    shown = "an object" if type(found) is dict else "a list" if type(found) is list else repr(found)[:40]
+    shapes = {dict: "an object", list: "a list", type(None): "nothing"}
+    shown = shapes.get(type(found)) or repr(found)[:40]
     msg = f"{key} must be {wanted}, got {shown}"
     raise WireError(msg)

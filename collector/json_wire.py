@@ -20,7 +20,7 @@ from .json_fields import (
     string,
     whole,
 )
-from .wire import KINDS, SUM, WANTED, HistogramPoint, Metric, NumberPoint, ResourceMetrics
+from .wire import EXPONENTIAL_HISTOGRAM, KINDS, HistogramPoint, Metric, NumberPoint, ResourceMetrics, is_wanted
 
 # A list of counts, joined, each shorter than the 19 digits of 2**63.
 _INTEGERS, _SHORT = re.compile(r"[0-9]+(?:,[0-9]+)*"), 19
@@ -50,14 +50,14 @@ def _metric(metric: Object) -> Metric:
     data = object_at(metric, kind)
     points = objects(data, "dataPoints")
     result = Metric(name, kind, len(points))
-    if WANTED.get(name) != kind:
+    if not is_wanted(name, kind):
         return result
     result.temporality = whole(data, "aggregationTemporality", INT32)
-    if kind == SUM:
+    if kind == EXPONENTIAL_HISTOGRAM:
+        result.histograms = [_histogram(point) for point in points]
+    else:
         result.monotonic = boolean(data, "isMonotonic")
         result.numbers = [_number(point) for point in points]
-    else:
-        result.histograms = [_histogram(point) for point in points]
     return result
 
 
@@ -79,9 +79,14 @@ def _histogram(point: Object) -> HistogramPoint:
 
 
 def _number(point: Object) -> NumberPoint:
-    if point.get("asDouble") is not None:
-        return NumberPoint(double(point, "asDouble"))
-    return NumberPoint(whole(point, "asInt", INT64))
+    is_double = point.get("asDouble") is not None
+    return NumberPoint(
+        value=double(point, "asDouble") if is_double else whole(point, "asInt", INT64),
+        attributes=attributes(point),
+        start_ns=whole(point, "startTimeUnixNano", UINT64),
+        time_ns=whole(point, "timeUnixNano", UINT64),
+        flags=whole(point, "flags", UINT64),
+    )
 
 
 def _counts(buckets: Object) -> list[int]:

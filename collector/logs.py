@@ -1,4 +1,4 @@
-"""Log records, of which Stagelens keeps none: how many came, and what to do about it."""
+"""Log records, of which Stagelens keeps none: how many came, and what to do about it where nobody else takes them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from ..core.errors import WireError
+from .export import Export, batch_id
 from .json_fields import load, objects
 from .protobuf_bulk import check_bulk
 from .replies import JSON
+from .store import Batch
 from .tally import Tally
 
-_CURE = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process, or send logs elsewhere"
+_CURE = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process, or name somebody under forward: who takes logs"
 
 
-def read_logs(media_type: str, body: bytes) -> Tally:
-    """Count the records of an inflated ExportLogsServiceRequest as ignored.
+def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
+    """Count the records of an inflated ExportLogsServiceRequest, which its sender calls *name*, as ignored.
 
     Raises:
         TooLargeError: It has more elements than the collector holds.
-        WireError: It is malformed.
+        WireError: It is malformed, or *name* is.
     """
     count = _count_json(body) if media_type == JSON else _count_protobuf(body)
     tally = Tally(ignored=count)
     if count:
         tally.explain(_CURE)
-    return tally
+    # It is written if it is to be sent on, and not for its name alone.
+    return Export(Batch(batch_id("logs", body, name)), tally, named=False, size_bytes=len(body))
 
 
 def _count_protobuf(body: bytes) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
+from ..core.loop import Loop
 from .health import Health
 from .selfmetrics import SelfMetrics
 from .store import Store
@@ -11,7 +10,7 @@ from .store import Store
 PART = "maintaining the store"
 
 
-class Maintenance:
+class Maintenance(Loop):
     """Runs `Store.maintain` now and then in a thread, and survives its errors.
 
     Args:
@@ -22,20 +21,14 @@ class Maintenance:
     """
 
     def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
+        super().__init__("maintenance", rest_seconds=interval_seconds)
         self._store, self._interval_seconds = store, interval_seconds
         self._health, self._metrics = health, metrics
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stagelens-maintenance", daemon=True)
 
-    def start(self) -> None:
-        """Begin to maintain."""
-        self._thread.start()
-        self._health.watch(self._thread)
-
-    def stop(self) -> None:
-        """End the thread; a run under way is finished."""
-        self._ended.set()
-        self._thread.join()
+    def step(self) -> float:
+        """Maintain the store now."""
+        self.run_once()
+        return self._interval_seconds
 
     def run_once(self) -> None:
         """Maintain the store now; a failure is reported, not raised."""
@@ -47,7 +40,3 @@ class Maintenance:
             self._health.failed(PART, f"{type(error).__name__}: {error}")
         else:
             self._health.succeeded(PART)
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._interval_seconds):
-            self.run_once()

@@ -13,8 +13,9 @@ from .wire import DELTA, EXPONENTIAL_HISTOGRAM, SUM, HistogramPoint, Metric
 
 # 20,000 buckets cover, at scale 10, more than the whole range from a nanosecond to a day.
 MAX_BUCKETS = 20_000
-# Far above any real count; thirty thousand such points still add up within a signed 64-bit integer.
-MAX_COUNT = 2**48
+# Far above any real count, and 200 days of stage time in microseconds; half a million such points still add up within a signed
+# 64-bit integer.
+MAX_COUNT = 2**44
 # A sum may leave its outermost buckets by rounding, never by more than this factor.
 SUM_SLACK = 1.05
 
@@ -78,7 +79,7 @@ def dropped_requests(value: float) -> int:
         RejectedError: *value* is no such number.
     """
     if not 0 <= value <= MAX_COUNT:  # refuses NaN too
-        msg = f"value must lie between 0 and 2**48, got {value}"
+        msg = f"value must lie between 0 and 2**44, got {value}"
         raise RejectedError(Reason.NUMBER, msg)
     return int(value)
 
@@ -139,7 +140,7 @@ def _check_counts(point: HistogramPoint) -> None:
         msg = f"count is {point.count}, but its buckets and zeroCount hold {held}"
         raise RejectedError(Reason.COUNT, msg)
     if point.count > MAX_COUNT:
-        msg = f"count must not be above 2**48, got {point.count}"
+        msg = f"count must not be above 2**44, got {point.count}"
         raise RejectedError(Reason.COUNT, msg)
 
 

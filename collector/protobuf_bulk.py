@@ -20,8 +20,8 @@ SMALL_BYTES = 256 * 1024
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_DEPTH = 100  # what the parser follows
 
-# What takes room when it is length-delimited: messages by their type, packed numbers by None; text and bytes are not in it.
-_Fields: TypeAlias = dict[int, Descriptor | None]
+# What takes room when it is length-delimited: messages by their type, those that are left as bytes by None.
+_Messages: TypeAlias = dict[int, Descriptor | None]
 
 
 def check_bulk(body: bytes, message: Descriptor) -> None:
@@ -40,17 +40,18 @@ def check_bulk(body: bytes, message: Descriptor) -> None:
     waiting = [(0, len(body), message, 0)]
     while waiting:
         at, end, kind, depth = waiting.pop()
-        fields = _fields(kind)
+        messages, packed = _messages(kind), _packed(kind)
         while at < end:
             number, wire_type, at, size = _field(body, at)
             if at + size > end or depth > _MAX_DEPTH:
                 return  # malformed
-            if wire_type == _LENGTH_DELIMITED and number in fields:
-                child = fields[number]
-                if child is not None:
+            if wire_type == _LENGTH_DELIMITED:
+                if number in messages:
                     objects += 1
-                    waiting.append((at, at + size, child, depth + 1))
-                else:
+                    child = messages[number]
+                    if child is not None:
+                        waiting.append((at, at + size, child, depth + 1))
+                elif number in packed:
                     elements += size
             at += size
             elements += 1
@@ -60,14 +61,18 @@ def check_bulk(body: bytes, message: Descriptor) -> None:
 
 
 @cache
-def _fields(message: Descriptor) -> _Fields:
-    found: _Fields = {}
-    for field in message.fields:
-        if field.message_type is not None:
-            found[field.number] = field.message_type
-        elif field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-            found[field.number] = None
-    return found
+def _messages(message: Descriptor) -> _Messages:
+    return {
+        field.number: field.message_type
+        for field in message.fields
+        if field.message_type is not None or field.type == FieldDescriptor.TYPE_BYTES
+    }
+
+
+@cache
+def _packed(message: Descriptor) -> frozenset[int]:
+    text = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE)
+    return frozenset(field.number for field in message.fields if field.type not in text)
 
 
 def _field(body: bytes, at: int) -> tuple[int, int, int, int]:

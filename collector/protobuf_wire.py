@@ -15,8 +15,6 @@ from .protobuf_lite import MetricsExport
 from .wire import (
     EXPONENTIAL_HISTOGRAM,
     MAX_OBJECTS,
-    SUM,
-    WANTED,
     Attributes,
     HistogramPoint,
     Metric,
@@ -24,6 +22,7 @@ from .wire import (
     ResourceMetrics,
     Scalar,
     TooLargeError,
+    is_wanted,
 )
 
 # A body of two-byte messages becomes 60 MB once it is parsed if it is of this size. A larger one is walked first.
@@ -93,7 +92,7 @@ def _parse(message: _Read, body: bytes) -> _Read:
     try:
         message.ParseFromString(body)
     except DecodeError as error:
-        msg = f"the body is not a valid ExportMetricsServiceRequest ({error}); it holds {len(body)} bytes"
+        msg = f"the body is not a valid ExportMetricsServiceRequest; it holds {len(body)} bytes"
         raise WireError(msg) from error
     return message
 
@@ -109,20 +108,26 @@ def _metric(metric: Any) -> Metric:
         msg = f"a data point of {metric.name} has more than {MAX_POINT_BYTES} bytes; send smaller batches of coarser points"
         raise TooLargeError(msg)
     result = Metric(metric.name, kind, len(points))
-    if WANTED.get(metric.name) != kind:
+    if not is_wanted(metric.name, kind):
         return result
     result.temporality = data.aggregation_temporality
-    if kind == SUM:
+    if kind == EXPONENTIAL_HISTOGRAM:
+        result.histograms = points
+    else:
         result.monotonic = data.is_monotonic
         result.numbers = [_number(point) for point in points]
-    else:
-        result.histograms = points
     return result
 
 
 def _number(point: bytes) -> NumberPoint:
     found = _parse(NumberDataPoint(), point)
-    return NumberPoint(found.as_double if found.HasField("as_double") else found.as_int)
+    return NumberPoint(
+        value=found.as_double if found.HasField("as_double") else found.as_int,
+        attributes=_attributes(found.attributes),
+        start_ns=found.start_time_unix_nano,
+        time_ns=found.time_unix_nano,
+        flags=found.flags,
+    )
 
 
 def _attributes(pairs: Iterable[KeyValue]) -> Attributes:

@@ -1,4 +1,4 @@
-"""What the collector says about itself on /metrics, in Prometheus' text form."""
+"""What the collector says on /metrics: about itself, and how long requests took."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from .health import Health
+from .prometheus import formats, protobuf, text
+from .prometheus.counters import Counters
 from .store import Batch, StoreState
 from .store.inbox import Waiting
-from .store.point_columns import as_columns
-from .tally import Tally
+from .store.point_columns import PointColumns, as_columns
+from .tally import Reason, Tally
 from .traces.folding import Outcome
 
 _PREFIX = "stagelens_collector_"
@@ -24,13 +26,15 @@ _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class SelfMetrics:
-    """The collector's own metrics, in a registry of their own.
+    """The collector's own metrics, in a registry of their own, and the latency of what it counts beside them.
 
     Args:
         health: Read for `stagelens_collector_healthy`.
+        counters: Told what was counted.
     """
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: Health, counters: Counters | None = None) -> None:
+        self._counters = counters = counters or Counters()
         self._registry = registry = CollectorRegistry()
         self._others = CollectorRegistry()
 
@@ -69,6 +73,13 @@ class SelfMetrics:
         gauge("healthy", "1 while the collector can commit and maintain its store.").set_function(
             lambda: not health.reasons
         )
+        gauge("histograms", "Latency histograms on this page.").set_function(lambda: counters.used)
+        gauge("histograms_limit", "How many there may be; the rest is told as one.").set_function(
+            lambda: counters.limit
+        )
+        # Of these an alert wants to know the first: from zero they grow, while what begins at one does not.
+        for signal in ("metrics", "traces"):
+            self._rejected.labels(signal, Reason.TIME)
         for outcome in ("counted", "duplicate", "unwritable"):
             self._batches.labels(outcome)
         for outcome in _OUTCOMES:
@@ -88,6 +99,7 @@ class SelfMetrics:
     def committed(self, batches: Sequence[Batch], counted: Sequence[bool], seconds: float) -> None:
         """Count one transaction of *batches*; *counted* says which were new."""
         self._commit.observe(seconds)
+        points: list[PointColumns] = []
         for batch, new in zip(batches, counted, strict=True):
             if not new:
                 self.duplicate()
@@ -95,8 +107,11 @@ class SelfMetrics:
             self._batches.labels("counted").inc()
             self._traces.inc(len(batch.traces))
             self._dropped.inc(batch.dropped)
-            for metric, count in CountOf(about.metric for about in as_columns(batch.points).identities).items():
+            points.append(as_columns(batch.points))
+            for metric, count in CountOf(about.metric for about in points[-1].identities).items():
                 self._points.labels(metric).inc(count)
+        if points:
+            self._counters.count(PointColumns.join(points))
 
     def duplicate(self) -> None:
         """Count a batch that had already been counted."""
@@ -110,8 +125,9 @@ class SelfMetrics:
         """Count a failed run of roll-ups and retention."""
         self._maintenance_failures.inc()
 
-    def folded(self, outcome: Outcome) -> None:
-        """Count what became of spans in one run of the fold."""
+    def folded(self, outcome: Outcome, points: PointColumns) -> None:
+        """Count what became of spans in one run of the fold, and the *points* that were made of them."""
+        self._counters.count(points)
         for name in _OUTCOMES:
             self._spans.labels(name).inc(getattr(outcome, name))
         self._requests_folded.labels("spans").inc(outcome.requests)
@@ -145,9 +161,11 @@ class SelfMetrics:
         """Show what *others* in this process have to say as well."""
         self._others.register(others)
 
-    def exposition(self) -> bytes:
-        """Return the text Prometheus scrapes; what was included may read a database for it."""
-        return generate_latest(self._registry) + generate_latest(self._others)
+    def exposition(self, media_type: str = formats.TEXT) -> bytes:
+        """Return what Prometheus scrapes, in one of the `formats`; what was included may read a database for it."""
+        if media_type == formats.PROTOBUF:
+            return protobuf.write([*self._registry.collect(), *self._others.collect()], self._counters.read())
+        return generate_latest(self._registry) + generate_latest(self._others) + text.write(self._counters.read())
 
     def samples(self) -> dict[tuple[str, tuple[str, ...]], float]:
         """Return the collector's own numbers as they are now, by name, without the common prefix, and labels' values."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 
@@ -17,11 +16,13 @@ from .config import CollectorConfig
 from .config_file import LiveConfig
 from .decoders import Decoders
 from .folding import Folding
+from .forward.forwarder import Forwarder
 from .grpc_server import GrpcServer
 from .health import Health
 from .http import Http
 from .intake import Intake
 from .maintenance import Maintenance
+from .prometheus.counters import Counters
 from .receiving import Receiving
 from .scrape.scraper import Scraper
 from .selfmetrics import SelfMetrics
@@ -65,10 +66,9 @@ class Collector:
     ) -> None:
         self._config = config
         self._file = file or LiveConfig(None, {})
-        access = self._file.current.access
-        check_exposure(config.host, access, is_open=config.is_open)
+        check_exposure(config.host, self._file.current.access, is_open=config.is_open)
         self.health = health = Health()
-        self.metrics = metrics = SelfMetrics(health)
+        self.metrics = metrics = SelfMetrics(health, Counters(lambda: self._file.current.prometheus))
         self._writer = Writer(
             store, max_batches=config.queue_batches, max_bytes=config.queue_bytes, health=health, metrics=metrics
         )
@@ -84,10 +84,32 @@ class Collector:
         self._maintenance = Maintenance(store, interval_seconds=maintenance_seconds, health=health, metrics=metrics)
         self._scraper = Scraper(store, lambda: self._file.current.scrape or (), self._file.env, clock=clock)
         metrics.include(self._scraper.states)
+        self._forwarder = Forwarder(
+            store,
+            lambda: self._file.current.forward,
+            self._file.env,
+            budget_bytes=config.retention.budget_bytes,
+            clock=clock,
+        )
+        self.destinations = self._forwarder.states
+        metrics.include(self.destinations)
         self._reporter = Reporter(
-            store, metrics=metrics, health=health, file=self._file, targets=self._scraper.states.all
+            store,
+            metrics=metrics,
+            health=health,
+            file=self._file,
+            targets=self._scraper.states.all,
+            destinations=self.destinations.all,
         )
         self._decoders = Decoders(config.max_inflated_bytes)
+        self._server = self._servers(store, clock)
+        self._address: tuple[str, int] | None = None
+        self._runs = False
+
+    def _servers(self, store: Store, clock: Callable[[], float]) -> Servers:
+        """Return what listens, for HTTP and for gRPC; both hand on to one intake."""
+        config, health, metrics = self._config, self.health, self.metrics
+        access = self._file.current.access
         gate = Gate(lambda: self._file.current.access, is_open=config.is_open)
         receiving = Receiving(config.max_body_bytes, config.queue_bytes, metrics)
         intake = Intake(
@@ -100,10 +122,11 @@ class Collector:
             metrics=metrics,
             spans=SpanReader(lambda: self._file.current.rules),
             admit_spans=self._folding.admit,
+            forward=self._forwarder.room,
             add_event=store.add_event,
             clock=clock,
         )
-        self._http = Http(
+        http = Http(
             intake, receiving=receiving, gate=gate, health=health, metrics=metrics, dashboard_url=config.dashboard_url
         )
         grpc = None
@@ -116,10 +139,7 @@ class Collector:
                 health=health,
                 credentials=GrpcTls(access.tls).credentials if access.tls else None,
             )
-        self._server = Servers(self._http.application(), HttpTls(access.tls).context if access.tls else None, grpc)
-        self._thread: threading.Thread | None = None
-        self._socket: socket.socket | None = None
-        self._failure: BaseException | None = None
+        return Servers(http.application(), HttpTls(access.tls).context if access.tls else None, grpc)
 
     @property
     def places(self) -> list[str]:
@@ -136,7 +156,7 @@ class Collector:
         Raises:
             StagelensError: It was not started.
         """
-        if self._socket is None:
+        if self._address is None:
             msg = "the collector has no address before it is started"
             raise StagelensError(msg)
         return self._address
@@ -152,51 +172,36 @@ class Collector:
         Raises:
             StagelensError: An address cannot be listened on.
         """
-        self._socket = listen(self._config.host, self._config.port)
-        host, port, *_ = self._socket.getsockname()
-        self._address: tuple[str, int] = (host, port)
+        listening = listen(self._config.host, self._config.port)
+        host, port, *_ = listening.getsockname()
+        self._address, self._runs = (host, port), True
         self._file.start()
         self._writer.start()
-        self._folding.start()
-        self._maintenance.start()
-        self._scraper.start()
-        self.health.watch(self._scraper.thread)
-        self._thread = threading.Thread(
-            target=self._serve, args=(self._socket,), name="stagelens-collector", daemon=True
-        )
-        self._thread.start()
-        while not self._server.ready.wait(0.05):
-            if not self._thread.is_alive():
-                self.stop()
-                if isinstance(self._failure, StagelensError):
-                    raise self._failure
-                msg = "the collector's server ended while it started; the log says why"
-                raise StagelensError(msg)
-        self._reporter.start(f"{socket.gethostname()}:{port}")
+        for part in (self._folding, self._maintenance, self._scraper, self._forwarder):
+            part.start()
+            self.health.watch(part.thread)
+        try:
+            self._server.begin(listening)
+        except StagelensError:
+            self.stop()
+            raise
+        self._reporter.name = f"{socket.gethostname()}:{port}"
+        self._reporter.start()
         _log.info("collecting %s", " and ".join(" ".join(place.split()) for place in self.places))
-
-    def _serve(self, listening: socket.socket) -> None:
-        with listening:
-            try:
-                self._server.run([listening])
-            except BaseException as error:  # noqa: BLE001 - SystemExit too, which is how the server gives up; start() reports it
-                self._failure = error
-                if not isinstance(error, StagelensError):
-                    _log.exception("the collector's server ended")
 
     def stop(self) -> None:
         """Accept no more, answer what was accepted, commit and maintain; a second call does nothing."""
-        if self._thread is None:
+        if not self._runs:
             return
-        self._server.should_exit = True
+        self._runs = False
         self._writer.hurry()
-        self._thread.join()
-        self._thread = None
+        self._server.end()
         self._scraper.stop()
         self._file.stop()
         self._reporter.stop()
         self._decoders.stop()
         self._writer.stop()
+        self._forwarder.stop()
         self._folding.stop()
         self._folding.run_once()
         self._maintenance.stop()

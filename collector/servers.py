@@ -1,8 +1,9 @@
-"""The servers of HTTP and gRPC in one event loop, and the socket of the first."""
+"""The servers of HTTP and gRPC in one event loop and its thread, and the socket of the first."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from ssl import SSLContext
@@ -13,6 +14,8 @@ from starlette.applications import Starlette
 from ..core.errors import StagelensError
 from .connections import Connection
 from .grpc_server import GrpcServer
+
+_log = logging.getLogger(__name__)
 
 _BACKLOG = 512
 _DRAIN_SECONDS = 15
@@ -52,6 +55,41 @@ class Servers(uvicorn.Server):
         self._tls, self._grpc = tls, grpc
         self.grpc_port: int | None = None
         self.ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    def begin(self, listening: socket.socket) -> None:
+        """Accept in a thread, and return once requests are answered.
+
+        Args:
+            listening: Where HTTP comes in; it is closed at the end.
+
+        Raises:
+            StagelensError: An address cannot be listened on, or the thread has ended.
+        """
+        self._thread = threading.Thread(
+            target=self._in_thread, args=(listening,), name="stagelens-collector", daemon=True
+        )
+        self._thread.start()
+        while not self.ready.wait(0.05):
+            if not self._thread.is_alive():
+                if isinstance(self._failure, StagelensError):
+                    raise self._failure
+                msg = "the collector's server ended while it started; the log says why"
+                raise StagelensError(msg)
+
+    def end(self) -> None:
+        """Accept no more, and return once what was accepted is answered."""
+        self.should_exit = True
+        self._thread.join()
+
+    def _in_thread(self, listening: socket.socket) -> None:
+        with listening:
+            try:
+                self.run([listening])
+            except BaseException as error:  # noqa: BLE001 - SystemExit too, which is how uvicorn gives up
+                self._failure = error
+                if not isinstance(error, StagelensError):
+                    _log.exception("the collector's server ended")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""

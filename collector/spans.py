@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..core import names, stages
+from ..core.loads import PHASES
 from .dimensions import SeriesReader, stage_name, text
+from .gauges import place_of
 from .points import Window
 from .store import KeptTrace
+from .store.loads import Load
 from .tally import Reason, RejectedError, Tally
 from .wire import Attributes, ResourceSpans, Scalar, Span
 
 MAX_SPANS_A_TRACE = 5000
 MAX_TRACES_A_BATCH = 5000
 MAX_ATTRIBUTES = 64
+MAX_LOADS_A_BATCH = 1000
 _TRACE_ID_DIGITS, _SPAN_ID_DIGITS = 32, 16
 # What a root says in columns of its own need not be kept twice.
 _COLUMNS = {
@@ -28,6 +32,7 @@ _COLUMNS = {
     names.ROUTE,
     names.DEVICE,
     names.STATUS,
+    names.COLD,
     names.DOMINANT,
     names.KEPT_BECAUSE,
 }
@@ -40,11 +45,13 @@ class TraceReader:
     Args:
         window: Which times are plausible.
         traces: What was believed.
+        loads: Phases of cold starts that were believed.
         tally: What became of all spans.
     """
 
     window: Window
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
+    loads: list[Load] = field(default_factory=list[Load])
     tally: Tally = field(default_factory=Tally)
 
     def read(self, export: list[ResourceSpans]) -> None:
@@ -53,9 +60,48 @@ class TraceReader:
             reader = SeriesReader(item.resource)
             by_trace: dict[str, list[Span]] = defaultdict(list)
             for span in item.spans:
-                by_trace[span.trace_id].append(span)
+                if names.LOAD_PHASE in span.attributes:
+                    self._read_load(span, item.resource, reader)
+                else:
+                    by_trace[span.trace_id].append(span)
             for trace_id, spans in by_trace.items():
                 self._read_trace(trace_id, spans, reader)
+
+    def _read_load(self, span: Span, resource: Attributes, reader: SeriesReader) -> None:
+        try:
+            self.loads.append(self._load(span, resource, reader))
+        except RejectedError as error:
+            self.tally.reject(error.reason, f"load {text(span.span_id)[:16]}: {error}")
+
+    def _load(self, span: Span, resource: Attributes, reader: SeriesReader) -> Load:
+        if len(self.loads) >= MAX_LOADS_A_BATCH:
+            msg = f"the batch has more than {MAX_LOADS_A_BATCH} loads; send smaller batches"
+            raise RejectedError(Reason.SIZE, msg)
+        _check_span(span)
+        # However long ago: a process tells when it has served its first request.
+        replace(self.window, oldest=0).check(span.end_ns)
+        phase, spent = text(span.attributes[names.LOAD_PHASE]), span.attributes.get(names.LOAD_OWN)
+        if phase not in PHASES:
+            msg = f"{names.LOAD_PHASE} must be one of {', '.join(PHASES)}, got {phase[:40]!r}"
+            raise RejectedError(Reason.STAGE, msg)
+        duration = span.end_ns - span.start_ns
+        if type(spent) is not int or not 0 <= spent <= duration:
+            msg = f"{names.LOAD_OWN} must be whole nanoseconds from 0 to the {duration} it took"
+            raise RejectedError(Reason.DURATION, msg)
+        service, version, environment = reader.process
+        return Load(
+            service,
+            version,
+            environment,
+            instance=text(resource.get(names.SERVICE_INSTANCE, "")),
+            place=place_of(resource),
+            phase=phase,
+            model=text(span.attributes.get(names.MODEL, "")),
+            shape=text(span.attributes.get(names.INPUT_SHAPE, "")),
+            started=span.start_ns,
+            ended=span.end_ns,
+            own=spent,
+        )
 
     def _read_trace(self, trace_id: str, spans: list[Span], reader: SeriesReader) -> None:
         try:

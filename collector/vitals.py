@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,10 @@ from dataclasses import replace
 from importlib import metadata
 
 from ..core.errors import StoreError
+from ..core.loop import Loop
+from ..core.settings import format_size
 from .config_file import LiveConfig
+from .forward.state import State as Destination
 from .health import Health
 from .scrape.state import State
 from .selfmetrics import SelfMetrics
@@ -32,8 +34,8 @@ _P99 = 0.99
 _MAX_CHARS, _MAX_DOWN = 300, 20
 
 
-class Reporter:
-    """Writes the row of one collector, in a thread.
+class Reporter(Loop):
+    """Writes the row of one collector, in a thread, under the `name` it is given before it starts.
 
     Args:
         store: Where to.
@@ -41,6 +43,7 @@ class Reporter:
         health: What fails.
         file: What is wrong with its file.
         targets: How the targets of its scraper are.
+        destinations: How those are to whom it sends on.
         clock: Unix seconds.
     """
 
@@ -52,29 +55,32 @@ class Reporter:
         health: Health,
         file: LiveConfig,
         targets: Callable[[], Sequence[State]] = lambda: (),
+        destinations: Callable[[], Sequence[Destination]] = lambda: (),
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__("vitals")
         self._store, self._metrics, self._health, self._file = store, metrics, health, file
-        self._targets, self._clock = targets, clock
-        self._id, self._name, self._started = secrets.token_hex(8), "", clock()
+        self._targets, self._destinations, self._clock = targets, destinations, clock
+        self._id, self.name, self._started = secrets.token_hex(8), "", clock()
         self._version = metadata.version("stagelens")
         self._taken: deque[tuple[float, Samples]] = deque(maxlen=_INTERVALS + 1)
         # Since when each part fails.
         self._since: dict[str, float] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stagelens-vitals", daemon=True)
 
-    def start(self, name: str) -> None:
-        """Begin to report, as *name*."""
-        self._name = name
-        self._thread.start()
+    def step(self) -> float:
+        """Write the row now."""
+        try:
+            self.report()
+        except StoreError as error:
+            # Those who commit and maintain say so, too, and the page shows the silence.
+            _log.debug("%s", error)
+        return INTERVAL_SECONDS
 
     def stop(self) -> None:
         """End the thread, and take the row away: who is stopped is not missed. Without `start` it does nothing."""
-        self._ended.set()
-        if self._thread.ident is None:
+        super().stop()
+        if self.thread.ident is None:
             return
-        self._thread.join()
         try:
             with self._store.transaction() as connection:
                 leave(connection, self._id)
@@ -91,12 +97,18 @@ class Reporter:
         self._taken.append((now, self._metrics.samples()))
         failing = self._health.failing | dict.fromkeys(self._health.dead, "")
         self._since = {part: self._since.get(part, now) for part in failing}
-        targets = self._targets()
+        targets, destinations = self._targets(), self._destinations()
         down = [state for state in targets if state.state == "down"]
         vitals = replace(
             counted(self._taken),
             targets_up=sum(state.state == "up" for state in targets),
             targets_down={state.url: state.error[:_MAX_CHARS] for state in down[:_MAX_DOWN]},
+            destinations_down={
+                each.name: f"{each.error[:_MAX_CHARS]} ({format_size(each.backlog.size_bytes)} wait)"
+                for each in destinations
+                if each.state == "down"
+            },
+            destinations_lost={each.name: each.lost_bodies for each in destinations if each.lost_bodies},
             failing=tuple((part, why[:_MAX_CHARS], self._since[part]) for part, why in failing.items()),
             file_errors=tuple(line[:_MAX_CHARS] for line in self._file.errors),
         )
@@ -104,19 +116,7 @@ class Reporter:
             spans = waiting(connection)
             seconds = max(now - spans.oldest, 0) if spans.oldest else 0
             vitals = replace(vitals, spans_waiting_bytes=spans.size_bytes, spans_waiting_seconds=seconds)
-            put(connection, Report(self._id, self._name, self._version, self._started, now, vitals))
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self.report()
-            except StoreError as error:
-                # Those who commit and maintain say so, too, and the page shows the silence.
-                _log.debug("%s", error)
-            except Exception:  # noqa: BLE001 - the next report may be written, and nothing must end the thread
-                _log.exception("the collector cannot say how it is")
-            if self._ended.wait(INTERVAL_SECONDS):
-                return
+            put(connection, Report(self._id, self.name, self._version, self._started, now, vitals))
 
 
 def counted(taken: Sequence[tuple[float, Samples]]) -> Vitals:

@@ -12,19 +12,26 @@ from typing import NamedTuple, TypeAlias
 
 from ..core import names
 from ..core.errors import WireError
+from ..core.hardware import BY_METRIC
 
 Scalar: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = dict[str, Scalar]
 
 # opentelemetry/proto/metrics/v1/metrics.proto, AggregationTemporality and DataPointFlags.
-DELTA = 1
+DELTA, CUMULATIVE = 1, 2
 NO_RECORDED_VALUE = 1
 
 # The names of a metric's `data` field in OTLP/JSON.
-EXPONENTIAL_HISTOGRAM, SUM = "exponentialHistogram", "sum"
-KINDS = ("gauge", SUM, "histogram", EXPONENTIAL_HISTOGRAM, "summary")
+EXPONENTIAL_HISTOGRAM, GAUGE, SUM = "exponentialHistogram", "gauge", "sum"
+KINDS = (GAUGE, SUM, "histogram", EXPONENTIAL_HISTOGRAM, "summary")
 # Points are decoded for these names only; of other metrics it is enough to know how many points they have.
 WANTED = {**dict.fromkeys(names.METRICS, EXPONENTIAL_HISTOGRAM), names.REQUESTS_DROPPED: SUM}
+
+
+def is_wanted(name: str, kind: str) -> bool:
+    """Say whether the points of a metric that is called *name*, and of *kind*, are decoded."""
+    return WANTED.get(name) == kind or (name in BY_METRIC and kind in (GAUGE, SUM))
+
 
 # What one export may hold: objects (resources, metrics, points, attributes) cost a few hundred bytes and a few
 # microseconds each, elements (bucket counts above all) up to 60 bytes, and as little as two bytes on the wire: the size of
@@ -74,13 +81,21 @@ class HistogramPoint:
 
 @dataclass(slots=True)
 class NumberPoint:
-    """One data point of a sum.
+    """One data point of a gauge or a sum.
 
     Args:
-        value: What it counted since the point before.
+        value: What it is, or what was counted since the point before.
+        attributes: Its scalar attributes.
+        start_ns: The interval a sum stands for is (start_ns, time_ns]; 0 where it is not said.
+        time_ns: The end of that interval, or when it was so.
+        flags: OTLP's DataPointFlags.
     """
 
     value: int | float
+    attributes: Attributes
+    start_ns: int
+    time_ns: int
+    flags: int
 
 
 @dataclass(slots=True)
@@ -94,7 +109,7 @@ class Metric:
         temporality: OTLP's AggregationTemporality.
         monotonic: Whether a sum only grows.
         histograms: Its points, if it is a wanted exponential histogram; of protobuf serialized, as they came.
-        numbers: Its points, if it is a wanted sum.
+        numbers: Its points, if it is a wanted sum or gauge.
     """
 
     name: str

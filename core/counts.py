@@ -19,7 +19,7 @@ from .stages import OVERHEAD, position
 class Counts:
     """The histograms of one series."""
 
-    __slots__ = ("_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
+    __slots__ = ("_held_up", "_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
 
     def __init__(self) -> None:
         # By dominant stage, and by stage. [seconds]
@@ -28,6 +28,8 @@ class Counts:
         # By bucket of the latency, or of the time to the first token, and stage. [nanoseconds]
         self._spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self._spent_to_first_token: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        # By bucket of the latency, and what held the requests up. [nanoseconds]
+        self._held_up: defaultdict[int, dict[str, int]] = defaultdict(dict)
         # By metric, and definition, type of token or whatever else the metric tells apart.
         self._streams: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
 
@@ -51,6 +53,15 @@ class Counts:
         if duration:
             _add_up(self._spent[bucket_index(seconds)], own)
 
+    def add_stalls(self, found: Mapping[str, int], duration: int) -> None:
+        """Count what held a request up.
+
+        Args:
+            found: For how long, by what `stalls.joined` makes. [nanoseconds]
+            duration: How long the request took; above zero. [nanoseconds]
+        """
+        _add_up(self._held_up[bucket_index(duration / 1e9)], found)
+
     def add_first_token(self, own: Mapping[str, int], duration: int, definition: str) -> None:
         """Count the way of a request to its first token.
 
@@ -66,6 +77,10 @@ class Counts:
         """Count a *value* from 0 up of a metric that tells something else than stages apart by *key*; see `names.METRICS`."""
         self._streams[metric, key].count_one(value)
 
+    def add_equal(self, metric: str, key: str, value: float, requests: int) -> None:
+        """Count the same *value* of a metric for so many *requests*, as `add_stream` does for one."""
+        self._streams[metric, key].record(value, requests)
+
     def histograms(self) -> Iterator[tuple[str, str, Histogram]]:
         """Yield metric, what tells its points apart (`names.METRICS`), and the histogram; of times the microseconds."""
         for stage, histogram in self._requests.items():
@@ -74,7 +89,8 @@ class Counts:
             yield names.STAGE_DURATION, stage, histogram
         for (metric, key), histogram in self._streams.items():
             yield metric, key, histogram
-        for metric, spent in ((names.STAGE_TIME, self._spent), (names.FIRST_TOKEN_TIME, self._spent_to_first_token)):
+        times = (self._spent, self._spent_to_first_token, self._held_up)
+        for metric, spent in zip(names.TIME_METRICS, times, strict=True):
             for stage, buckets in _by_stage(spent).items():
                 yield metric, stage, Histogram(buckets=buckets)
 

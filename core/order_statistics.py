@@ -7,13 +7,14 @@ lies in.
 The binomial takes requests for independent. In a queue they are not: a burst of slow requests is one event. Read the
 interval as the least there is, and see the difference over time before you act on a small one.
 
-Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1; normal approximation of the binomial, which
-`MIN_TAIL` keeps good enough.
+Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1. Few requests are counted by the binomial itself, many
+by its normal approximation.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from statistics import NormalDist
 
 from .histogram import Estimate, Histogram, bucket_bounds
@@ -21,6 +22,10 @@ from .histogram import Estimate, Histogram, bucket_bounds
 # A percentile is drawn, and judged, with at least so many requests beyond it.
 MIN_TAIL = 10
 CONFIDENCE = 0.95
+# From this variance on the normal approximation is as good as the binomial, and takes no time.
+_MANY = 1000
+# Beyond so many standard deviations, and some for good measure, there is nothing of a binomial.
+_REACH = 10
 
 
 def bears(count: int, quantile: float) -> bool:
@@ -38,12 +43,40 @@ def interval(histogram: Histogram, quantile: float, confidence: float = CONFIDEN
     middle = histogram.quantile(quantile)
     if middle is None:
         return None
-    reach = NormalDist().inv_cdf(0.5 + confidence / 2) * math.sqrt(n * quantile * (1 - quantile))
-    first = math.floor(n * quantile - reach)
-    last = math.ceil(n * quantile + reach) + 1
+    first, last = ranks(n, quantile, confidence)
     low = _edges_at(histogram, first)[0] if first >= 1 else 0.0
     high = _edges_at(histogram, last)[1] if last <= n else math.inf
     return Estimate(middle.value, low, high)
+
+
+def ranks(count: int, quantile: float, confidence: float = CONFIDENCE) -> tuple[int, int]:
+    """Return which two of *count* requests, in order of latency and counted from 1, enclose the true quantile.
+
+    Each end is missed with half of what *confidence* leaves at the most. Where there are too few requests for that the first is
+    0 or below, or the last is beyond *count*: that end is not known.
+
+    >>> ranks(10, 0.5), ranks(5, 0.5), ranks(1000, 0.99)
+    ((2, 9), (0, 6), (983, 997))
+    """
+    variance = count * quantile * (1 - quantile)
+    middle, missed = count * quantile, (1 - confidence) / 2
+    if variance > _MANY:
+        reach = NormalDist().inv_cdf(1 - missed) * math.sqrt(variance)
+        return math.floor(middle - reach), math.ceil(middle + reach) + 1
+    reach = math.ceil(_REACH * (math.sqrt(variance) + 1))
+    below, above = max(math.floor(middle) - reach, 0), min(math.ceil(middle) + reach, count)
+    chances = [_chance(number, count, quantile) for number in range(below, above + 1)]
+    first = next((place for place, sum_ in enumerate(accumulate(chances)) if sum_ > missed), 0)
+    last = next((place for place, sum_ in enumerate(accumulate(reversed(chances))) if sum_ > missed), 0)
+    return below + first, above - last + 1
+
+
+def _chance(number: int, count: int, quantile: float) -> float:
+    """Return how likely it is that *number* of *count* requests are not above the true quantile."""
+    if not 0 < quantile < 1:
+        return float(number == count * quantile)
+    logs = math.lgamma(count + 1) - math.lgamma(number + 1) - math.lgamma(count - number + 1)
+    return math.exp(logs + number * math.log(quantile) + (count - number) * math.log1p(-quantile))
 
 
 def ratio(a: Estimate | None, b: Estimate | None) -> Estimate | None:

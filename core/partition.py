@@ -49,15 +49,29 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
     return own
 
 
-def _swept(intervals: Iterable[Interval], t0: int, t1: int) -> dict[str, int]:
-    own = {OVERHEAD: 0}
+def segments(intervals: Iterable[Interval], t0: int, t1: int) -> list[Interval]:
+    """Return what `partition` adds up: whose each part of [t0, t1) is, in the order of time, with nothing left out.
+
+    >>> segments([("preprocess", 0, 6), ("tokenize", 2, 5)], 0, 7)
+    [('preprocess', 0, 2), ('tokenize', 2, 5), ('preprocess', 5, 6), ('overhead', 6, 7)]
+    """
+    found: list[Interval] = []
     active: list[tuple[int, str]] = []
     now = t0
     for start, minus_end, _, stage in _in_sweep_order(intervals, t0, t1):
-        own.setdefault(stage, 0)
-        now = _advance(own, active, now, start)
+        now = _advance(found, active, now, start)
         active.append((-minus_end, stage))
-    now = _advance(own, active, now, t1)
+    _advance(found, active, now, t1)
+    return found
+
+
+def _swept(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, int]:
+    own = {OVERHEAD: 0}
+    for stage, start, end in intervals:
+        if start <= end and start <= t1 and end >= t0:
+            own[stage] = 0
+    for stage, start, end in segments(intervals, t0, t1):
+        own[stage] += end - start
     return own
 
 
@@ -72,16 +86,18 @@ def _in_sweep_order(intervals: Iterable[Interval], t0: int, t1: int) -> list[tup
     )
 
 
-def _advance(own: dict[str, int], active: list[tuple[int, str]], now: int, until: int) -> int:
+def _advance(found: list[Interval], active: list[tuple[int, str]], now: int, until: int) -> int:
     """Give the time from *now* to *until* to the active stages, innermost first, and drop those that end in it."""
     while active:
         end, stage = active[-1]
         if end > until:
-            own[stage] += until - now
+            if until > now:
+                found.append((stage, now, until))
             return until
         active.pop()
         if end > now:
-            own[stage] += end - now
+            found.append((stage, now, end))
             now = end
-    own[OVERHEAD] += until - now
+    if until > now:
+        found.append((OVERHEAD, now, until))
     return until

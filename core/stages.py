@@ -37,10 +37,13 @@ STAGES: tuple[Stage, ...] = (
     Stage("network", "Network", "bytes on the wire: reading the body, sending the response", waiting=True),
     Stage("queue", "Queue", "waiting before work: proxy, thread pool, executor, batch, scheduler", waiting=True),
     Stage("load", "Cold start", "weights, session creation, compile, first-call warm-up", waiting=True),
+    Stage("untimed", "Not timed", "requests of which the agent recorded no stages, to keep within its budget"),
     Stage("overhead", "Overhead", "end to end minus all stages: what nobody claimed"),
 )
 
 OVERHEAD = "overhead"
+# All of a request that was counted without its stages: never a part of one that has any.
+UNTIMED = "untimed"
 ORDER: dict[str, int] = {stage.key: position for position, stage in enumerate(STAGES)}
 BY_KEY: dict[str, Stage] = {stage.key: stage for stage in STAGES}
 

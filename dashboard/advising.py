@@ -193,6 +193,11 @@ def _overhead(facts: Facts, stage: str) -> tuple[str, str]:
     return "Name what happens between the stages", why
 
 
+def _untimed(facts: Facts, stage: str) -> tuple[str, str]:
+    why = f"{label(stage)} is {_shares(facts, stage)}: agents kept to their budget and recorded no stages of these requests."
+    return "Let agents record stages again", why
+
+
 def _work(facts: Facts, stage: str) -> tuple[str, str]:
     """Say it of a stage that does its work for everybody: the model, copies, bytes."""
     ratio = _uneven(facts, stage)
@@ -215,4 +220,5 @@ _WORDS: dict[str, Callable[[Facts, str], tuple[str, str]]] = {
     "decode": _decode,
     "dependency": _dependency,
     "instrumentation": _overhead,
+    "recording": _untimed,
 }

@@ -23,7 +23,7 @@ from .rendering import told
 from .replies import PREFIX, answer_json, explained, refusal
 from .router import context_of, page_of
 from .source import Source
-from .view import ORDER, PART, View, parse, storable
+from .view import ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
 
 _V1 = f"{PREFIX}v1"
 _EXPORT = ("path", "chart", "table", "format")
@@ -54,7 +54,7 @@ def serve(server: Flask, source: Source) -> None:
             raise AskError(msg, key="question", cure=f"one of {', '.join(QUESTIONS)}", status=NOT_FOUND)
         given = _given(*found.keys)
         service = needed(given, "service") if found.about_one else given.get("service")
-        part = {key: given.get(name, "") for key, name in PART.items()}
+        part = {key: given[name] for key, name in PART.items() if name in given}
         context = _context(source, "/", given | part, service)
         return _fresh(context, lambda: answer_json({**_window(context), **found.answer(context, given)}))
 
@@ -71,6 +71,9 @@ def _given(*allowed: str) -> Arguments:
 
 
 def _context(source: Source, path: str, given: Arguments, service: str | None = None) -> Context:
+    if given.get("cold", ONLY_COLD) not in (WITHOUT_COLD, ONLY_COLD):
+        msg = f"cold is {given['cold']!r}"
+        raise AskError(msg, key="cold", cure="0 leaves out cold requests, 1 takes only those; leave it out for all")
     view = parse(path, urlencode(given), source.now())
     if not view.is_as_asked:
         msg = "the window ends before it begins, or is longer than 400 days"

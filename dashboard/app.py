@@ -111,10 +111,11 @@ def _connect_server(app: Application, source: Source) -> None:
     def show(path: str | None, search: str | None, tick: dict[str, Any] | None, seen: dict[str, Any] | None) -> Any:
         ticked = ctx.triggered_id == "tick" and tick is not None
         # Controls write the address without telling dcc.Location; a tick brings it as it is.
-        view = view_of(source, path, str(tick.get("search", "")) if ticked and tick else search)
-        context = context_of(view, source)
-        now = {"beat": tick.get("beat") if tick else None, **told(context)}
-        if ticked and seen and seen.get("stale") == now["stale"]:
+        search = str(tick.get("search", "")) if ticked and tick else search
+        context = context_of(view_of(source, path, search), source)
+        now = {"beat": tick.get("beat") if tick else None, "address": f"{path}{search or ''}", **told(context)}
+        # Another address was seen where a tick has overtaken the page of this one: what comes last is all that is shown.
+        if ticked and seen and all(seen.get(key) == now[key] for key in ("address", "stale")):
             if seen.get("revision") == now["revision"]:
                 return no_update, {**seen, **now}
             if now["own"] and seen.get("own") == now["own"]:

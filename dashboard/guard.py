@@ -41,7 +41,7 @@ def protect(server: Flask, config: DashboardConfig, script_hashes: Sequence[str]
             cure = "" if config.is_private else " Its names are set with STAGELENS_DASHBOARD_HOSTS."
             return signin.refuse(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{cure}")
         # Who watches over a process has no secret to bring, and learns nothing of the data.
-        if request.path == health.PATH:
+        if request.path in health.PATHS:
             return None
         # Who fetches the chart of an incident shows a signature instead; by the view and not by the path: nothing else is open.
         if request.endpoint == charts.ENDPOINT:

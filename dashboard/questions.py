@@ -18,7 +18,7 @@ from .plain import columns, rows
 
 Arguments = dict[str, str]
 _WINDOW = ("from", "to", "env")
-_PART = ("model", "route")
+_PART = ("model", "route", "cold")
 _USUAL = "50,90,95,99"
 
 
@@ -46,6 +46,11 @@ def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _USUAL)
     frame = context.source.ask(context.source.read.breakdown, context.selection, wanted)
     return {"requests": int(frame.attrs.get("requests", 0)), **framed(frame)}
+
+
+def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _USUAL)
+    return framed(context.source.ask(context.source.read.stalls, context.selection, wanted))
 
 
 def _latency(context: Context, given: Arguments) -> dict[str, Any]:
@@ -135,6 +140,7 @@ def _no_objective(context: Context, name: str) -> AskError:
 
 QUESTIONS: dict[str, Question] = {
     "breakdown": Question(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
+    "stalls": Question(("service", "version", *_PART, "p", *_WINDOW), _stalls),
     "latency": Question(("service", "version", *_PART, "p", *_WINDOW), _latency),
     "compare": Question(("service", "a", "b", *_PART, "p", *_WINDOW), _compare),
     "slo": Question(("service", "name"), _slo, about_one=False),

@@ -14,6 +14,7 @@ from .pages import (
     incidents,
     overview,
     regressions,
+    replicas,
     service,
     settings,
     slo,
@@ -72,6 +73,7 @@ _OF_A_SERVICE: dict[str, Callable[[Context], Page]] = {
     "": service.render,
     "advice": advice.render,
     "capacity": capacity.render,
+    "replicas": replicas.render,
     "tokens": tokens.render,
     "traces": traces.render,
 }

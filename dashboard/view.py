@@ -4,13 +4,13 @@ Every view is a URL; defaults are left out, unknown keys are ignored, a wrong va
 about a view is kept anywhere else, so that a link opens exactly what its sender saw.
 
     /                     kind q sort n            the fleet
-    /s/<service>          p y x t by hide v m r    one service: where its time goes
-    /s/<service>/tokens   /capacity /advice /traces
-    /compare              svc a b p m r
+    /s/<service>          p y x t by hide v m r cold    one service: where its time goes
+    /s/<service>/tokens   /capacity /replicas /advice /traces
+    /compare              svc a b p m r cold
     /regressions
     /slo[/<name>]         w v m r
     /incidents[/<id>]
-    /traces[/<id>]        svc v m r dom err min max at
+    /traces[/<id>]        svc v m r cold dom err min max at
     /advice               rank
     /events               kind
     /collectors
@@ -41,7 +41,9 @@ BUCKET_SECONDS = 10
 # Kept from page to page; everything else belongs to the page it was set on.
 COMMON = ("env", "from", "to", "vs", "tz", "refresh")
 # What says which part of a service a page is about; kept on the pages of that service. Key to field of `store.Selection`.
-PART = {"v": "version", "m": "model", "r": "route"}
+PART = {"v": "version", "m": "model", "r": "route", "cold": "cold"}
+# The values of `cold`: without the requests in which something was loaded, or only those.
+WITHOUT_COLD, ONLY_COLD = "0", "1"
 # The values of `vs`, the default first: how far back the compared window lies. `prev` is as far as the window is long.
 COMPARED = {"prev": None, "1d": timedelta(days=1), "7d": timedelta(days=7), "off": None}
 _COMPARED_WORDS = {"prev": "vs prev.", "1d": "vs yesterday", "7d": "vs last week", "off": ""}
@@ -193,6 +195,8 @@ def parse(path: str | None, search: str | None, now: datetime, zone: str | None 
     """
     pairs = dict(parse_qsl((search or "").lstrip("?")))
     query = {key: storable(pairs[key]) for key in ORDER if pairs.get(key)}
+    if query.get("cold") not in (WITHOUT_COLD, ONLY_COLD):
+        query.pop("cold", None)
     chosen = UTC if query.get("tz") == "utc" else _zone(zone)
     return View(path or "/", query, now, chosen)
 
@@ -209,7 +213,7 @@ def address(path: str, query: Mapping[str, str]) -> str:
 
 
 def service_path(service: str, tab: str = "") -> str:
-    """Return the path of a service's page, or of one of its tabs: `tokens`, `capacity`, `traces`, `advice`."""
+    """Return the path of a service's page, or of one of its tabs: `tokens`, `capacity`, `replicas`, `traces`, `advice`."""
     return f"/s/{quote(service, safe='')}" + (f"/{tab}" if tab else "")
 
 

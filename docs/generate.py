@@ -1,22 +1,41 @@
-"""Write `docs/libraries/`: a page for each library, from what its module declares about itself.
+"""Write what the code knows of itself: `docs/libraries/`, and tables of `docs/configuration.md` and `docs/reported.md`.
 
     python docs/generate.py    (or: make docs)
 
-tests/test_docs.py holds the pages to the modules.
+What a module declares is its page. tests/test_docs.py holds the pages to the modules.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from stagelens.core import options
+from stagelens.core.options import Setting
 from stagelens.core.stages import label, position
 from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import dialects
 from stagelens.instrumentors.registry import LIBRARIES
 
 HERE = Path(__file__).parent
+SETTINGS = {
+    "agent": options.AGENT,
+    "server": (
+        *options.STORE,
+        *options.COLLECTOR,
+        *options.DASHBOARD,
+        *options.ALERTS,
+        *options.ALERT_METRICS,
+        *options.LOGS,
+    ),
+}
+_TABLE = re.compile(r"(<!-- settings: (\w+) .*?-->\n).*?(<!-- end of settings -->)", re.DOTALL)
+_DIALECTS = re.compile(r"(<!-- dialects .*?-->\n).*?(<!-- end of dialects -->)", re.DOTALL)
+_UNITS = {dialects.S: "s", dialects.MS: "ms", dialects.NS: "ns"}
+_NO_STAGE = {dialects.TOTAL: "all of it", dialects.TO_FIRST: "all of it up to the first token"}
 NOTE = "<!-- Written by docs/generate.py from the module's own declarations. -->"
 
 
@@ -25,7 +44,43 @@ def pages() -> dict[str, str]:
     classes = {library.module: library.load() for library in LIBRARIES}
     known = sorted(classes.items(), key=lambda item: item[1].title.lower())
     texts = {f"libraries/{module}.md": "\n".join(_page(cls)) + "\n" for module, cls in known}
-    return {"libraries/README.md": "\n".join(_index(known)) + "\n", **texts}
+    return {
+        "configuration.md": _TABLE.sub(_filled, (HERE / "configuration.md").read_text()),
+        "reported.md": _DIALECTS.sub(_spoken, (HERE / "reported.md").read_text()),
+        "libraries/README.md": "\n".join(_index(known)) + "\n",
+        **texts,
+    }
+
+
+def _filled(table: re.Match[str]) -> str:
+    """Return the table between two marks of a page, made anew."""
+    rows = (_setting(setting) for setting in SETTINGS[table[2]])
+    return "\n".join((table[1], "| variable | option | default | |", "|---|---|---|---|", *rows, "", table[3]))
+
+
+def _setting(setting: Setting) -> str:
+    variables = ", ".join(f"`{name}`" for name in setting.variable.split(", "))
+    option = f"`{setting.option}`" if setting.option else ""
+    default = setting.default if " " in setting.default or not setting.default else f"`{setting.default}`"
+    return f"| {variables} | {option} | {default} | {setting.meaning} |"
+
+
+def _spoken(table: re.Match[str]) -> str:
+    """Return the table of what servers say of themselves, made anew."""
+    rows = map(_dialect, (*dialects.HEADERS, *dialects.BODIES))
+    return "\n".join((table[1], "| server | name | where | what |", "|---|---|---|---|", *rows, "", table[2]))
+
+
+def _dialect(dialect: dialects.Dialect) -> str:
+    inside = (f"`{'.'.join(place)}`" if place else "itself" for place in dialect.places)
+    where = f"body, {' or '.join(inside)}" if dialect.places else "headers"
+    return f"| {dialect.title} | `{dialect.name}` | {where} | {'; '.join(map(_field, dialect.fields))} |"
+
+
+def _field(field: dialects.Field) -> str:
+    stage = _NO_STAGE.get(field.stage) or f"`{field.stage}`"
+    brief = f", `{field.brief}` below {dialects.BRIEF_NS // dialects.MS} ms" if field.brief else ""
+    return f"`{field.name}` ({_UNITS[field.unit_ns]}): {stage}{brief}"
 
 
 def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:

@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import random
+import socket
 import threading
 import time
 import uuid
@@ -21,14 +22,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ..core import names
-from . import recorder, user_spans
+from ..core.hardware import HOST, PROCESS_ID, Reading
+from . import loads, recorder, user_spans
 from .config import AgentConfig
-from .exporter import Batch, Exporter
+from .exporter import Exporter
 from .fold import Delta, Dimensions, Fold
+from .hardware import Hardware
+from .inherited import park_if_inherited
 from .late import Waiting
+from .load_spans import LoadSpans
 from .otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
+from .outbox import Batch
+from .overhead import Overhead, Processor
+from .reading import printable
 from .spans import Kept, Trace, trace_of
 from .stalls import stalls
+from .surroundings import Surroundings
 
 logger = logging.getLogger("stagelens")
 
@@ -96,11 +105,18 @@ class Agent:
     def __init__(self, config: AgentConfig, instance: str | None = None) -> None:
         self.config = config
         self.instance = instance or uuid.uuid4().hex
+        self._pid = os.getpid()
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
         self._losses = Losses()
         self._fold = Fold(config.keep, rng)
         self._waiting = Waiting()
-        self._encoder = Encoder({**config.resource, names.SERVICE_INSTANCE: self.instance}, self._pause)
+        self._surroundings = Surroundings()
+        self._hardware = Hardware()
+        own = {PROCESS_ID: self._pid, names.SERVICE_INSTANCE: self.instance}
+        self._encoder = Encoder({HOST: printable(socket.gethostname()), **config.resource, **own}, self._pause)
+        self._load_spans = LoadSpans()
+        # When the first request began, by the recorder's clock. [nanoseconds]
+        self._first_request: int | None = None
         self._exporter = Exporter(
             headers=config.headers,
             trust=config.trust,
@@ -109,6 +125,8 @@ class Agent:
             lost=self._losses.add,
             rng=rng,
         )
+        self._processor = Processor(self._exporter.cpu_ns)
+        self._overhead = Overhead(config.budget, self._fold, self._processor)
         self._sequence = itertools.count(1)
         self._working = threading.Lock()
         self._hurried = False
@@ -120,13 +138,18 @@ class Agent:
     def run(self) -> None:
         """Fold and export for ever."""
         stalls.watch()
+        if self.config.hardware:
+            self._hardware.watch()
         while True:
             try:
                 recorder.background.wake_at = recorder.WAKE_AT
                 with self._working:
+                    self._overhead.rehearse()
+                    self._surroundings.look()
                     self._fold_pending()
+                    self._overhead.look()
                     if self._schedule.due(time.time()):
-                        self._export()
+                        self._export(due=True)
                         self._exporter.wake()
             except Exception as error:
                 self._report("the background thread met an error and goes on", error)
@@ -151,19 +174,25 @@ class Agent:
 
     def _wait(self) -> None:
         recorder.background.wait(min(FOLD_EVERY_SECONDS, self._schedule.left_seconds(time.time())))
+        park_if_inherited(self._pid)
 
     def _pause(self) -> None:
         if not self._hurried:
-            time.sleep(PAUSE_SECONDS)
+            self._processor.pause(PAUSE_SECONDS)
+            park_if_inherited(self._pid)
 
     def _fold_pending(self) -> None:
+        with self._processor.spending("counting"):
+            self._count_pending()
+            self._fold_waiting(time.monotonic())
+
+    def _count_pending(self) -> None:
         pending = recorder.pending
         # What comes meanwhile has its turn later: under a load we cannot keep up with, exports are due all the same.
         for _ in range(0, len(pending), FOLD_AT_ONCE):
             for _ in range(min(FOLD_AT_ONCE, len(pending))):
                 self._add(pending.popleft())
             self._pause()
-        self._fold_waiting(time.monotonic())
 
     def _fold_waiting(self, now: float) -> None:
         for some in chunks(self._waiting.due(now), FOLD_AT_ONCE):
@@ -179,29 +208,57 @@ class Agent:
         try:
             if record[0][1] >= recorder.forked_at:
                 self._fold.add(record)
+                if self._first_request is None:
+                    self._first_request = record[1]
         except Exception as error:
             self._losses.add("unreadable", 1)
             self._report("a request could not be read and is counted as dropped", error)
 
-    def _export(self) -> None:
-        """Hand what was counted since the last export to the exporter, each part under a name of its own."""
+    def _export(self, *, due: bool = False) -> None:
+        """Hand what was counted since the last export to the exporter, each part under a name of its own.
+
+        Args:
+            due: Whether it is time; what the machine does is told then, also where there was no request.
+        """
         now_ns = time.time_ns()
         # The wall clock may have been set back.
         interval = Interval(min(self._since_ns, now_ns - 1), now_ns)
         self._since_ns = now_ns
         anchor_ns = now_ns - recorder.clock()
-        deltas = self._fold.take()
+        # After the last request that is exported.
+        self._surroundings.look(again=True)
+        with self._processor.spending("export"):
+            readings = self._hardware.take() if due and self.config.hardware else ()
+            deltas = self._fold.take()
+            self._overhead.tell(deltas)
+            self._export_metrics(interval, deltas, readings)
+        with self._processor.spending("traces"):
+            self._export_traces(deltas, anchor_ns)
+        self._overhead.exported()
+
+    def _export_metrics(
+        self, interval: Interval, deltas: Mapping[Dimensions, Delta], readings: Sequence[Reading]
+    ) -> None:
         dropped = self._dropped()
         for some in chunks(deltas.items(), SERIES_A_BODY):
-            self._offer_metrics(interval, dict(some), dropped)
-            dropped = {}
-        if dropped:
-            self._offer_metrics(interval, {}, dropped)
+            self._offer_metrics(interval, dict(some), dropped, readings)
+            dropped, readings = {}, ()
+        if dropped or readings:
+            self._offer_metrics(interval, {}, dropped, readings)
+
+    def _export_traces(self, deltas: Mapping[Dimensions, Delta], anchor_ns: int) -> None:
         room = user_spans.MAX_SPANS
+        loaded = self._load_spans.take(self._first_request)
         for some in chunks(_kept(deltas), TRACES_A_BODY):
             traces = self._traces(some)
             room = user_spans.emit(traces, anchor_ns, room)
-            self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
+            self._offer_traces([*traces, *loaded], anchor_ns)
+            loaded = []
+        if loaded:
+            self._offer_traces(loaded, anchor_ns)
+
+    def _offer_traces(self, traces: Sequence[Trace], anchor_ns: int) -> None:
+        self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
 
     def _dropped(self) -> dict[str, int]:
         dropped = self._losses.take()
@@ -211,17 +268,28 @@ class Agent:
             self._overflow_before = overflow
         return dropped
 
-    def _offer_metrics(self, interval: Interval, deltas: dict[Dimensions, Delta], dropped: dict[str, int]) -> None:
+    def _offer_metrics(
+        self,
+        interval: Interval,
+        deltas: dict[Dimensions, Delta],
+        dropped: dict[str, int],
+        readings: Sequence[Reading],
+    ) -> None:
         # What a lost batch said about losses is lost with it.
         requests = sum(delta.counts.requests for delta in deltas.values()) + sum(dropped.values())
-        self._offer(self.config.metrics_url, partial(self._encoder.metrics, interval, deltas, dropped), requests)
+        encode = partial(self._encoder.metrics, interval, deltas, dropped, readings)
+        self._offer(self.config.metrics_url, encode, requests)
 
     def _traces(self, kept: Sequence[Kept]) -> list[Trace]:
         traces: list[Trace] = []
         for some in chunks(kept, TRACES_AT_ONCE):
             for item in some:
                 try:
-                    traces.append(trace_of(item))
+                    trace = trace_of(item)
+                    root = trace.spans[0]
+                    root.attributes.update(self._surroundings.around(root.start, root.end))
+                    root.attributes[names.REPLICA_AGE] = max(0, root.start - loads.born)
+                    traces.append(trace)
                 except Exception as error:
                     self._report("a kept request could not be written as a trace; it is counted all the same", error)
             self._pause()

@@ -1,27 +1,7 @@
 """The agent's settings: OpenTelemetry's own environment variables where one exists, `STAGELENS_*` where none does.
 
-| variable | default | |
-|---|---|---|
-| `OTEL_EXPORTER_OTLP_ENDPOINT` | `http://127.0.0.1:4318` | the collector; `/v1/metrics` and `/v1/traces` are added |
-| `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT`, `…_TRACES_ENDPOINT` | | one of the two on its own, taken as it stands |
-| `OTEL_EXPORTER_OTLP_HEADERS` | | `key=value,key=value`, sent with every post |
-| `OTEL_EXPORTER_OTLP_CERTIFICATE` | the system's | file of the authorities to trust over https |
-| `OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE`, `OTEL_EXPORTER_OTLP_CLIENT_KEY` | | files of the certificate to show over https (mTLS), and of its key |
-| `OTEL_EXPORTER_OTLP_TIMEOUT` | `10000` | of one post, in milliseconds |
-| `OTEL_SERVICE_NAME` | the script's name | |
-| `OTEL_RESOURCE_ATTRIBUTES` | | `service.version=…,deployment.environment.name=…` and any other |
-| `OTEL_SDK_DISABLED` | `false` | `true` records nothing |
-| `STAGELENS_SERVICE_VERSION` | | instead of `service.version` among the resource attributes |
-| `STAGELENS_EXPORT_INTERVAL` | `10s` | how often to post |
-| `STAGELENS_BUFFER_SIZE` | `16MiB` | what may wait for a collector that does not answer; beyond it the oldest goes |
-| `STAGELENS_KEEP_SLOW` | `4` | traces to keep a series and interval: the slowest |
-| `STAGELENS_KEEP_ERRORS` | `10` | … of failed requests: all of them, up to so many |
-| `STAGELENS_KEEP_COLD` | `2` | … of requests that loaded or warmed up something |
-| `STAGELENS_KEEP_UNIFORM` | `2` | … drawn at random |
-| `STAGELENS_FORCE_TRACE` | | a request whose header `X-Force-Trace` holds this very text is kept; unset, the header does nothing |
-| `STAGELENS_PROPAGATE` | `true` | `false` sends no `traceparent` with the calls a request makes |
-
-A value that cannot be read stops nothing: it is logged once, with the cure, and the default is used.
+core/options.py lists them. A value that cannot be read stops nothing: it is logged once, with the cure, and the default
+is used.
 """
 
 from __future__ import annotations
@@ -38,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from ..core import names
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration, parse_size
+from .governor import Budget
 from .reading import printable
 from .trust import Trust
 
@@ -90,6 +71,8 @@ class AgentConfig:
         interval_seconds: Time between two exports. [seconds]
         buffer_bytes: How much may wait for the collector. [bytes]
         keep: How many traces to keep.
+        budget: What the agent may cost a request; None for whatever it does.
+        hardware: Whether it is told what the machine does.
     """
 
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
@@ -102,6 +85,8 @@ class AgentConfig:
     interval_seconds: float = 10.0
     buffer_bytes: int = 16 * 1024**2
     keep: Keep = field(default_factory=Keep)
+    budget: Budget | None = field(default_factory=Budget)
+    hardware: bool = True
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AgentConfig:
@@ -125,6 +110,8 @@ class AgentConfig:
                 uniform=read("STAGELENS_KEEP_UNIFORM", _count, keep.uniform),
                 cold=read("STAGELENS_KEEP_COLD", _count, keep.cold),
             ),
+            budget=read("STAGELENS_OVERHEAD_BUDGET", Budget.parse, Budget()),
+            hardware=read("STAGELENS_HARDWARE", _truth, default=True),
         )
 
 

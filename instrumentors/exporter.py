@@ -13,17 +13,20 @@ import email.utils
 import encodings.idna
 import http.client
 import logging
+import math
+import os
 import random
 import ssl
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from .. import __version__
 from ..core import names
+from .inherited import park_if_inherited
+from .outbox import Batch, Outbox
 from .protobuf import fields
 from .trust import Trust
 
@@ -43,6 +46,8 @@ OWN_HEADERS = {
 BACKOFF_BASE_SECONDS, BACKOFF_CAP_SECONDS = 1.0, 30.0
 # A server that asks for more is misconfigured; by then the outbox has long dropped what it could not hold.
 MAX_RETRY_AFTER_SECONDS = 600.0
+# A collector that takes some batches and not others would fill the host's log, a line for each.
+QUIET_SECONDS = 300.0
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_SHOWN_CHARS = 300
 
@@ -58,23 +63,6 @@ _DENIED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """One post, the same bytes at every attempt.
-
-    Args:
-        name: The value of the batch header.
-        url: Where it goes.
-        body: Gzipped protobuf.
-        requests: How many requests are uncounted if it is never delivered.
-    """
-
-    name: str
-    url: str
-    body: bytes
-    requests: int
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """What the collector said.
 
@@ -87,47 +75,6 @@ class Answer:
     status: int
     retry_after_seconds: float | None
     body: bytes
-
-
-class Outbox:
-    """Batches that wait, oldest first, at most *limit_bytes* of them together with those under way."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._waiting: deque[Batch] = deque()
-        self._size_bytes = 0
-
-    def put(self, batch: Batch) -> list[Batch]:
-        """Add *batch* and return the oldest ones that had to go for it, or itself when it is too large by itself."""
-        with self._lock:
-            evicted: list[Batch] = []
-            self._waiting.append(batch)
-            self._size_bytes += len(batch.body)
-            while self._size_bytes > self._limit_bytes and self._waiting:
-                evicted.append(self._waiting.popleft())
-                self._size_bytes -= len(evicted[-1].body)
-            return evicted
-
-    def take(self) -> Batch | None:
-        """Return the oldest batch, which is under way until `done` or `give_back`."""
-        with self._lock:
-            return self._waiting.popleft() if self._waiting else None
-
-    def done(self, batch: Batch) -> None:
-        """Forget *batch*."""
-        with self._lock:
-            self._size_bytes -= len(batch.body)
-
-    def give_back(self, batch: Batch) -> None:
-        """Put *batch* back to the front: it was not delivered."""
-        with self._lock:
-            self._waiting.appendleft(batch)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits or is under way."""
-        return self._size_bytes == 0
 
 
 class Exporter:
@@ -157,10 +104,13 @@ class Exporter:
         self._timeout_seconds = timeout_seconds
         self._lost = lost
         self._rng = rng
+        self._pid = os.getpid()
         self._outbox = Outbox(buffer_bytes)
         self._context: ssl.SSLContext | None = None
-        self._logged: set[str] = set()
+        # What the host was told, and when that was, by `time.monotonic`.
+        self._logged: dict[str, float] = {}
         self._thread: threading.Thread | None = None
+        self._cpu_ns = 0
         self._wake = threading.Event()
         # How long the thread waits before the next attempt, None while nothing has failed. [seconds]
         self._delay: float | None = None
@@ -170,20 +120,18 @@ class Exporter:
         self._leaving = False
 
     def offer(self, batch: Batch) -> None:
-        """Take *batch* for delivery; the oldest goes where there is no room."""
+        """Take *batch* for delivery; where there is no room, see `Outbox.put`."""
         for evicted in self._outbox.put(batch):
             self._drop(evicted, "buffer_full")
-            self._warn(
-                "full",
-                "the collector has not answered for so long that the oldest data are dropped; "
-                "STAGELENS_BUFFER_SIZE sets how much may wait",
-            )
+            dropped = "the oldest requests are not counted" if evicted.requests else "kept traces are dropped"
+            self._warn(dropped, f"more waits for the collector than STAGELENS_BUFFER_SIZE allows: {dropped}")
 
     def wake(self) -> None:
         """Have the sending thread look, unless it waits after a failure; start it where it does not run."""
         self._start()
-        if self._delay is None:
-            self._wake.set()
+        with self._attempt:
+            if self._delay is None:
+                self._wake.set()
 
     @property
     def retry_in_seconds(self) -> float | None:
@@ -200,7 +148,8 @@ class Exporter:
             Whether nothing is left.
         """
         self._leaving = True
-        failed = self._attempts_failed
+        with self._attempt:
+            failed = self._attempts_failed
         try:
             self._start()
         except RuntimeError:
@@ -212,6 +161,11 @@ class Exporter:
             with self._attempt:
                 self._attempt.wait_for(lambda: self._outbox.empty or self._attempts_failed != failed, timeout_seconds)
         self._leaving = False
+        # Who was told that they are sent later must hear that there may be no later.
+        if "unreachable" in self._logged and (left := self._outbox.requests):
+            self._warn(
+                "left", f"requests that are still not delivered: {left}; a process that ends now takes them along"
+            )
         return self._outbox.empty
 
     def _start(self) -> None:
@@ -222,22 +176,34 @@ class Exporter:
     def _run(self) -> None:
         while True:
             self._wake.wait(self._delay)
+            park_if_inherited(self._pid)
             self._wake.clear()
             self._send_waiting()
+            self._note_cpu()
+
+    def cpu_ns(self) -> int:
+        """Return the CPU time of the sending thread; 0 where greenlets of the host's share it, in nanoseconds."""
+        return self._cpu_ns
+
+    def _note_cpu(self) -> None:
+        if threading.get_native_id() != threading.main_thread().native_id:
+            self._cpu_ns = max(self._cpu_ns, time.thread_time_ns())
 
     def _send_waiting(self) -> None:
         """Send until nothing waits or an attempt fails."""
         self._delay = None
         while self._delay is None and (batch := self._outbox.take()) is not None:
             self._send(batch)
+            park_if_inherited(self._pid)
 
     def _send(self, batch: Batch) -> None:
         """Make one attempt with *batch*; where it fails, set how long to wait before the next one."""
         try:
             answer = self._post(batch)
             if answer.status in RETRY_STATUSES:
-                reason = f"HTTP {answer.status} {_message(answer.body)}"
-                self._failed(batch, reason, answer.retry_after_seconds)
+                reason = f"HTTP {answer.status} {explanation(answer.body)}"
+                # Somebody is there, and says what is wrong.
+                self._failed(batch, reason, answer.retry_after_seconds, cure="")
             else:
                 self._settle(batch, answer)
         except Exception as error:
@@ -267,36 +233,39 @@ class Exporter:
             return http.client.HTTPSConnection(host, url.port, timeout=self._timeout_seconds, context=self._context)
         return http.client.HTTPConnection(host, url.port, timeout=self._timeout_seconds)
 
-    def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, cure: str = _NOBODY_CURE) -> None:
+    def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, cure: str) -> None:
         self._outbox.give_back(batch)
         # Full jitter: many processes that lost one collector must not come back at once.
         limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
-        self._delay = self._rng.uniform(0, limit) if retry_after_seconds is None else retry_after_seconds
+        delay = self._rng.uniform(0, limit) if retry_after_seconds is None else retry_after_seconds
         if not self._leaving:
             self._warn(
                 "unreachable",
-                f"{_origin(batch.url)} does not take data ({_shown(reason)}); they are kept and sent later. {cure}",
+                f"{origin(batch.url)} does not take data ({_shown(reason)}); they are kept and sent later. {cure}".rstrip(),
             )
         with self._attempt:
+            # Whoever woke the thread during the attempt must not cut the wait short.
+            self._wake.clear()
+            self._delay = delay
             self._failures += 1
             self._attempts_failed += 1
             self._attempt.notify_all()
 
     def _settle(self, batch: Batch, answer: Answer) -> None:
         if answer.status in OK_STATUSES:
-            self._logged.discard("denied")
+            self._over("denied")
             refused = _refused(answer.body)
             if refused:
-                self._warn("partial", f"{_origin(batch.url)} refused a part of the data: {refused}")
+                self._warn("partial", f"{origin(batch.url)} refused a part of the data: {refused}")
         else:
             self._drop(batch, "rejected")
             denied = answer.status in DENIED_STATUSES
             self._warn(
                 "denied" if denied else f"status {answer.status}",
-                f"{_origin(batch.url)} {_DENIED if denied else 'refused a batch for good'}: "
-                f"HTTP {answer.status} {_message(answer.body)}",
+                f"{origin(batch.url)} {_DENIED if denied else 'refused a batch for good'}: "
+                f"HTTP {answer.status} {explanation(answer.body)}",
             )
-        self._logged.discard("unreachable")
+        self._over("unreachable", "left")
         with self._attempt:
             self._failures = 0
             self._outbox.done(batch)
@@ -309,12 +278,18 @@ class Exporter:
     def _warn(self, kind: str, message: str) -> None:
         # Once for each kind: a service must not drown in what its telemetry has to say.
         if kind not in self._logged:
-            self._logged.add(kind)
+            self._logged[kind] = time.monotonic()
             logger.warning("stagelens: %s", message)
 
+    def _over(self, *kinds: str) -> None:
+        """Have *kinds* told again when they come again, but not at once."""
+        for kind in kinds:
+            if time.monotonic() - self._logged.get(kind, math.inf) >= QUIET_SECONDS:
+                del self._logged[kind]
 
-def _origin(url: str) -> str:
-    # Without user, password and query, which may be secrets.
+
+def origin(url: str) -> str:
+    """Return where *url* leads to, without user, password and query, which may be secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
@@ -341,7 +316,7 @@ def _refused(body: bytes) -> str:
     return _shown(f"{count} rejected: {_text(message)}") if count or message else ""
 
 
-def _message(body: bytes) -> str:
+def explanation(body: bytes) -> str:
     """Return what an error body says: the message of a `google.rpc.Status`, or the text as it is."""
     # No text is taken for a status: it has no control characters, and the message's field begins with one.
     return _shown(_text(_fields(body).get(2, body[:MAX_SHOWN_CHARS])))
@@ -359,4 +334,4 @@ def _text(value: object) -> str:
 
 
 def _shown(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)[:MAX_SHOWN_CHARS]
+    return "".join(char if char.isprintable() else " " for char in text).strip()[:MAX_SHOWN_CHARS]

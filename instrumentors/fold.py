@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,11 +12,18 @@ from ..core import names
 from ..core.bands import BATCHES, TOKENS
 from ..core.counts import Counts
 from ..core.partition import Interval, partition
-from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER
+from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED
+from ..core.stalls import joined
 from .config import Keep
+from .levels import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY, Load
 from .reading import printable, read, text, whole
+from .recorder import UNTIMED as WITHOUT_STAGES
 from .recorder import Record
 from .sampler import Sampler
+from .stalls import by_stage, stalls
+
+# What requests cost is found out with the latest few, of which one of so many is taken.
+SAMPLED, MAX_SAMPLES = 16, 8
 
 # A route, model or device written per request instead of per kind must not take the host's memory.
 MAX_SERIES = 1000
@@ -25,17 +33,21 @@ SERVER_ERROR = 500
 
 
 class Dimensions(NamedTuple):
-    """What tells one series of a process from another; "" is unknown."""
+    """What tells one series of a process from another; "" is unknown.
+
+    *cold* is "true" for requests in which something was loaded or warmed up, "" for all others.
+    """
 
     model: str
     model_version: str
     route: str
     device: str
     status: str
+    cold: str = ""
 
     def folded(self) -> Dimensions:
         """Return the series that everything past the limit is counted in."""
-        return Dimensions(OTHER, OTHER, OTHER, OTHER, self.status)
+        return Dimensions(OTHER, OTHER, OTHER, OTHER, self.status, self.cold)
 
 
 @dataclass(slots=True)
@@ -46,22 +58,33 @@ class Delta:
         sampler: The requests to keep as traces.
         own_stages: The user's own stages that the series shows under their names.
         counts: Its histograms.
+        loads: What its requests were like, by level.
     """
 
     sampler: Sampler[Record]
     own_stages: set[str] = field(default_factory=set[str])
     counts: Counts = field(default_factory=Counts)
+    loads: dict[int, Load] = field(default_factory=dict[int, Load])
 
 
 class _Series:
-    """One series, with what it counted since the last export, if anything."""
+    """One series, with what it counted since the last export, if anything.
 
-    __slots__ = ("delta", "dimensions", "own_stages")
+    Its *cold* twin counts the requests in which something was loaded, takes no place among the series, and names stages alike.
+    """
 
-    def __init__(self, dimensions: Dimensions) -> None:
+    __slots__ = ("cold", "delta", "dimensions", "own_stages")
+
+    def __init__(self, dimensions: Dimensions, own_stages: set[str] | None = None) -> None:
         self.dimensions = dimensions
-        self.own_stages: set[str] = set()
+        self.own_stages: set[str] = set() if own_stages is None else own_stages
         self.delta: Delta | None = None
+        self.cold: _Series | None = None
+
+    def twin(self) -> _Series:
+        if self.cold is None:
+            self.cold = _Series(self.dimensions._replace(cold="true"), self.own_stages)
+        return self.cold
 
 
 class Fold:
@@ -71,12 +94,20 @@ class Fold:
         keep: How many traces to keep a series and interval.
         rng: Draws the uniform share.
         max_series: Past it, new series are counted together.
+
+    Attributes:
+        level: What to make of requests, from `ALL` to `REQUESTS_ONLY`.
+        samples: Some of the latest, with their stages.
     """
 
     def __init__(self, keep: Keep, rng: random.Random, *, max_series: int = MAX_SERIES) -> None:
         self._keep = keep
         self._rng = rng
         self._max_series = max_series
+        self.level = ALL
+        self._taken = Load()
+        self.samples: deque[Record] = deque(maxlen=MAX_SAMPLES)
+        self._until_sampled = 0
         # Every series ever seen; and, for the way most requests take, by the facts as they were written down.
         self._known: dict[Dimensions, _Series] = {}
         self._by_facts: dict[tuple[Any, ...], _Series] = {}
@@ -97,27 +128,56 @@ class Fold:
                 intervals = [(known_stage(stage, series.own_stages), t0, t1) for stage, t0, t1 in intervals]
                 break
         end = max(start, end)
-        own = partition(intervals, start, end)
+        spared = facts.get(WITHOUT_STAGES)
+        level = self.level if spared is None else REQUESTS_ONLY
+        # No `overhead` without stages: that is what is left of a request whose stages are known.
+        own = {UNTIMED: end - start} if level == REQUESTS_ONLY else partition(intervals, start, end)
+        cold = "load" in own
+        if cold:
+            series = series.twin()
         delta = series.delta
         if delta is None:
-            delta = series.delta = Delta(Sampler(self._keep, self._rng), series.own_stages)
-        delta.counts.add(own, end - start)
-        if not _STREAM_FACTS.isdisjoint(facts):
-            _add_stream(delta.counts, facts, intervals, start, end)
-        if "@batch" in facts:
-            _add_batch(delta.counts, whole(facts["@batch"]), own)
-        for reason, spent in facts.get("@failed", ()):
-            delta.counts.add_stream(names.FAILED_CALL, text(reason)[:MAX_STAGE] or OTHER, whole(spent) / 1e9)
+            delta = series.delta = self.nothing(series.own_stages)
+        load = delta.loads.get(level) or delta.loads.setdefault(level, Load())
+        load.requests += 1
+        load.marks += len(frozen) // 3 - 1
+        load.duration_ns += end - start
         # As it was counted: a thread that outlives the request may still write.
         kept = (frozen, *record[1:])
-        delta.sampler.offer(kept, end - start, failed=failed, cold="load" in own, forced="@force" in facts)
+        self._until_sampled -= 1
+        if spared or (self._until_sampled < 0 and level < REQUESTS_ONLY):
+            self._until_sampled = SAMPLED
+            self.samples.append(kept)
+        delta.counts.add(own, end - start)
+        if level == REQUESTS_ONLY:
+            return
+        if level < NO_FACTS:
+            _add_facts(delta.counts, facts, intervals, own, (start, end))
+            _add_stalls(delta.counts, intervals, start, end)
+        if level < NO_TRACES:
+            delta.sampler.offer(kept, end - start, failed=failed, cold=cold, forced="@force" in facts)
+
+    def load(self) -> Load:
+        """Return what all requests were like that were ever counted."""
+        total = Load()
+        total.include(self._taken)
+        for series in self._all():
+            for load in series.delta.loads.values() if series.delta is not None else ():
+                total.include(load)
+        return total
+
+    def nothing(self, own_stages: set[str] | None = None) -> Delta:
+        """Return what a series has counted that has counted nothing."""
+        return Delta(Sampler(self._keep, self._rng), set() if own_stages is None else own_stages)
 
     def take(self) -> dict[Dimensions, Delta]:
         """Return what was counted since the last call, and start again from nothing."""
         deltas: dict[Dimensions, Delta] = {}
-        for dimensions, series in self._known.items():
+        for series in self._all():
             if series.delta is not None:
-                deltas[dimensions], series.delta = series.delta, None
+                for load in series.delta.loads.values():
+                    self._taken.include(load)
+                deltas[series.dimensions], series.delta = series.delta, None
         return deltas
 
     def _series(self, facts: dict[str, Any], route: str, *, failed: bool) -> _Series:
@@ -137,6 +197,12 @@ class Fold:
             dimensions = dimensions.folded()
         return self._known.setdefault(dimensions, _Series(dimensions))
 
+    def _all(self) -> Iterator[_Series]:
+        for series in self._known.values():
+            yield series
+            if series.cold is not None:
+                yield series.cold
+
 
 # 7, 7.0 and numpy's 7 are one key of a dictionary, and different texts.
 _TEXTS = (str, type(None))
@@ -153,6 +219,35 @@ def dimensions_of(facts: dict[str, Any], route: str, *, failed: bool) -> Dimensi
     )
 
 
+# What is counted of each call.
+_CALLS = (("@failed", names.FAILED_CALL), ("@suspect", names.SUSPECT_REPORT))
+
+
+def _add_facts(
+    counts: Counts,
+    facts: dict[str, Any],
+    intervals: Collection[Interval],
+    own: Mapping[str, int],
+    times: tuple[int, int],
+) -> None:
+    """Count what a request says of itself."""
+    if not _STREAM_FACTS.isdisjoint(facts):
+        _add_stream(counts, facts, intervals, *times)
+    if "@batch" in facts:
+        _add_batch(counts, whole(facts["@batch"]), own)
+    for key, metric in _CALLS:
+        for said, spent in facts.get(key, ()):
+            counts.add_stream(metric, text(said)[:MAX_STAGE] or OTHER, whole(spent) / 1e9)
+
+
+def _add_stalls(counts: Counts, intervals: Collection[Interval], start: int, end: int) -> None:
+    """Count what held a request up, by the stage that was its own then."""
+    met = stalls.during(start, end)
+    if met:
+        found = by_stage(met, intervals, start, end)
+        counts.add_stalls({joined(*key)[:MAX_STAGE]: spent for key, spent in found.items()}, end - start)
+
+
 _STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
 
 
@@ -165,13 +260,14 @@ def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Int
         counts.add_first_token(partition(intervals, start, first), first - start, definition)
         if taken_in:
             counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKENS.of(taken_in), (first - start) / 1e9)
-    spent, tokens = facts.get("@per_token", (0, 0))
-    if tokens:
-        counts.add_stream(names.OUTPUT_TOKEN, definition, spent / tokens / 1e9)
-        if put_out:
-            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.of(put_out), spent / tokens / 1e9)
-    if facts.get("@gap"):
-        counts.add_stream(names.STREAM_GAP, definition, facts["@gap"] / 1e9)
+    for own, (spent, tokens) in facts.get("@per_token", {}).items():
+        if tokens:
+            counts.add_stream(names.OUTPUT_TOKEN, own or definition, spent / tokens / 1e9)
+            if put_out:
+                counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.of(put_out), spent / tokens / 1e9)
+    for own, gap in facts.get("@gap", {}).items():
+        if gap:
+            counts.add_stream(names.STREAM_GAP, own or definition, gap / 1e9)
     for kind, number in ((names.TOKENS_IN, taken_in), (names.TOKENS_OUT, put_out)):
         if number:
             counts.add_stream(names.TOKENS, kind, number)

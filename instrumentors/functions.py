@@ -2,6 +2,9 @@
 
 What is named is found when its module is imported, so the code stays as it is. A module that runs as `__main__` is never
 imported under its name: there, use `stagelens.stage()`.
+
+An entry point beside those of the libraries: `opentelemetry-instrument` puts its `sitecustomize` in the place of ours, and
+loads what has one.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Instrumentor:
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Put `make(original)` in the place of attribute *name* of *owner*, a module or class.
 
-        Of a class method or a static method, *make* is given the function in it.
+        Of a class method, a static method or a property, *make* is given the function in it.
 
         An attribute that is missing or inherited is left alone: another version of the library, or the base class has it.
         """
@@ -173,6 +173,8 @@ def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
     if isinstance(original, (classmethod, staticmethod)):
         function = _function(original)
         return type(original)(_like(make(function), function))
+    if isinstance(original, property) and original.fget is not None:
+        return original.getter(_like(make(original.fget), original.fget))
     return _like(make(_callable(owner, original)), original)
 
 
@@ -185,13 +187,15 @@ def _like(replacement: Any, original: Any) -> Any:
 
 
 def _function(attribute: Any) -> Any:
+    if isinstance(attribute, property):
+        return attribute.fget
     return attribute.__func__ if isinstance(attribute, (classmethod, staticmethod)) else attribute
 
 
 def _callable(owner: Any, original: Any) -> Any:
     """Return *original* so that it can be called with an instance first: what wrapt has wrapped takes one only so."""
     get = getattr(type(original), "__get__", None)
-    if get is None or not isinstance(owner, type) or isinstance(original, property):
+    if get is None or not isinstance(owner, type):
         return original
     return get(original, None, owner)
 

@@ -31,8 +31,8 @@ class Waiting:
         """
         if "@late" not in record[0][::3]:
             return False
-        if _is_ready(record[0]):
-            _complete(record[0])
+        if is_ready(record[0]):
+            complete(record[0])
             return False
         self._held.append((now + MAX_WAIT_SECONDS, record))
         return True
@@ -45,14 +45,15 @@ class Waiting:
         """
         for _ in range(len(self._held)):
             until, record = self._held.popleft()
-            if now < until and len(self._held) < MAX_WAITING and not _is_ready(record[0]):
+            if now < until and len(self._held) < MAX_WAITING and not is_ready(record[0]):
                 self._held.append((until, record))
                 continue
-            _complete(record[0])
+            complete(record[0])
             yield record
 
 
-def _is_ready(marks: Marks) -> bool:
+def is_ready(marks: Marks) -> bool:
+    """Say, without waiting, whether all that is late about *marks* is known."""
     try:
         return all(late.ready() for late in _lates(marks))
     except Exception:
@@ -60,7 +61,8 @@ def _is_ready(marks: Marks) -> bool:
         return True
 
 
-def _complete(marks: Marks) -> None:
+def complete(marks: Marks) -> None:
+    """Add what is known by now of what is late; to be called once."""
     for late in _lates(marks):
         try:
             marks.extend(late.marks())

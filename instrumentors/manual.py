@@ -134,7 +134,7 @@ class Request:
         else:
             self._outer, self._t0 = current.get(), clock()
         if self._facts:
-            marks = current.get()
+            marks = self._marks or self._outer
             if marks is not None and len(marks) < MAX_MARKS:
                 marks.extend(self._facts)
 

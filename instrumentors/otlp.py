@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from ..core import names
+from ..core import hardware, names
+from ..core.hardware import Kind, Measure, Reading
 from ..core.histogram import ZERO_THRESHOLD, Histogram, dense
 from .fold import Delta, Dimensions
 from .protobuf import double, fixed, message, packed, signed, text, whole
@@ -29,7 +30,7 @@ SERIES_A_BODY = 50
 TRACES_A_BODY = 100
 
 # AggregationTemporality, SpanKind, StatusCode
-DELTA = 1
+DELTA, CUMULATIVE = 1, 2
 SPAN_INTERNAL, SPAN_SERVER = 1, 2
 STATUS_ERROR = 2
 
@@ -50,17 +51,24 @@ class Encoder:
         pause: Called between two pieces of work that each take about a millisecond.
     """
 
-    def __init__(self, resource: Mapping[str, str], pause: Callable[[], None]) -> None:
+    def __init__(self, resource: Mapping[str, str | int], pause: Callable[[], None]) -> None:
         self._resource = message(1, _attributes(1, resource))
         self._pause = pause
 
-    def metrics(self, interval: Interval, deltas: Mapping[Dimensions, Delta], dropped: Mapping[str, int]) -> bytes:
+    def metrics(
+        self,
+        interval: Interval,
+        deltas: Mapping[Dimensions, Delta],
+        dropped: Mapping[str, int],
+        readings: Iterable[Reading] = (),
+    ) -> bytes:
         """Return the body of the metrics of *deltas*, gzipped.
 
         Args:
             interval: What time they stand for.
             deltas: What each series counted.
             dropped: Requests that could not be counted, by reason.
+            readings: What the machine did.
         """
         points: defaultdict[str, list[bytes]] = defaultdict(list)
         for dimensions, delta in deltas.items():
@@ -70,6 +78,7 @@ class Encoder:
         metrics = [_histogram_metric(name, points[name]) for name in names.METRICS if points[name]]
         if dropped:
             metrics.append(_dropped_metric(interval, dropped))
+        metrics += _machine_metrics(interval, readings)
         return self._body(metrics)
 
     def traces(self, traces: Iterable[Trace], anchor_ns: int) -> bytes:
@@ -140,6 +149,32 @@ def _dropped_metric(interval: Interval, dropped: Mapping[str, int]) -> bytes:
     )
     total = points + whole(2, DELTA) + whole(3, value=True)
     return text(1, names.REQUESTS_DROPPED) + text(3, "{request}") + message(7, total)
+
+
+def _machine_metrics(interval: Interval, readings: Iterable[Reading]) -> Iterator[bytes]:
+    """Yield a Metric for each that is read of the machine: a Gauge, or a Sum."""
+    points: defaultdict[tuple[str, str, Kind], list[bytes]] = defaultdict(list)
+    for measure, value, device in readings:
+        seconds = (interval.end_ns - interval.start_ns) / 1e9 if measure.kind == "rate" else 1.0
+        point = _times(interval) + double(4, value * seconds) + _attributes(7, _about(measure, device))
+        points[measure.metric, measure.unit, measure.kind].append(message(1, point))
+    for (name, unit, kind), own in points.items():
+        told = b"".join(own)
+        if kind == "level":
+            told += whole(2, CUMULATIVE)
+        elif kind == "rate":
+            told += whole(2, DELTA) + whole(3, value=True)
+        yield text(1, name) + text(3, unit) + message(5 if kind == "gauge" else 7, told)
+
+
+def _about(measure: Measure, device: str) -> dict[str, str]:
+    """Return what tells the points of a metric apart."""
+    about: dict[str, str] = {}
+    if measure.of == "gpu":
+        about = {hardware.GPU_ID: device, hardware.GPU_TYPE: "gpu"}
+    elif measure.of == "device":
+        about = {names.DEVICE: device}
+    return {**about, hardware.DIRECTION: measure.direction} if measure.direction else about
 
 
 def _times(interval: Interval) -> bytes:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
-from ..core.partition import Interval
-from ..core.stages import BY_KEY
+from ..core.partition import Interval, segments
+from ..core.stages import BY_KEY, OVERHEAD
 from .recorder import TIMINGS, Marks
+
+# After a stage's "@": the body of an answer, what its server says it did, and the rest of such a call.
+BODY: Final = "body"
+REPORTED: Final = "reported"
+REST: Final = "rest"
 
 
 class Reading(NamedTuple):
@@ -31,17 +38,36 @@ def read(marks: Marks) -> Reading:
     items = iter(marks)
     facts: dict[str, Any] = {}
     intervals: list[Interval] = []
+    bodies: list[Interval] = []
+    reported: list[tuple[int, int]] = []
     for triple in zip(items, items, items, strict=True):
         key = triple[0]
         if key in BY_KEY:
             intervals.append(triple)
         elif key[0] != "@":
-            intervals.append((key.partition("@")[0], triple[1], triple[2]))
+            stage, _, how = key.partition("@")
+            (bodies if how == BODY else intervals).append((stage, triple[1], triple[2]))
+            if how in {REPORTED, REST}:
+                reported.append(triple[1:])
         elif key in _COMBINED:
             _COMBINED[key](facts, key, triple[1], triple[2])
         else:
             facts[key] = triple[1]
-    return Reading(facts, intervals)
+    # Who waits for a part of a body waits for the server and the way to it, where it says which of them that was.
+    return Reading(facts, intervals + (list(_outside(bodies, reported)) if bodies and reported else bodies))
+
+
+def _outside(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
+    """Yield what of *intervals*, of which there is at least one, lies in none of *taken*."""
+    span = min(start for _, start, _ in intervals), max(end for _, _, end in intervals)
+    parts = segments([("", *each) for each in taken], *span)
+    free = [(start, end) for stage, start, end in parts if stage == OVERHEAD]
+    ends = [end for _, end in free]
+    for stage, start, end in intervals:
+        for begun, ended in itertools.islice(free, bisect.bisect_right(ends, start), None):
+            if begun >= end:
+                break
+            yield stage, max(begun, start), min(ended, end)
 
 
 def _first(facts: dict[str, Any], key: str, first: Any, _second: Any) -> None:
@@ -57,13 +83,18 @@ def _sum(facts: dict[str, Any], key: str, count: Any, _second: Any) -> None:
     facts[key] = facts.get(key, 0) + whole(count)
 
 
-def _sums(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
-    before = facts.get(key, (0, 0))
-    facts[key] = (before[0] + whole(first), before[1] + whole(second))
+def _pace(facts: dict[str, Any], key: str, spent: Any, over: Any) -> None:
+    tokens, definition = over if isinstance(over, tuple) else (over, "")
+    paces = facts.setdefault(key, {})
+    before = paces.get(definition, (0, 0))
+    paces[definition] = (before[0] + whole(spent), before[1] + whole(tokens))
 
 
-def _longest(facts: dict[str, Any], key: str, length: Any, _second: Any) -> None:
-    facts[key] = max(facts.get(key, 0), whole(length))
+def _longest(facts: dict[str, Any], key: str, length: Any, definition: Any) -> None:
+    longest = facts.setdefault(key, {})
+    # Not just an instance of it: whose hash may raise anything.
+    definition = definition if type(definition) is str else ""
+    longest[definition] = max(longest.get(definition, 0), whole(length))
 
 
 def _every(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
@@ -72,13 +103,14 @@ def _every(facts: dict[str, Any], key: str, first: Any, second: Any) -> None:
 
 _COMBINED = {
     "@failed": _every,
+    "@suspect": _every,
     "@trace": _first,
     "@parent": _first,
     "@traceparent": _first,
     "@first_token": _first_token,
     "@tokens_in": _sum,
     "@tokens_out": _sum,
-    "@per_token": _sums,
+    "@per_token": _pace,
     "@gap": _longest,
 }
 

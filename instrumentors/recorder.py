@@ -15,7 +15,8 @@ A request is one plain list, its *marks*, that travels in a context variable. Th
               marks.extend(("forward", t0, clock()))
 
 - a stage that was not measured by this thread's clock says by what, after an "@": `"forward@gpu", t0, t1` (see `TIMINGS`).
-  Any other word there names a part of the stage: `"dependency@body"` is what came after the headers.
+  Any other word there names a part of the stage: `"dependency@body"` is what came after the headers, and
+  `"network@rest"` what is left of a call whose server tells what it did.
 - a fact about the request: `"@model", "resnet50", 0`. The two values that follow each key:
 
       @model, @model_version, @device, @provider, @method  text, 0; of several with one key the last wins
@@ -27,10 +28,14 @@ A request is one plain list, its *marks*, that travels in a context variable. Th
       @child <name>     start, end of a request inside the request
       @first_token      when, by `clock`, and the definition that was measured by; the earliest wins
       @tokens_in, @tokens_out  how many, 0; they add up
-      @per_token        nanoseconds, over how many tokens after the first; they add up
-      @gap              nanoseconds between two parts of a stream, 0; the longest wins
+      @per_token        nanoseconds, and over how many tokens after the first, or that with the definition; they add up
+      @gap              nanoseconds between two parts of a stream, and the definition, or 0 for that of the first token; the
+                        longest of each wins
+      @suspect          whose word about a call cannot be true (`libraries/dialects.py`), and the call's nanoseconds; all count
       @failed           what became of a call out of the request, such as "triton:timeout", and its nanoseconds; all count
       @late             a `Late`, 0
+      @untimed          1 where its stages are here, else 0, and 0: only the request is counted (see `spare`)
+      @shared           0, 0: these are the marks of a batch, not of one request
       @full             0, 0: the list takes no more
 
 - the first triple says whether the request still runs: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last place is for
@@ -52,7 +57,8 @@ that is counted (its stages and facts still land on the outer request):
 
 `finish` appends one tuple to a bounded queue and returns: partition, histograms, sampling and export happen on a
 background thread that the first finished request starts. Where the context variable does not reach (a thread pool, a
-callback), hand the list over: `marks = current.get()` there, `token = current.set(marks)` here.
+callback), hand the list over: `marks = current.get()` there, `token = current.set(marks)` here. Where work is for several
+requests at once, or in another process, `tickets.py` does it.
 
 What is recorded leaves the process every few seconds, and by `flush` when it exits. uvicorn ends by raising SIGTERM once
 more, which skips exit handlers: a server integration therefore calls `flush()` at the lifespan's shutdown, on a thread.
@@ -76,6 +82,7 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from .. import importing
 from . import trace_context
 
 # Monotonic nanoseconds; the fold anchors them to the wall clock.
@@ -89,6 +96,7 @@ Record: TypeAlias = tuple[Marks, int, int, str, str, int, Kind]
 OPEN: Final = trace_context.OPEN
 CLOSED: Final = "@closed"
 FULL: Final = "@full"
+UNTIMED: Final = "@untimed"
 # Facts that, said again, say nothing new; of the others each counts.
 _LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch"})
 # How a stage was timed, if not by a clock around the call: from events on the device; only its launch, since the device
@@ -103,6 +111,20 @@ MAX_PENDING: Final = 8192
 WAKE_AT: Final = 256
 
 current: ContextVar[Marks | None] = ContextVar("stagelens_request", default=None)
+# A request without stages: no stage finds it, and so each costs what it costs outside of requests. What must find it asks
+# for `current.get() or untimed.get()`.
+untimed: ContextVar[Marks | None] = ContextVar("stagelens_untimed", default=None)
+# What `governor.py` has `begin` do. Until it first acts it costs the request path one look at a zero; from then on a request
+# that began without stages may still be running, whatever holds by now.
+NEVER, TIMED_AGAIN, WITHOUT_STAGES, NOTHING = range(4)
+# Besides: before the next request begins, `rehearse` is called on its thread.
+REHEARSAL = 4
+spare = NEVER
+rehearse: Callable[[], object] = bool
+# Of requests without stages, one of so many writes them down all the same: not to be counted, but to know what they would
+# cost.
+SCOUTS: Final = 64
+_turns = itertools.count()
 pending: deque[Record] = deque()
 # When this process was forked, 0 for one that was not: a request from before is the parent's to report, also where the
 # child runs through the end of it. By `clock`. [nanoseconds]
@@ -184,11 +206,38 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
     outer = current.get()
     if outer is not None and outer[0] == OPEN:
         return None
+    if spare:
+        if spare >= REHEARSAL:
+            _rehearse()
+        outer = untimed.get()
+        if spare == NOTHING or (outer is not None and outer[0] == OPEN):
+            return None
+        if spare == WITHOUT_STAGES:
+            return begin_untimed(untimed if next(_turns) % SCOUTS else current)
     marks: Marks = [OPEN, clock(), 0]
     span_of_theirs = trace_context.span_of_theirs
     if span_of_theirs is not None:
         _join(marks, span_of_theirs)
     return marks, current.set(marks)
+
+
+def _rehearse() -> None:
+    global spare  # noqa: PLW0603 - whoever comes first does it
+    # What `overhead.py` says at this very moment it says again a second later.
+    spare &= REHEARSAL - 1
+    try:
+        rehearse()
+    except Exception:
+        logging.getLogger("stagelens").debug("what a request costs could not be found out", exc_info=True)
+
+
+def begin_untimed(variable: ContextVar[Marks | None]) -> tuple[Marks, Token[Marks | None]]:
+    """Start a request without stages and return its marks; in `untimed`, or in `current`, where its stages are written down."""
+    marks: Marks = [OPEN, clock(), 0, UNTIMED, int(variable is current), 0]
+    span_of_theirs = trace_context.span_of_theirs
+    if span_of_theirs is not None:
+        _join(marks, span_of_theirs)
+    return marks, variable.set(marks)
 
 
 def _join(marks: Marks, span_of_theirs: Callable[[], trace_context.Parent | None]) -> None:
@@ -203,11 +252,14 @@ def _join(marks: Marks, span_of_theirs: Callable[[], trace_context.Parent | None
 
 def end(token: Token[Marks | None]) -> None:
     """Take the request out of this context; a token of another context does nothing."""
-    try:  # noqa: SIM105 - a context manager costs the request path ten times as much
+    try:  # a context manager to suppress it would cost the request path ten times as much
         current.reset(token)
     except ValueError:
-        # A generator that was closed elsewhere.
-        pass
+        # A request without stages, or a generator that was closed elsewhere.
+        try:  # noqa: SIM105 - as above
+            untimed.reset(token)
+        except ValueError:
+            pass
 
 
 def finish(  # noqa: PLR0917 - by position, because keywords cost the request path more
@@ -304,13 +356,8 @@ def _flush_at_exit() -> None:
         finalizers.Finalize(None, flush, exitpriority=0)
 
 
-# Held while modules are imported in the background, and by whoever forks: a child of a half done import would wait for
-# a thread that it does not have.
-_importing = threading.RLock()
-
-
 def _run() -> None:
-    with _importing:
+    with importing:
         # On this thread: HTTP, gzip and JSON are not loaded at the expense of the first request.
         from . import agent  # noqa: PLC0415
 
@@ -325,7 +372,7 @@ def flush(timeout_seconds: float = 2.0) -> None:
     if not background.started:
         return
     try:
-        with _importing:
+        with importing:
             from . import agent  # noqa: PLC0415 - see _run
 
         agent.flush(timeout_seconds)
@@ -335,16 +382,17 @@ def flush(timeout_seconds: float = 2.0) -> None:
 
 def _reset() -> None:
     """Start empty, without a thread: what a forked child does, whose parent reports the parent's requests."""
-    global dropped, background, forked_at  # noqa: PLW0603 - a child replaces what it may have inherited half changed
-    _importing.release()
+    global dropped, background, forked_at, spare  # noqa: PLW0603 - a child replaces what it may have inherited half changed
     forked_at = clock()
+    spare = NEVER
     current.set(None)
+    untimed.set(None)
     pending.clear()
     dropped = Tally()
     background = Background(_run)
 
 
-os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_reset)
+os.register_at_fork(after_in_child=_reset)
 
 
 def disable() -> None:

@@ -1,16 +1,21 @@
 """`stagelens run -- COMMAND …`: start any program with every Python process of it instrumented.
 
 The command replaces this process (`exec`), so its exit code and its signals are its own. What instruments it is a
-`sitecustomize` on PYTHONPATH, which every interpreter it starts inherits: workers, reloaders, scripts.
+`sitecustomize` on PYTHONPATH, which every interpreter it starts inherits: workers, reloaders, scripts. A run that is to be
+kept here, because somebody asks for it or because nobody else would keep it, is handed to `reports`, which needs the
+server extra.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
+from ..core.errors import ConfigError
 from . import functions
 
 AUTOLOAD = Path(__file__).parent / "autoload"
@@ -18,54 +23,136 @@ AUTOLOAD = Path(__file__).parent / "autoload"
 PID_VARIABLE = "STAGELENS_RUN_PID"
 
 USAGE = """\
-usage: stagelens run [--stage STAGE=MODULE:FUNCTION ...] -- COMMAND [ARGUMENT ...]
+usage: stagelens run [OPTION ...] -- COMMAND [ARGUMENT ...]
 
 Start COMMAND with every request of its Python processes timed, stage by stage; its code stays as it is.
 
   stagelens run -- uvicorn app:app --workers 2
   stagelens run --stage preprocess=app:resize -- python serve.py
+  stagelens run --save run.json --report run.html -- python batch.py
 
 options:
   --stage STAGE=MODULE:FUNCTION  count the time in that function, or MODULE:CLASS.METHOD, as STAGE; may be repeated
                                  [STAGELENS_STAGES, separated by commas]
+  --summary                      keep the run here and sum it up on stderr when COMMAND has ended
+  --report FILE                  the same, and write it as one HTML page, which opens without a network
+  --save FILE                    the same, and write it as OTLP/JSON, for `stagelens import` and `stagelens compare`
 
 Times go to OTEL_EXPORTER_OTLP_ENDPOINT (default http://127.0.0.1:4318, where `stagelens up` listens), under the name
-OTEL_SERVICE_NAME.
+OTEL_SERVICE_NAME. In a terminal, where no endpoint is set and nothing listens there, it is as if --summary was given.
 """
 
 # As shells have it.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+_FILES = {"--report": "run.html", "--save": "run.json"}
+_OPTIONS = ("--stage", "--summary", *_FILES)
+# On this machine whoever listens answers at once.
+_CONNECT_SECONDS = 1.0
 
 
-def main(argv: list[str]) -> int:
-    """Become the command in *argv*; return only if that fails.
+# Any of them says where times go.
+_ENDPOINTS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is to be made of a run that is kept here.
+
+    Args:
+        asked: Whether somebody asked for it: then the command is not started where it cannot be done.
+        report: The HTML page to write, None for none.
+        save: The OTLP/JSON file to write, None for none.
+    """
+
+    asked: bool = False
+    report: Path | None = None
+    save: Path | None = None
+
+
+# Runs the command in this environment and keeps the run; returns the exit code.
+Keep: TypeAlias = Callable[[list[str], dict[str, str], Kept], int]
+
+
+def main(argv: list[str], keeper: Callable[[], Keep] | None = None) -> int:
+    """Become the command in *argv*, or have the run kept; return only if the first fails or the second is over.
 
     Args:
         argv: The words after `stagelens run`: options, `--`, the command. The `--` may be left out.
+        keeper: Loads what keeps a run.
 
     Returns:
-        0 after printing the help, 2 for a wrong command line, 126 or 127 as a shell would.
+        0 after printing the help, 2 for a wrong command line, 126 or 127 as a shell would; of a kept run the command's.
 
     Raises:
-        ConfigError: A --stage is not written as it must be.
+        ConfigError: An option is not written as it must be.
+        ModuleNotFoundError: What keeps a run is not installed, and somebody asks for it.
+        StagelensError: The run cannot be kept, and somebody asks for it.
     """
     if argv[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
         return 0
-    stages, rest = _split(argv)
+    stages, kept, rest = split(argv)
     command = rest[1:] if rest[:1] == ["--"] else rest
     if not command or (command is rest and rest[0].startswith("-")):
         wrong = f"there is no option {rest[0]}" if command else "the command is missing"
         print(f"stagelens run: {wrong}\n\n{USAGE}", end="", file=sys.stderr)
         return 2
     env = environment(os.environ, stages)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    keep = keeping(keeper, kept) if keeper else None
+    if keep is not None:
+        return keep(command, env, kept)
+    return become(command, env)
+
+
+def become(command: list[str], env: Mapping[str, str]) -> int:
+    """Become *command*; say why and return 126 or 127 if that fails."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # either may have been closed by who started us
+        stream.flush()
     try:
         os.execvpe(command[0], command, env)  # noqa: S606 - the user's command, as it is
     except OSError as error:
-        print(f"stagelens run: {_cure(command[0], error)}", file=sys.stderr)
+        print(f"stagelens run: {cure(command[0], error)}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def keeping(keeper: Callable[[], Keep], kept: Kept) -> Keep | None:
+    """Return what keeps the run, None where it is not to be kept, or cannot be and nobody asks.
+
+    Args:
+        keeper: Loads it.
+        kept: What is asked for.
+
+    Raises:
+        ModuleNotFoundError: It is not installed, and somebody asks for it.
+    """
+    if not kept.asked and not _is_for_nobody_else(os.environ):
+        return None
+    try:
+        return keeper()
+    except ModuleNotFoundError:
+        if kept.asked:
+            raise
+        return None
+
+
+def _is_for_nobody_else(env: Mapping[str, str]) -> bool:
+    """Say whether a person waits at a terminal, and what is measured would be lost."""
+    if not (sys.stderr and sys.stderr.isatty()) or any(env.get(name, "").strip() for name in _ENDPOINTS):
+        return False
+    if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    import socket  # noqa: PLC0415 - only who gets here pays for it
+
+    from .config import DEFAULT_ENDPOINT  # noqa: PLC0415
+
+    host, _, port = DEFAULT_ENDPOINT.rpartition("/")[2].partition(":")
+    with socket.socket() as tried:
+        tried.settimeout(_CONNECT_SECONDS)
+        return tried.connect_ex((host, int(port))) != 0
 
 
 def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[str, str]:
@@ -88,21 +175,38 @@ def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[
     return env
 
 
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Return the values of the leading --stage options, and what follows them."""
-    stages: list[str] = []
-    rest = argv
-    while rest and rest[0].partition("=")[0] == "--stage":
-        if "=" in rest[0]:
-            stages.append(rest[0].partition("=")[2])
-            rest = rest[1:]
+def split(argv: list[str]) -> tuple[list[str], Kept, list[str]]:
+    """Return what the leading options say of stages and of keeping the run, and what follows them.
+
+    Raises:
+        ConfigError: An option is not written as it must be.
+    """
+    stages, kept, rest = list[str](), Kept(), argv
+    while rest and (option := rest[0].partition("=")[0]) in _OPTIONS:
+        value, used = _value(rest, option)
+        rest = rest[used:]
+        if option == "--stage":
+            stages += value
         else:
-            stages += rest[1:2]
-            rest = rest[2:]
-    return stages, rest
+            files = {option[2:]: Path(value[0])} if value else {}
+            kept = replace(kept, asked=True, **files)
+    return stages, kept, rest
 
 
-def _cure(command: str, error: OSError) -> str:
+def _value(words: list[str], option: str) -> tuple[list[str], int]:
+    """Return the value of the first of *words*, none or one, and how many words it takes."""
+    _, sign, own = words[0].partition("=")
+    if option == "--summary":
+        return [], 1
+    value = [own] if sign else words[1:2]
+    if option in _FILES and (not value or value[0] in ("", "--")):
+        msg = f"{option} needs a file, such as {_FILES[option]}"
+        raise ConfigError(msg)
+    return value, 1 if sign else 2
+
+
+def cure(command: str, error: OSError) -> str:
+    """Return why *command* could not be started, and, indented, what to do."""
     if not isinstance(error, FileNotFoundError):
         hint = f"    stagelens run -- python {command}" if command.endswith(".py") else f"    chmod +x {command}"
         return f"{command} cannot be executed ({error.strerror}).\n{hint}"

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..core import names
 from ..core.partition import partition
+from ..core.stages import OVERHEAD
 from .fold import Dimensions, known_stage
 from .reading import Reading, read, text, timings, whole
 from .recorder import TIMINGS, Kind, Marks, Record
 from .sampler import Because
-from .stalls import Stall, overlaps, stalls
+from .stalls import by_stage, overlaps, stalls
 from .trace_context import parent_of
 
 # A kept trace shows its longest intervals; more would not be read.
@@ -105,7 +106,8 @@ def _root(kept: Kept, reading: Reading, span_id: str, parent_id: str) -> Span:
     end = max(start, end)
     facts = reading.facts
     method = text(facts.get("@method"))
-    own = partition([(known_stage(stage, kept.own_stages), t0, t1) for stage, t0, t1 in reading.intervals], start, end)
+    intervals = [(known_stage(stage, kept.own_stages), t0, t1) for stage, t0, t1 in reading.intervals]
+    own = partition(intervals, start, end)
     failed = kept.dimensions.status == names.STATUS_ERROR
     attributes: dict[str, str | int] = {
         **series_attributes(kept.dimensions),
@@ -116,12 +118,13 @@ def _root(kept: Kept, reading: Reading, span_id: str, parent_id: str) -> Span:
                 names.ERROR_TYPE: text(error_type) or (str(http_status) if failed else ""),
                 names.BATCH_SIZE: whole(facts.get("@batch")),
                 names.PROVIDER: text(facts.get("@provider")),
+                names.SUSPECT: ", ".join(sorted({text(said) for said, _ in facts.get("@suspect", ())})),
             }
         ),
         names.KEPT_BECAUSE: kept.because,
         **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in own.items()},
         **{f"{names.TIMING}.{stage}": timing for stage, timing in timings(marks).items()},
-        **_stalled(stalls.during(start, end), start, end),
+        **_stalled(by_stage(stalls.during(start, end), intervals, start, end)),
     }
     name = " ".join(filter(None, (method, text(route)))) or "request"
     return Span(name, span_id, parent_id, kind, start, end, attributes, failed)
@@ -171,15 +174,22 @@ def _nested(root: Span, below: list[Span]) -> Iterator[Span]:
     for span in below:
         while len(around) > 1 and around[-1].end < span.end:
             around.pop()
-        attributes = span.attributes | _stalled(met, span.start, span.end)
+        stalled = overlaps(met, str(span.attributes.get(names.STAGE, OVERHEAD)), span.start, span.end)
+        attributes = span.attributes | {names.STALL_PREFIX + cause: spent for cause, spent in stalled.items()}
         placed = span._replace(span_id=os.urandom(8).hex(), parent_id=around[-1].span_id, attributes=attributes)
         yield placed
         if names.STAGE not in span.attributes:
             around.append(placed)
 
 
-def _stalled(met: Sequence[Stall], start: int, end: int) -> dict[str, str | int]:
-    return {names.STALL_PREFIX + cause: spent for cause, spent in overlaps(met, start, end).items()}
+def _stalled(found: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """Return what held the request up as attributes: by cause, and by cause and stage."""
+    attributes: dict[str, int] = {}
+    for (cause, stage), spent in found.items():
+        whole_request = names.STALL_PREFIX + cause
+        attributes[whole_request] = attributes.get(whole_request, 0) + spent
+        attributes[f"{whole_request}.{stage}"] = spent
+    return attributes
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, str | int]:
@@ -188,5 +198,5 @@ def _named(values: Mapping[str, Any]) -> dict[str, str | int]:
 
 def series_attributes(dimensions: Dimensions) -> dict[str, str]:
     """Return what tells the series from others, as attributes; unknown ones are left out."""
-    keys = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, names.STATUS)
+    keys = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, names.STATUS, names.COLD)
     return {key: value for key, value in zip(keys, dimensions, strict=True) if value}

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 OPEN = "@open"
+# A fact of marks that belong to several requests at once, or to none (`tickets.py`).
+SHARED = "@shared"
 SAMPLED = 1
 # Which text in the header X-Force-Trace has the request's trace kept; without it the header does nothing.
 FORCE_VARIABLE = "STAGELENS_FORCE_TRACE"
@@ -62,6 +64,9 @@ def traceparent(marks: list[Any]) -> str:
     if theirs is not None:
         return f"00-{theirs.trace_id}-{theirs.span_id}-{theirs.flags:02x}"
     keys = marks[::3]
+    if SHARED in keys:
+        # Of several requests no one's trace is right.
+        return ""
     parent = parent_of({key: marks[3 * keys.index(key) + 1] for key in ("@parent", "@traceparent") if key in keys})
     if "@trace" not in keys:
         fresh = os.urandom(24).hex()

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 # Test modules are not a package: without it they could not import what they share.
 sys.path.insert(0, str(Path(__file__).parent / "postgresql"))
 sys.path.insert(0, str(Path(__file__).parent / "certificates"))
+sys.path.insert(0, str(Path(__file__).parent / "shared"))
 
 from certificate_authority import Authorities, Authority
 from postgresql_server import Server, find_programs, postgresql
@@ -21,7 +23,13 @@ from postgresql_server import Server, find_programs, postgresql
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+# An example that takes long on a busy machine has not failed; in CI Hypothesis thinks so by itself.
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")
+
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
+# What a page shows is waited for so long; on a busy machine all of it comes late. [milliseconds]
+PATIENCE = 30_000
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +38,13 @@ def browser() -> Generator[Browser]:
 
     For one module: while Playwright runs, its event loop is the one of this thread, and asyncio tests could not run.
     """
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only the browser tests need it
+    from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415 - only the browser tests need it
 
     path = shutil.which("chromium") or shutil.which("google-chrome")
     if path is None and not os.environ.get("CI"):
         pytest.skip("no chromium on this machine; `apt-get install chromium`, or `make test`, which does")
     ARTIFACTS.mkdir(exist_ok=True)
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield chromium

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
+from stagelens.alerts.config import AlertsConfig
+from stagelens.collector.config import CollectorConfig
+from stagelens.core import options
+from stagelens.core.options import Setting
 from stagelens.core.stages import BY_KEY
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.registry import LIBRARIES, Library
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("alerts", "collector", "core", "dashboard", "instrumentors")
-# Set by `stagelens run` for its own child; not a setting.
-INTERNAL = {"STAGELENS_RUN_PID"}
+PARTS = ("alerts", "collector", "core", "dashboard", "instrumentors", "reports")
+# Set by `stagelens run` and `doctor` for their own children; no settings.
+INTERNAL = {"STAGELENS_DOCTOR", "STAGELENS_RUN_PID"}
 
 
 def _settings_in_code() -> set[str]:
     sources = [ROOT / "__main__.py", *(path for part in PARTS for path in (ROOT / part).rglob("*.py"))]
-    return {name for path in sources for name in re.findall(r'"(STAGELENS_[A-Z0-9_]+)"', path.read_text())} - INTERNAL
+    read = [path for path in sources if path != ROOT / "core" / "options.py"]
+    return {name for path in read for name in re.findall(r'"(STAGELENS_[A-Z0-9_]+)"', path.read_text())} - INTERNAL
 
 
 def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
@@ -32,8 +43,35 @@ def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
 
 
 @pytest.mark.parametrize(
+    ("read", "settings"),
+    [
+        (AgentConfig.from_env, options.AGENT),
+        (CollectorConfig.from_env, (*options.STORE, *options.COLLECTOR)),
+        (DashboardConfig.from_env, options.DASHBOARD),
+        (lambda env: replace(AlertsConfig.from_env(env), env={}), (*options.ALERTS, *options.ALERT_METRICS)),
+    ],
+    ids=["agent", "collector", "dashboard", "alerts"],
+)
+def test_the_default_that_is_documented_is_the_one_that_holds(
+    read: Callable[[Mapping[str, str]], object], settings: Sequence[Setting]
+) -> None:
+    """Whoever writes a default down gets what they had."""
+    written = {
+        setting.variable: setting.default for setting in settings if setting.default and " " not in setting.default
+    }
+
+    for variable, default in written.items():
+        assert read({variable: default}) == read({}), variable
+
+
+@pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
+    ],
 )
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     """A link to a file of the repository names one that exists."""
@@ -43,7 +81,17 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
 
 
-def test_the_pages_of_the_libraries_are_what_their_modules_declare() -> None:
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Every page is in the contents, every link, anchor and picture is there: Sphinx is strict, as in `make site`."""
+    command = ("-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", str(ROOT / "docs"), str(tmp_path))
+    done = subprocess.run([sys.executable, *command], check=False, capture_output=True, text=True)
+
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert "Where did the time go" in (tmp_path / "index.html").read_text()
+
+
+def test_the_pages_made_from_the_code_are_what_the_code_says() -> None:
     """`make docs` writes them; a page cannot drift from the code."""
     spec = importlib.util.spec_from_file_location("stagelens_docs", ROOT / "docs" / "generate.py")
     assert spec is not None
@@ -51,8 +99,23 @@ def test_the_pages_of_the_libraries_are_what_their_modules_declare() -> None:
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     there = {f"libraries/{path.name}": path.read_text() for path in (ROOT / "docs" / "libraries").glob("*.md")}
+    there |= {page: (ROOT / "docs" / page).read_text() for page in ("configuration.md", "reported.md")}
 
     assert there == generate.pages()
+
+
+def test_every_attack_names_a_test_that_tries_it() -> None:
+    """A row of the table in docs/security.md leads to code; `…::` is another test of the file before it."""
+    text = (ROOT / "docs" / "security.md").read_text()
+    path, missing = "", list[str]()
+    for named in re.findall(r"`((?:[\w/]+\.py|…)(?:::\w+)?)`", text[text.index("## Attacks that were tried") :]):
+        file, _, test = named.partition("::")
+        path = path if file == "…" else file
+        if f"def {test}" not in (ROOT / "tests" / path).read_text():
+            missing.append(named)
+
+    assert path
+    assert missing == []
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.module)
@@ -62,9 +125,16 @@ def test_every_library_declares_what_it_times(library: Library) -> None:
 
     assert cls.title
     assert set(cls.stages) <= set(BY_KEY)
-    assert cls.tested
+    assert cls.tested or cls.library.partition(".")[0] in sys.stdlib_module_names
     for distribution, tested in cls.tested.items():
-        assert Version(tested) <= Version(version(distribution))
+        assert Version(tested) <= Version(_installed(distribution))
+
+
+def _installed(distribution: str) -> str:
+    """Return the version that the tests run, also of what `make` puts beside them."""
+    beside = [path.read_text() for path in (ROOT / "tests").glob(f"*/*/{distribution}.txt")]
+    pinned = re.findall(rf"^{distribution}==(.+)$", "\n".join(beside), re.MULTILINE)
+    return pinned[0] if pinned else version(distribution)
 
 
 def test_every_library_is_in_the_readme() -> None:

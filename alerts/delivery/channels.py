@@ -11,6 +11,7 @@ from typing import Any
 from ...core.reading.fields import Fields
 from ...core.reading.secret import Secrets
 from ...core.reading.yaml_lines import Document, Place
+from ..config import MAX_PORT
 from . import pagerduty, slack_api
 from .alertmanager import Alertmanager
 from .channel import Channel
@@ -95,16 +96,23 @@ def _email(fields: Fields, name: str, secrets: Secrets) -> _Read:
             cure = "write a mail address, such as oncall@example.com"
             fields.complain(f"{fields.name(key)} has {wrong!r}; {cure}", key)
     security = fields.one_of("security", tuple(PORTS)) if fields.has("security") else "starttls"
+    port = int(fields.amount("port", example="587", whole=True) or 0)
+    if port > MAX_PORT:
+        fields.complain(f"{fields.name('port')} is {port}; write a port, such as 587", "port")
     user = fields.text("user")
+    password = secrets.take("password", example="SMTP_PASSWORD" if user else "")
+    if not (user + password).isascii():
+        cure = "signing in to a mail server can carry ASCII alone; set another one there"
+        fields.complain(f"{fields.name('user')} or its password has a letter such as ü; {cure}", "user")
     mail = Mail(
         name,
         host=fields.text("host", example="smtp.example.com"),
         sender=sender,
         recipients=recipients,
         security="tls" if security == "tls" else "none" if security == "none" else "starttls",
-        port=int(fields.amount("port", example="587", whole=True) or 0),
+        port=port,
         user=user,
-        password=secrets.take("password", example="SMTP_PASSWORD" if user else ""),
+        password=password,
     )
     return _Read(mail)
 

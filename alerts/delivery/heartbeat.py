@@ -27,6 +27,8 @@ EVALUATED = "evaluated"
 EVERY_SECONDS = 60.0
 # How soon to look again whether alerts work. [seconds]
 LOOK_AGAIN_SECONDS = 2.0
+# Who has just started waits for the first evaluation: for so long that is no trouble. [seconds]
+PATIENCE_SECONDS = 60.0
 # A page that nobody took for so long is an alert that does not work. [seconds]
 MAX_PAGE_WAIT_SECONDS = 120.0
 
@@ -78,6 +80,7 @@ class Pulse(Loop):
         self._clock = clock
         self._every_seconds = every_seconds
         self._next_at = 0.0
+        self._patient_until = clock() + PATIENCE_SECONDS
         self._trouble = ""
 
     def step(self) -> float:
@@ -91,7 +94,8 @@ class Pulse(Loop):
             return self._next_at - now
         trouble = self._silent(now)
         if trouble:
-            self._say(trouble)
+            if now >= self._patient_until:
+                self._say(trouble)
             return LOOK_AGAIN_SECONDS
         self._next_at = now + self._every_seconds
         try:
@@ -105,7 +109,7 @@ class Pulse(Loop):
     def _silent(self, now: float) -> str:
         """Return why there must be no ping; nothing when all is well."""
         with self._store.engine.connect() as connection:
-            if not lease.lasts(connection, EVALUATED, now):
+            if lease.holder_of(connection, EVALUATED, now) is None:
                 return "the last evaluation without an error is too old"
             waiting = outbox.oldest_page(connection)
         if waiting is not None and now - waiting > MAX_PAGE_WAIT_SECONDS:

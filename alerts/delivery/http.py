@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from ...collector.calling.addresses import MayCall, NotCalledError
+from ...collector.calling.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
 from .channel import OutcomeUnknownError
 
@@ -86,12 +89,22 @@ def post(url: str, body: bytes, headers: dict[str, str], *, receiver: str, secre
 def request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> Answer:
     """Send one request and return the answer, whatever it is.
 
+    Whom the process may call is in its environment, like the proxies it calls through.
+
     Raises:
         ChannelError: There was none.
     """
     try:
-        with httpx.stream(method, url, content=body, headers=headers, timeout=TIMEOUT) as response:
+        transport = CheckedTransport(MayCall.from_env(os.environ), proxy=proxy_of(httpx.URL(url)))
+        with (
+            httpx.Client(transport=transport, timeout=TIMEOUT) as client,
+            client.stream(method, url, content=body, headers=headers) as response,
+        ):
             return Answer(response.status_code, response.headers, _read(response, receiver))
+    except NotCalledError as error:
+        # It waits: the name may lead elsewhere again, or the setting be mended.
+        msg = f"{receiver} is not called: {error}"
+        raise ChannelError(msg, permanent=False) from error
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
         msg = f"{receiver} cannot be reached: {error}"
         raise ChannelError(msg, permanent=False) from error

@@ -16,12 +16,14 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Literal
 
+from ...collector.calling.addresses import NotCalledError
 from ...core.errors import ChannelError
 from . import chart, mail_page
 from .channel import OutcomeUnknownError, Refresh
 from .cutting import line
 from .http import shown
 from .message import Message
+from .smtp import CheckedSmtp, CheckedSmtpTls
 from .wording import headline, icon
 
 Security = Literal["starttls", "tls", "none"]
@@ -89,8 +91,8 @@ class Mail:
     def _connect(self) -> smtplib.SMTP:
         port = self.port or PORTS[self.security]
         if self.security == "tls":
-            return smtplib.SMTP_SSL(self.host, port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context())
-        return smtplib.SMTP(self.host, port, timeout=TIMEOUT_SECONDS)
+            return CheckedSmtpTls(self.host, port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context())
+        return CheckedSmtp(self.host, port, timeout=TIMEOUT_SECONDS)
 
     def _greet(self, server: smtplib.SMTP) -> None:
         if self.security == "starttls":
@@ -103,6 +105,10 @@ class Mail:
         """Turn what SMTP raises into what the outbox knows; *sent* says whether the server may have the mail already."""
         try:
             yield
+        except NotCalledError as error:
+            # It waits: the name may lead elsewhere again, or the setting be mended.
+            msg = f"the mail server is not called: {error}"
+            raise ChannelError(msg, permanent=False) from error
         except smtplib.SMTPRecipientsRefused as error:
             answers = [(code, said) for code, said in error.recipients.values()]
             raise self._refused(min(answers, default=(0, b""))) from error

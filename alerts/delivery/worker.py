@@ -17,7 +17,7 @@ from ...collector.store import Store
 from ...core.errors import ChannelError, StoreError
 from . import outbox
 from .channel import Channel
-from .loop import STORE_RETRY_SECONDS, Loop
+from .loop import RETRY_SECONDS, Loop
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class Worker(Loop):
                     self._write(connection, claimed, reference, error)
             except (StoreError, SQLAlchemyError) as trouble:
                 log.warning("alerts: the outcome of %s cannot be written yet: %s", claimed.message.key, trouble)
-                if self._stopping.wait(STORE_RETRY_SECONDS):
+                if self._stopping.wait(RETRY_SECONDS):
                     return
             else:
                 return

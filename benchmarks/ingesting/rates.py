@@ -13,7 +13,8 @@ from stagelens.instrumentors import agent as agent_module
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.agent import Agent
 from stagelens.instrumentors.config import AgentConfig
-from stagelens.instrumentors.exporter import Batch, Exporter
+from stagelens.instrumentors.exporter import Exporter
+from stagelens.instrumentors.outbox import Batch
 
 from .systems import Running
 

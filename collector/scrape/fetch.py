@@ -1,13 +1,11 @@
-"""Asking a target: within a time and a size, of an address that may be asked, and nowhere else.
+"""Asking a target: within a time and a size, of an address that may be called, and nowhere else.
 
-The name is looked up here and the connection made to what was found, so that what is checked is what is asked. Redirects are
-not followed and proxies of the environment not used: only what is written in the configuration gets a token.
+Redirects are not followed and proxies of the environment not used: only what is written in the configuration gets a token.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,10 +14,11 @@ import httpx
 
 from ...core.errors import StagelensError, WireError
 from ..body import inflate
+from ..calling.addresses import MayCall, NotCalledError
+from ..calling.transport import AsyncCheckedTransport
 from ..wire import TooLargeError
-from .addresses import forbidden
 from .exposition import OPENMETRICS
-from .section import Target, Tls
+from .section import Target
 
 TIMEOUT_SECONDS = 5.0
 # A vLLM server exposes 100 kB, a Ray node with many deployments some MB.
@@ -57,22 +56,16 @@ async def fetch(url: str, target: Target, env: Mapping[str, str]) -> Answer:
     parsed = httpx.URL(url)
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            headers = _headers(parsed, target, env)
-            async with httpx.AsyncClient(verify=_context(parsed, target.tls), trust_env=False, timeout=None) as client:  # noqa: S113 - the limit above is for all of it
-                failure = ""
-                for address in await _addresses(parsed, link_local=target.link_local):
-                    request = client.build_request(
-                        "GET",
-                        parsed.copy_with(host=address),
-                        headers=headers,
-                        extensions={"sni_hostname": parsed.host},
-                    )
-                    try:
-                        return await _answer(client, request)
-                    except httpx.ConnectError as error:
-                        failure = str(error)
-                msg = f"it cannot be connected to ({failure})"
-                raise FetchError(msg)
+            transport = AsyncCheckedTransport(
+                _may_call(target, env), verify=parsed.scheme == "https" and target.tls.context()
+            )
+            async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=None) as client:  # noqa: S113 - the limit above is for all of it
+                return await _answer(client, client.build_request("GET", parsed, headers=_headers(target, env)))
+    except NotCalledError as error:
+        raise FetchError(str(error)) from error
+    except httpx.ConnectError as error:
+        msg = f"it cannot be connected to ({error})"
+        raise FetchError(msg) from error
     except TimeoutError as error:
         msg = f"it did not answer within {TIMEOUT_SECONDS:g} s"
         raise FetchError(msg) from error
@@ -108,20 +101,13 @@ async def _answer(client: httpx.AsyncClient, request: httpx.Request) -> Answer:
     return Answer(text, response.headers.get("content-type", ""))
 
 
-async def _addresses(url: httpx.URL, *, link_local: bool) -> list[str]:
-    """Return the addresses behind *url*; none of them may be one that is not to be asked."""
-    port = url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(url.host, port, type=socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
-    for address in () if link_local else addresses:
-        if why := forbidden(address):
-            msg = f"{url.host} is {why}, which is not asked unless the target has `allow_link_local: true`"
-            raise FetchError(msg)
-    return addresses
+def _may_call(target: Target, env: Mapping[str, str]) -> MayCall:
+    may_call = MayCall.from_env(env)
+    return may_call.also("metadata") if target.link_local else may_call
 
 
-def _headers(url: httpx.URL, target: Target, env: Mapping[str, str]) -> dict[str, str]:
-    headers = {**target.headers, "host": url.netloc.decode("ascii"), "accept": _ACCEPT, "accept-encoding": "gzip"}
+def _headers(target: Target, env: Mapping[str, str]) -> dict[str, str]:
+    headers = {**target.headers, "accept": _ACCEPT, "accept-encoding": "gzip"}
     if token := _token(target, env):
         headers["authorization"] = f"Bearer {token}"
     return headers
@@ -134,13 +120,3 @@ def _token(target: Target, env: Mapping[str, str]) -> str:
         msg = f"the environment has no {target.token_env}, which its token is to be in"
         raise FetchError(msg)
     return env[target.token_env] if target.token_env else ""
-
-
-def _context(url: httpx.URL, tls: Tls) -> ssl.SSLContext | bool:
-    """Return what to believe an https target by; its files are read anew each time, so that they can be replaced."""
-    if url.scheme != "https":
-        return False
-    context = ssl.create_default_context(cafile=tls.ca_file)
-    if tls.cert_file is not None:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
-    return context

@@ -17,6 +17,8 @@ from .rules import Engine
 from .section import Target
 
 _SERVER_ERROR = 500
+# What stands in a label that has nothing to say: BentoML's, of a service that was not built.
+_UNTOLD = "not available"
 _PAIRS = {
     "request": names.ENGINE_REQUEST,
     "stage": names.ENGINE_STAGE,
@@ -49,7 +51,8 @@ def _series(labels: Labels, target: Target, engine: Engine) -> Series:
     values = dict(labels)
 
     def told(dimension: str) -> str:
-        return next((text(values[name]) for name in engine.labels.get(dimension, ()) if values.get(name)), "")
+        found = (values.get(name, "") for name in engine.labels.get(dimension, ()))
+        return next((text(value) for value in found if value not in ("", _UNTOLD)), "")
 
     status = told("status")
     failed = status.isdecimal() and int(status) >= _SERVER_ERROR

@@ -97,6 +97,8 @@ def read(samples: Samples, engine: Engine, at: float, rules: str) -> Reading:
     beyond = 0
     for kind, key, source in _asked(engine):
         for labels, counted in _streams(samples, source, kind):
+            if any(value in engine.without.get(label, ()) for label, value in labels):
+                continue
             if counted is None or len(found) >= MAX_STREAMS:
                 beyond += 1
             else:

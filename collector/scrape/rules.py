@@ -54,6 +54,7 @@ class Engine:
         output_token: How long one token took after another.
         tokens: How many there were, by `names.TOKENS_IN` and `names.TOKENS_OUT`; counters, or the `_sum` of a histogram.
         labels: For each of `DIMENSIONS`, the labels that tell it; the first that is there.
+        without: For a label, the values of what is not read: an engine may count its health checks as requests.
         sources: Where all this is written.
     """
 
@@ -65,6 +66,7 @@ class Engine:
     output_token: tuple[Source, ...] = ()
     tokens: Mapping[str, Source] = field(default_factory=dict[str, Source])
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     sources: tuple[str, ...] = ()
 
     def all_sources(self) -> Iterator[Source]:
@@ -111,6 +113,7 @@ def read(fields: Fields, key: str) -> Engine:
         _several(fields, "output_token"),
         {kind: source for kind, source in tokens.items() if kind in _TOKENS},
         _labels(fields),
+        _without(fields),
         tuple(fields.texts("sources")),
     )
     if not any(fields.has(each) for each in _READS):
@@ -174,3 +177,10 @@ def _labels(fields: Fields) -> dict[str, tuple[str, ...]]:
     found = {name: tuple(inner.texts(name)) for name in DIMENSIONS}
     inner.finish()
     return {name: labels for name, labels in found.items() if labels}
+
+
+def _without(fields: Fields) -> dict[str, tuple[str, ...]]:
+    inner = fields.mapping("without", example="path: [/health, /metrics]") if fields.has("without") else None
+    if inner is None or inner.broken:
+        return {}
+    return {label: tuple(inner.texts(label)) for label in inner.keys}

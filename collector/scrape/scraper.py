@@ -12,16 +12,14 @@ import asyncio
 import hashlib
 import logging
 import secrets
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from ...core.errors import StagelensError
 from ..store import Batch, Store
 from ..store.scrapes import LostError
+from ..tending import Tending
 from . import exposition, reading, saved, triton_statistics
 from .catalog import detect, engines
 from .deltas import Difference, between
@@ -36,13 +34,9 @@ from .triton_statistics import StatisticsError
 
 _log = logging.getLogger(__name__)
 
-# Reading text is Python and shares one lock: another thread would only take it from those who serve.
-_THREADS = 1
 # A target is given up after so many readings were missed, and a while for what was under way.
 _MISSED = 3
 _LOOK_SECONDS = 1.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +55,10 @@ class Scraper:
         targets: What to read; asked again and again, so that it may change.
         env: Where tokens are that the targets name.
         clock: The time. [Unix seconds]
+
+    Attributes:
+        states: How each target is.
+        thread: The thread.
     """
 
     def __init__(
@@ -71,54 +69,34 @@ class Scraper:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._targets, self._env, self._clock = store, targets, env, clock
+        self._store, self._env, self._clock = store, env, clock
         self._holder = secrets.token_hex(8)
         self._holds: dict[str, _Hold] = {}
         self.states = States()
-        self.threads = ThreadPoolExecutor(_THREADS, "stagelens-scrape")
-        self._ended = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.thread = threading.Thread(target=self._run, name="stagelens-scraper", daemon=True)
+        self._tending = Tending(
+            "stagelens-scraper",
+            wanted=lambda: {target.url: target for target in targets()},
+            tend=self._repeat,
+            forget=self.states.forget,
+            look_seconds=_LOOK_SECONDS,
+            # Reading text is Python and shares one lock: another thread would only take it from those who serve.
+            threads=1,
+        )
+        self.thread = self._tending.thread
+        self._in_thread = self._tending.in_thread
 
     def start(self) -> None:
         """Begin to read."""
-        self.thread.start()
+        self._tending.start()
 
     def stop(self) -> None:
         """End, and leave the targets to other collectors; without `start` it does nothing."""
-        if self.thread.ident is None:
+        if not self._tending.stop():
             return
-        loop = self._loop
-        if loop is not None and self.thread.is_alive():
-            loop.call_soon_threadsafe(self._ended.set)
-        self.thread.join()
-        self.threads.shutdown()
         try:
             self._store.release_targets(self._holder)
         except StagelensError:
             _log.warning("the targets could not be handed back; other collectors read them in a while")
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._watch())
-        except Exception:  # noqa: BLE001 - it must not end in silence
-            _log.exception("the scraper ended by a fault of its own; restart the collector")
-
-    async def _watch(self) -> None:
-        """Keep one task for each target that is named, until the end."""
-        self._loop = asyncio.get_running_loop()
-        tasks: dict[str, tuple[Target, asyncio.Task[None]]] = {}
-        while not self._ended.is_set():
-            wanted = {target.url: target for target in self._targets()}
-            for url in [url for url, (target, _) in tasks.items() if wanted.get(url) != target]:
-                await _cancelled(tasks.pop(url)[1])
-                self.states.forget(url)
-            for url, target in wanted.items():
-                if url not in tasks:
-                    tasks[url] = target, asyncio.create_task(self._repeat(target))
-            await _within(_LOOK_SECONDS, self._ended.wait())
-        for _, task in tasks.values():
-            await _cancelled(task)
 
     async def _repeat(self, target: Target) -> None:
         due = time.monotonic()
@@ -186,7 +164,6 @@ class Scraper:
         batch = Batch(
             f"scrape:{target.url}:{secrets.token_hex(8)}",
             list(points(difference.added, target, engine, middle)),
-            instance=f"scrape:{target.url}",
         )
         until = self._clock() + _seconds(target)
         # Whatever happens to the transaction, what the database has is asked for again unless it was committed.
@@ -194,9 +171,6 @@ class Scraper:
         self._store.write_reading(target.url, self._holder, until, saved.dump(difference.base), batch)
         self._holds[target.url] = _Hold(until, difference.base)
         return difference, engine
-
-    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
 
 def _seconds(target: Target) -> float:
@@ -236,16 +210,3 @@ def _reading(
     if told is None:
         return found.with_streams({}, beyond=1)
     return found.with_streams(told)
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def _within(seconds: float, waiting: Coroutine[Any, Any, object]) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await waiting
-    except TimeoutError:
-        pass

@@ -12,23 +12,17 @@ import httpx
 
 from ...core.reading.fields import Fields, meant
 from ...core.reading.yaml_lines import Document, Place
+from ..calling import tls
+from ..calling.addresses import ENV, MayCall
+from ..calling.tls import CallTls
 from . import rules
-from .addresses import forbidden
 from .catalog import engines
 from .rules import Engine
 
 AUTO, GENERIC = "auto", "generic"
 DEFAULT_EVERY_SECONDS = 10.0
 MIN_EVERY_SECONDS, MAX_EVERY_SECONDS = 1.0, 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """How a target is believed to be itself, and how it is told who we are: files in PEM; None for the system's own, and for nothing."""
-
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
+_CURE = f"{ENV} says what is, and `allow_link_local: true` allows a metadata service to this target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +53,17 @@ class Target:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     token_file: Path | None = None
     token_env: str = ""
-    tls: Tls = Tls()
+    tls: CallTls = field(default_factory=CallTls)
     link_local: bool = False
     statistics_url: str | None = None
 
 
-def read(document: Document, place: Place, value: Any) -> tuple[Target, ...]:
-    """Read the section; what is wrong with it is in the document's problems, and left out."""
+def read(document: Document, place: Place, value: Any, may_call: MayCall) -> tuple[Target, ...]:
+    """Read the section; what is wrong with it, or *may_call* has not, is in the document's problems, and left out."""
     fields = Fields(document, place, value, example="targets: []")
     found: dict[str, Target] = {}
     for at, item in fields.items("targets"):
-        target = _target(Fields(document, at, item, example="url: http://llm:8000/metrics"))
+        target = _target(Fields(document, at, item, example="url: http://llm:8000/metrics"), may_call)
         if target is None:
             continue
         if target.url in found:
@@ -79,12 +73,13 @@ def read(document: Document, place: Place, value: Any) -> tuple[Target, ...]:
     return tuple(found.values())
 
 
-def _target(fields: Fields) -> Target | None:
+def _target(fields: Fields, may_call: MayCall) -> Target | None:
     if fields.broken:
         return None
     link_local = fields.value("allow_link_local") is True
-    url = _url(fields, "url", "http://llm:8000/metrics", link_local)
-    statistics = _url(fields, "statistics_url", "", link_local)
+    allowed = may_call.also("metadata") if link_local else may_call
+    url = _url(fields, "url", "http://llm:8000/metrics", allowed)
+    statistics = _url(fields, "statistics_url", "", allowed)
     target = Target(
         url=url,
         service=fields.text("service", example="llm"),
@@ -93,9 +88,9 @@ def _target(fields: Fields) -> Target | None:
         environment=fields.text("environment"),
         every=_every(fields),
         headers=_headers(fields),
-        token_file=_path(fields, "bearer_token_file"),
+        token_file=tls.file_at(fields, "bearer_token_file"),
         token_env=fields.text("bearer_token_env"),
-        tls=_tls(fields),
+        tls=tls.read(fields),
         link_local=link_local,
         statistics_url=statistics or None,
     )
@@ -103,7 +98,7 @@ def _target(fields: Fields) -> Target | None:
     return target if url and target.service else None
 
 
-def _url(fields: Fields, key: str, example: str, link_local: bool) -> str:
+def _url(fields: Fields, key: str, example: str, may_call: MayCall) -> str:
     written = fields.address(key, example=example)
     if not written:
         return ""
@@ -116,9 +111,8 @@ def _url(fields: Fields, key: str, example: str, link_local: bool) -> str:
     elif url.userinfo:
         # Its text may hold a password: it is not repeated.
         fields.complain(f"{fields.name(key)} has a user in it; use bearer_token_file or bearer_token_env", key)
-    elif not link_local and (why := forbidden(url.host)):
-        cure = "add `allow_link_local: true` if it is meant"
-        fields.complain(f"{fields.name(key)} is {why}, where clouds hand out credentials; {cure}", key)
+    elif why := may_call.why_not(url.host):
+        fields.complain(f"{fields.name(key)} is {why}, which is not called; {_CURE}", key)
     else:
         return str(url)
     return ""
@@ -161,29 +155,6 @@ def _headers(fields: Fields) -> dict[str, str]:
         return {}
     found = {name: inner.text(name) for name in inner.keys}
     for name, value in found.items():
-        if not (name.isascii() and value.isascii() and (name + value).isprintable()) or ":" in name or " " in name:
+        if not tls.is_header(name, value):
             inner.complain(f"{inner.name(name)} is no header; write plain letters", name)
     return found
-
-
-def _tls(fields: Fields) -> Tls:
-    if not fields.has("tls"):
-        return Tls()
-    inner = fields.mapping("tls", example="ca_file: /etc/ca.pem")
-    if inner is None or inner.broken:
-        return Tls()
-    found = Tls(_path(inner, "ca_file"), _path(inner, "cert_file"), _path(inner, "key_file"))
-    if (found.cert_file is None) != (found.key_file is None):
-        inner.complain(f"{inner.name('cert_file')} and key_file belong together; write both")
-    inner.finish()
-    return found
-
-
-def _path(fields: Fields, key: str) -> Path | None:
-    written = fields.text(key)
-    if not written:
-        return None
-    path = Path(written)
-    if not path.is_file():
-        fields.complain(f"{fields.name(key)} is {written!r}, which is no file here", key)
-    return path

@@ -35,6 +35,8 @@ class Vitals:
         cpu_ratio: Of the process, in cores.
         targets_up: Targets of the scraper that answer.
         targets_down: Those that do not: address and why.
+        destinations_down: Whom nothing can be sent on to: name and why.
+        destinations_lost: How many bodies of those received since the start they will never have.
         spans_waiting_bytes: Spans that wait for the rest of their requests, in the whole store.
         spans_waiting_seconds: How long the oldest of them has waited.
         failing: What it cannot do, why, and since when. [Unix seconds]
@@ -54,6 +56,8 @@ class Vitals:
     cpu_ratio: float = 0
     targets_up: int = 0
     targets_down: Mapping[str, str] = field(default_factory=dict[str, str])
+    destinations_down: Mapping[str, str] = field(default_factory=dict[str, str])
+    destinations_lost: Mapping[str, float] = field(default_factory=dict[str, float])
     spans_waiting_bytes: float = 0
     spans_waiting_seconds: float = 0
     failing: tuple[tuple[str, str, float], ...] = ()

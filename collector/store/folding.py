@@ -18,7 +18,7 @@ def prepare(connection: Connection, folded: Folded, index: SeriesIndex, arrival:
     """Return the write that counts *folded*; None if others have counted any of it."""
     if not inbox.holds(connection, folded.taken):
         return None
-    batch = Batch(f"fold#{uuid.uuid4().hex}", list(folded.points), list(folded.traces))
+    batch = Batch(f"fold#{uuid.uuid4().hex}", folded.points, list(folded.traces))
     _, change = ingest.prepare(connection, [batch], index, arrival)
     if change is None:
         raise AssertionError  # no other batch has this name

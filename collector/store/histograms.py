@@ -11,7 +11,7 @@ import numpy as np
 from ...core.histogram import SCALE, Histogram
 from .columns import Floats
 from .encoding import Buckets, Ints
-from .merging import merge
+from .merging import MAX_COUNT, merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,21 @@ class Histograms:
             group: The group each belongs to; shape (n,). [0..n_groups)
             n_groups: How many groups there are; none is empty.
         """
+        within = self._within_bounds(group, n_groups)
         scale = np.full(n_groups, SCALE, np.int64)
         np.minimum.at(scale, group, self.scale)
         zero = np.zeros(n_groups, np.int64)
-        np.add.at(zero, group, self.zero)
+        np.add.at(zero, group, within.zero)
         total = np.zeros(n_groups, np.float64)
-        np.add.at(total, group, self.sum)
-        return Histograms(scale, zero, total, merge(self.buckets, group, self.scale - scale[group], n_groups))
+        np.add.at(total, group, within.sum)
+        return Histograms(scale, zero, total, merge(within.buckets, group, self.scale - scale[group], n_groups))
+
+    def _within_bounds(self, group: Ints, n_groups: int) -> Histograms:
+        """Return the same, except for groups that would add up to more than a row may count: an equal part of each of theirs."""
+        held = np.bincount(group, self.count, n_groups)
+        if held.max(initial=0) <= MAX_COUNT:
+            return self
+        parts = np.ceil(np.maximum(held / MAX_COUNT, 1)).astype(np.int64)[group]
+        offsets, index, amount = self.buckets.offsets, self.buckets.index, self.buckets.amount
+        less = Buckets(offsets, index, amount // np.repeat(parts, self.buckets.lengths))
+        return Histograms(self.scale, self.zero // parts, self.sum / parts, less)

@@ -7,19 +7,23 @@ whoever is killed, and whichever collector folds. What is in a parcel the store 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ...core.errors import StoreError
 from . import schema
-from .records import Batch, KeptTrace, Point
+from .point_columns import Point, PointColumns
+from .records import Batch, KeptTrace
 
 # A collector that folds for longer is believed dead. [seconds]
 CLAIM_SECONDS = 60
 _IDS_AT_ONCE = 500
+# Most have some tens of kilobytes; one may be as large as a body.
+_LOADED_AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +33,21 @@ class Parcel:
     Args:
         received: When. [Unix seconds]
         counted: Whether they are requests that were counted, kept to recognise what comes of them later.
-        spans: Encoded.
+        spans: Encoded; empty in a delivery, until they are loaded.
         id: Its number in the store, 0 before it has one.
+        size: Of the spans in the store, 0 before they are there. [bytes]
     """
 
     received: int
     counted: bool
     spans: bytes
     id: int = 0
+    size: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its spans, loaded or not."""
+        return self.size or len(self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +59,14 @@ class Delivery:
         parcels: What waits, oldest first.
         counted: Requests that were counted, oldest first.
         complete: Whether *parcels* is all that waits.
+        load: Yields parcels of these with their spans, in their order, few of them in memory at a time.
     """
 
     now: int
     parcels: Sequence[Parcel]
     counted: Sequence[Parcel]
     complete: bool
+    load: Callable[[Sequence[Parcel]], Iterable[Parcel]] = iter
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ class Folded:
         left: What goes back in.
     """
 
-    points: Sequence[Point] = ()
+    points: Sequence[Point] | PointColumns = ()
     traces: Sequence[KeptTrace] = ()
     taken: Sequence[int] = ()
     left: Sequence[Parcel] = ()
@@ -121,22 +134,29 @@ def waiting(connection: Connection) -> Waiting:
 def read(connection: Connection, now: int, max_bytes: int) -> Delivery:
     """Return what is in the inbox *now*, in Unix seconds: the oldest that waits, and all that was counted.
 
-    One parcel is returned however large it is, more only up to *max_bytes* together.
+    One parcel is returned however large it is, more only up to *max_bytes* together. Their spans can be loaded as long as the
+    transaction lasts.
     """
     table = schema.inbox
-    sizes = connection.execute(
-        select(table.c.id, table.c.size).where(table.c.counted == 0).order_by(table.c.received, table.c.id)
-    ).all()
-    room, chosen = max_bytes, list[int]()
-    for number, size in sizes:
-        if chosen and size > room:
+    columns = (table.c.received, table.c.counted, table.c.id, table.c.size)
+    everything = [
+        Parcel(row.received, bool(row.counted), b"", row.id, row.size)
+        for row in connection.execute(select(*columns).order_by(table.c.received, table.c.id))
+    ]
+    waiting = [parcel for parcel in everything if not parcel.counted]
+    room, chosen = max_bytes, list[Parcel]()
+    for parcel in waiting:
+        if chosen and parcel.size > room:
             break
-        chosen.append(number)
-        room -= size
-    counted = connection.scalars(
-        select(table.c.id).where(table.c.counted == 1).order_by(table.c.received, table.c.id)
-    ).all()
-    return Delivery(now, _load(connection, chosen), _load(connection, counted), complete=len(chosen) == len(sizes))
+        chosen.append(parcel)
+        room -= parcel.size
+    return Delivery(
+        now,
+        chosen,
+        [parcel for parcel in everything if parcel.counted],
+        complete=len(chosen) == len(waiting),
+        load=partial(_load, connection),
+    )
 
 
 def holds(connection: Connection, numbers: Sequence[int]) -> bool:
@@ -177,14 +197,14 @@ def _insert(connection: Connection, parcels: Sequence[Parcel]) -> None:
         connection.execute(insert(schema.inbox), rows)
 
 
-def _load(connection: Connection, numbers: Sequence[int]) -> list[Parcel]:
+def _load(connection: Connection, parcels: Sequence[Parcel]) -> Iterator[Parcel]:
     table = schema.inbox
-    found = {
-        row.id: Parcel(row.received, bool(row.counted), bytes(row.spans), row.id)
-        for some in _pieces(numbers)
-        for row in connection.execute(select(table).where(table.c.id.in_(some)))
-    }
-    return [found[number] for number in numbers]
+    for first in range(0, len(parcels), _LOADED_AT_ONCE):
+        some = parcels[first : first + _LOADED_AT_ONCE]
+        wanted = select(table.c.id, table.c.spans).where(table.c.id.in_([parcel.id for parcel in some]))
+        spans = {row.id: bytes(row.spans) for row in connection.execute(wanted)}
+        for parcel in some:
+            yield Parcel(parcel.received, parcel.counted, spans.pop(parcel.id), parcel.id, parcel.size)
 
 
 def _pieces(numbers: Sequence[int]) -> list[Sequence[int]]:

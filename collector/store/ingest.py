@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
-from . import inbox, ledger, schema, tiers
+from ...core.names import HARDWARE
+from . import documents, inbox, ledger, loads, outgoing, schema, tiers
 from .clock import MAX_SKEW_SECONDS
 from .encoding import Ints
+from .engines import database
 from .histograms import Histograms
 from .point_columns import Identity, PointColumns, as_columns
 from .points import Change
@@ -21,9 +21,14 @@ from .records import Batch, KeptTrace
 from .rollup import summed
 from .rows import PointKey, PointRow, point_rows
 from .series import Interned, SeriesIndex
-from .texts import storable
+from .texts import is_storable, storable
 
 _NS = 1_000_000_000
+# That a statement can name: SQLite takes 32,766 as it is built by default.
+_IDS_AT_ONCE = 1000
+# Of `traces`, in the order of `_trace_row`.
+_TRACE_COLUMNS = ("trace_id", "span_id", "series_id", "started", "duration", "because", "dominant", "stages", "spans")
+_TraceRow: TypeAlias = tuple[str, str, int, int, int, str, str, str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,9 @@ def prepare(
     chosen = [batch for batch, new in zip(batches, fresh, strict=True) if new]
     if not chosen:
         return fresh, None
+    if not any(len(batch.points) or batch.traces for batch in chosen):
+        # All else is about series, and spans in the inbox have none yet.
+        return fresh, Change(0, (), lambda connection: _put(connection, chosen, arrival.now))
     index.refresh(connection)
     points = PointColumns.join([as_columns(batch.points) for batch in chosen])
     keyed = _keyed(connection, points, index, arrival)
@@ -58,30 +66,30 @@ def prepare(
     rows = _rows(keyed, part, tiers.read(connection))
 
     def finish(connection: Connection) -> None:
-        _insert_batches(connection, chosen, arrival.now)
-        inbox.put(connection, chosen, arrival.now)
+        _put(connection, chosen, arrival.now)
         traces = [trace for batch in chosen for trace in batch.traces]
         owners = _insert_traces(connection, traces, index, arrival)
         ledger.add(connection, rows)
         touched = {key.service_id for key in keyed.keys} | {owner.service_id for owner in owners}
         _set_revision(connection, touched, part)
-        index.widen(connection, ((key.series_id, key.bucket) for key in keyed.keys))
+        # What a machine does is no sign of requests.
+        requests = (key for key in keyed.keys if key.metric != schema.METRIC_CODES[HARDWARE])
+        index.widen(connection, ((key.series_id, key.bucket) for key in requests))
 
     return fresh, Change(part, rows, finish)
 
 
 def _storable(batch: Batch) -> Batch:
-    traces = [
-        replace(
-            trace,
-            trace_id=storable(trace.trace_id),
-            span_id=storable(trace.span_id),
-            because=storable(trace.because),
-            dominant=storable(trace.dominant),
-        )
-        for trace in batch.traces
-    ]
+    traces = [_storable_trace(trace) for trace in batch.traces]
     return replace(batch, id=storable(batch.id), instance=storable(batch.instance), traces=traces)
+
+
+def _storable_trace(trace: KeptTrace) -> KeptTrace:
+    names = (trace.trace_id, trace.span_id, trace.because, trace.dominant)
+    if all(map(is_storable, names)):
+        return trace
+    trace_id, span_id, because, dominant = map(storable, names)
+    return replace(trace, trace_id=trace_id, span_id=span_id, because=because, dominant=dominant)
 
 
 def _fresh(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
@@ -94,11 +102,15 @@ def _fresh(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
     return fresh
 
 
-def _insert_batches(connection: Connection, batches: Sequence[Batch], now: int) -> None:
+def _put(connection: Connection, batches: Sequence[Batch], now: int) -> None:
+    """Write the names of *batches*, and what of them waits."""
     rows = [
         {"id": batch.id, "received": now, "instance": batch.instance, "dropped": batch.dropped} for batch in batches
     ]
     connection.execute(insert(schema.batches), rows)
+    inbox.put(connection, batches, now)
+    loads.put(connection, [load for batch in batches for load in batch.loads])
+    outgoing.put(connection, [body for batch in batches for body in batch.onward], now)
 
 
 class _Places(dict[Identity, int]):
@@ -140,7 +152,10 @@ def _keyed(connection: Connection, points: PointColumns, index: SeriesIndex, arr
         point = int(first[number])
         about, started = points.identities[point], int(buckets[bucket[point]])
         interned = index.intern(connection, about.series, started)
-        stage = index.stage(connection, interned.service_id, about.stage)
+        if about.metric == HARDWARE:
+            stage = index.place(interned.service_id, about.stage, started)
+        else:
+            stage = index.stage(connection, interned.service_id, about.stage)
         code = schema.METRIC_CODES[about.metric]
         key = PointKey(interned.service_id, code, started, interned.series_id, stage)
         row[number] = found.setdefault(key, len(found))
@@ -171,13 +186,16 @@ def _insert_traces(
 ) -> list[Interned]:
     """Write the traces that are not there yet; return the series of those written."""
     table = schema.traces
-    ids = {trace.trace_id for trace in traces}
-    found = connection.execute(select(table.c.trace_id, table.c.span_id).where(table.c.trace_id.in_(ids)))
-    known = {(row.trace_id, row.span_id) for row in found}
+    ids = list({trace.trace_id for trace in traces})
+    known: set[tuple[str, str]] = set()
+    for first in range(0, len(ids), _IDS_AT_ONCE):
+        some = table.c.trace_id.in_(ids[first : first + _IDS_AT_ONCE])
+        known |= {(row[0], row[1]) for row in connection.execute(select(table.c.trace_id, table.c.span_id).where(some))}
     named = {(trace.trace_id, trace.span_id): trace for trace in traces}
     fresh = {name: trace for name, trace in named.items() if name not in known}
     owners: list[Interned] = []
-    rows: list[dict[str, Any]] = []
+    rows: list[_TraceRow] = []
+    pack = documents.packer()
     times = [trace.started_ns // _NS for trace in fresh.values()]
     for trace, at, believed in zip(
         fresh.values(), times, arrival.believe(np.array(times, np.int64)).tolist(), strict=True
@@ -185,25 +203,27 @@ def _insert_traces(
         started = trace.started_ns if believed == at else believed * _NS
         owner = index.intern(connection, trace.series, tiers.floor(believed, schema.FINEST))
         owners.append(owner)
-        rows.append(_trace_row(trace, owner.series_id, started))
+        rows.append(_trace_row(trace, owner.series_id, started, pack))
     if rows:
-        connection.execute(insert(table), rows)
+        database.dialect(connection.engine.url).insert_rows(connection, table.name, _TRACE_COLUMNS, rows)
     return owners
 
 
-def _trace_row(trace: KeptTrace, series_id: int, started_ns: int) -> dict[str, Any]:
-    document = json.dumps({"spans": trace.spans, "attributes": trace.attributes}, separators=(",", ":"))
-    return {
-        "trace_id": trace.trace_id,
-        "span_id": trace.span_id,
-        "series_id": series_id,
-        "started": started_ns,
-        "duration": trace.duration_ns,
-        "because": trace.because,
-        "dominant": trace.dominant,
-        "stages": json.dumps(trace.stages_ns, separators=(",", ":")),
-        "spans": zlib.compress(document.encode(), 6),
-    }
+def _trace_row(trace: KeptTrace, series_id: int, started_ns: int, pack: Callable[[str], bytes]) -> _TraceRow:
+    document = trace.document
+    if document is None:
+        document = pack(documents.written({"spans": trace.spans, "attributes": trace.attributes}))
+    return (
+        trace.trace_id,
+        trace.span_id,
+        series_id,
+        started_ns,
+        trace.duration_ns,
+        trace.because,
+        trace.dominant,
+        documents.written(trace.stages_ns),
+        document,
+    )
 
 
 def _set_revision(connection: Connection, service_ids: set[int], revision: int) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ...core.histogram import Histogram
 from ...core.names import STAGE_DURATION
-from .answers import batches, breakdown, comparison, latency, minutes, over_time, whatif
+from .answers import batches, breakdown, comparison, latency, minutes, over_time, stalls, whatif
 from .answers.minutes import MinuteCounts, SpentCounts
 from .questions import Questions
 from .selection import Selection
@@ -54,6 +54,20 @@ class LatencyQuestions(Questions):
         """
         with self._snapshot() as snapshot:
             return breakdown.breakdown(snapshot, selection, percentiles)
+
+    def stalls(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+        """Return what held up the requests at each percentile, beside their `breakdown`.
+
+        Args:
+            selection: Whose requests.
+            percentiles: [0..1]
+
+        Returns:
+            Columns as those of `breakdown`, but for what `core.stalls.joined` makes, such as `gc:forward`, in the place of
+            the stages: the seconds of the stage in which the cause held it up, a part of it. No rows where nothing did.
+        """
+        with self._snapshot() as snapshot:
+            return stalls.stalls(snapshot, selection, percentiles)
 
     def dominants(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
         """Return which stages dominate the requests at each percentile.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...core.errors import StoreError
 from .columns import Columns, Steps
 from .encoding import Buckets, Ints
 
@@ -17,6 +18,8 @@ from .encoding import Buckets, Ints
 _CELLS_A_BUCKET, _CELLS = 16, 1 << 20
 # Above every index.
 _BEYOND = 1 << 62
+# Of a row, and of an answer: what is added up of them stays within a signed 64-bit integer.
+MAX_COUNT = 2**62
 # Scales lie within -10..20.
 _SCALE_OFFSET = 10
 
@@ -77,9 +80,18 @@ def over_time(columns: Columns, steps: Steps | None = None, *, apart: bool = Tru
         columns: What to add up.
         steps: Each has points of its own; None for one that takes all.
         apart: Whether each series has points of its own.
+
+    Raises:
+        StoreError: They hold more than can be added up.
     """
     if not len(columns):
         return columns
+    if columns.zero.sum(dtype=np.float64) + columns.buckets.amount.sum(dtype=np.float64) > MAX_COUNT:
+        msg = (
+            "what was counted adds up to more than 2**62, which nothing real does; somebody sends made-up numbers. "
+            "Look at a shorter time, or at one service or version"
+        )
+        raise StoreError(msg)
     step = np.zeros(len(columns), np.int64) if steps is None else steps.number(columns.times)
     series = columns.series if apart else np.zeros(len(columns), np.int64)
     key = (step, series, columns.metric, columns.stage, columns.scale + _SCALE_OFFSET)

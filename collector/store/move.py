@@ -44,7 +44,7 @@ _KEY_COLUMNS = PointRow._fields.index("part")
 # No bucket starts later. [Unix seconds]
 _FOREVER = 4_000_000_000
 # Kept by what writes, and of no meaning in another database.
-_OWN = {"alembic_version", "collectors", "intents", "ledger", "moves"}
+_OWN = {"alembic_version", "collectors", "destinations", "identity", "intents", "ledger", "moves"}
 # Never empty, and overwritten.
 _FILLED = {"store", "rollups"}
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .loads import Load
+from .outgoing import Outgoing
 from .point_columns import Point, PointColumns
 from .series import Series
 
@@ -28,6 +30,7 @@ class KeptTrace:
         spans: The recorded intervals: `name`, `stage`, `start_ns` after the start of the request, `duration_ns`,
             `attributes`.
         attributes: The attributes of the root span.
+        document: Both as `documents` packs them, from who has done so already; None to have it done.
     """
 
     trace_id: str
@@ -40,6 +43,7 @@ class KeptTrace:
     stages_ns: dict[str, int]
     spans: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     attributes: dict[str, str | int | float | bool] = field(default_factory=dict[str, str | int | float | bool])
+    document: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,10 @@ class Batch:
         points: Its histograms.
         traces: Its kept requests.
         dropped: Requests the agent could not count.
-        instance: `service.instance.id` of the sender.
+        instance: `service.instance.id` of the agent that sent it; "" where it was none.
         spans: Spans of requests that may not be whole yet, encoded (`collector.traces.columns`); empty for none.
+        loads: Phases of its cold start.
+        onward: What of it is to be sent on.
     """
 
     id: str
@@ -61,3 +67,5 @@ class Batch:
     dropped: int = 0
     instance: str = ""
     spans: bytes = b""
+    loads: Sequence[Load] = ()
+    onward: Sequence[Outgoing] = ()

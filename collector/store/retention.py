@@ -8,13 +8,15 @@ from itertools import pairwise, zip_longest
 
 from sqlalchemy import Connection, delete, func, select, tuple_, update
 
-from . import events, ledger, schema
+from . import events, ledger, loads, schema
 from .engines import database
 from .points import Points
 from .tiers import Tier, floor, read
 
 # Where room is made: what comes until the next look has to fit in.
 FULL_SHARE = 0.9
+# How the names of batches begin that were read from files: a file may come again as long as what it told is kept.
+IMPORTED = "import:"
 _NS = 1_000_000_000
 _DAY_NS = 86_400 * _NS
 
@@ -26,7 +28,7 @@ class Retention:
     Args:
         seconds_10: Points at 10 s.
         minutes: Points at 1 min.
-        hours: Points at 1 h, and events; nothing older is left, and a series without any is forgotten.
+        hours: Points at 1 h, events and loads; nothing older is left, and a series without any is forgotten.
         traces: Kept traces.
         traces_per_service: Kept traces of a service; the oldest go first. [count]
         batches: The names of batches: how late a retry is still recognised, and how late data may come.
@@ -121,15 +123,18 @@ def _cut_to(connection: Connection, points: Points, tier: Tier, until: int) -> b
 
 
 def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
-    """Delete traces, batches, events and series that are past their time.
+    """Delete traces, batches, events, loads and series that are past their time.
 
     Returns:
         Whether series were deleted: numbers held in memory are no longer valid.
     """
     _forget_traces(connection, retention, now)
     events.forget(connection, now - int(retention.hours.total_seconds()))
+    loads.forget(connection, now - int(retention.hours.total_seconds()))
     table = schema.batches
-    connection.execute(delete(table).where(table.c.received < now - int(retention.batches.total_seconds())))
+    is_imported = table.c.id.startswith(IMPORTED)
+    for names, kept in ((~is_imported, retention.batches), (is_imported, retention.hours)):
+        connection.execute(delete(table).where(names, table.c.received < now - int(kept.total_seconds())))
     return _forget_series(connection, read(connection)[-1].kept_from)
 
 

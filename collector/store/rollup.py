@@ -13,10 +13,8 @@ import numpy as np
 from sqlalchemy import Connection, select, update
 
 from . import ledger, schema
-from .encoding import decode
-from .histograms import Histograms
 from .points import Change, Points
-from .rows import PointKey, PointRow, point_rows
+from .rows import PointKey, PointRow, histograms_of, point_rows
 from .tiers import Tier, floor, read
 
 # Agents send every 10 s, a request's own 10 s bucket lies in the past by then: rows that come while a bucket waits here
@@ -68,10 +66,4 @@ def summed(rows: Sequence[PointRow], width: int, part: int) -> list[PointRow]:
     """Return *rows* added up: one for each key and bucket of *width* seconds, as part *part*."""
     groups: dict[PointKey, int] = {}
     group = np.array([groups.setdefault(row.key.at_tier(width), len(groups)) for row in rows], np.int64)
-    histograms = Histograms(
-        np.array([row.scale for row in rows], np.int64),
-        np.array([row.zero for row in rows], np.int64),
-        np.array([row.sum for row in rows], np.float64),
-        decode([row.histogram for row in rows]),
-    )
-    return point_rows(width, groups, part, histograms.added_up(group, len(groups)))
+    return point_rows(width, groups, part, histograms_of(rows).added_up(group, len(groups)))

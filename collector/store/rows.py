@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .encoding import encode
+import numpy as np
+
+from .encoding import decode, encode
 from .histograms import Histograms
 from .tiers import floor
 
@@ -84,3 +86,13 @@ def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: Histo
         strict=True,
     )
     return [PointRow(tier, *key, part, *one) for key, one in zip(keys, said, strict=True)]
+
+
+def histograms_of(rows: Sequence[PointRow]) -> Histograms:
+    """Return what *rows* hold, one for each."""
+    return Histograms(
+        np.array([row.scale for row in rows], np.int64),
+        np.array([row.zero for row in rows], np.int64),
+        np.array([row.sum for row in rows], np.float64),
+        decode([row.histogram for row in rows]),
+    )

@@ -1,7 +1,7 @@
 """The store's tables, in SQLAlchemy Core, and the numbers that stand for names in them.
 
 Rows of `points` are only ever added and, when their time is over, deleted; readers add rows up. Times are integers: Unix seconds in
-`points`, `series`, `batches` and `inbox`, milliseconds in `events`, nanoseconds in `traces`.
+`points`, `series`, `batches`, `inbox` and `outgoing`, milliseconds in `events`, nanoseconds in `traces` and `loads`.
 """
 
 from __future__ import annotations
@@ -54,16 +54,21 @@ METRIC_CODES = {
     names.ENGINE_OUTPUT_TOKEN[1]: 20,
     names.ENGINE_TOKENS: 21,
     names.ENGINE_BATCH: 22,
+    names.SUSPECT_REPORT: 23,
+    names.STALL_TIME: 24,
+    names.AGENT_COST: 25,
+    names.AGENT_BACKGROUND: 26,
+    names.HARDWARE: 27,
 }
 
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
 
 # The columns of `series` that tell one series from another.
-DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status")
+DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status", "cold")
 
 # What a total tells apart: it adds up the series that differ in nothing of it. Coarser tiers hold the totals beside the
 # series, and nearly every question is about them: how many routes or devices a service has costs it nothing.
-TOTAL_DIMENSIONS = ("service", "version", "environment", "status")
+TOTAL_DIMENSIONS = ("service", "version", "environment", "status", "cold")
 
 metadata = MetaData()
 
@@ -94,7 +99,9 @@ series = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("service_id", Integer, ForeignKey("services.id"), nullable=False),
-    *(Column(dimension, Text, nullable=False) for dimension in DIMENSIONS),
+    *(Column(dimension, Text, nullable=False) for dimension in DIMENSIONS[:-1]),
+    # "1" for requests in which something was loaded or warmed up, "0" for all others, and where nobody said.
+    Column(DIMENSIONS[-1], Text, nullable=False, server_default="0"),
     # The number under which the total it belongs to is kept: of the first series of that total.
     Column("total_id", Integer, nullable=False, server_default="0"),
     # Starts of the first and the last 10 s bucket that has data. [Unix seconds]
@@ -224,6 +231,29 @@ events = Table(
     Index("events_by_time", "at"),
 )
 
+# Phases of the cold starts of replicas; see `store.loads`.
+loads = Table(
+    "loads",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("service", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("environment", Text, nullable=False),
+    # `service.instance.id`.
+    Column("instance", Text, nullable=False),
+    # Its host and process id.
+    Column("place", Text, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("shape", Text, nullable=False),
+    # Unix nanoseconds, as is what of it was spent in no other phase.
+    Column("started", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("own", BigInteger, nullable=False),
+    Index("loads_by_service", "service", "ended"),
+    Index("loads_by_time", "ended"),
+)
+
 rollups = Table(
     "rollups",
     metadata,
@@ -259,3 +289,36 @@ collectors = Table(
     # JSON.
     Column("vitals", Text, nullable=False),
 )
+
+# Bodies that wait to be sent on; see `store.outgoing`.
+outgoing = Table(
+    "outgoing",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("destination", Text, nullable=False),
+    Column("signal", Text, nullable=False),
+    Column("media_type", Text, nullable=False),
+    # The collectors it has passed.
+    Column("via", Text, nullable=False),
+    Column("received", BigInteger, nullable=False),
+    # Of the body. [bytes]
+    Column("size", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    # With all that is asked of those that wait but the body itself, which need not be read for it.
+    Index("outgoing_by_destination", "destination", "id", "size", "received"),
+    # A number that was read must not stand for something else when it is deleted.
+    sqlite_autoincrement=True,
+)
+
+# Which collector sends to a destination.
+destinations = Table(
+    "destinations",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    # [Unix seconds]
+    Column("until", Double, nullable=False),
+)
+
+# One row: what the store calls itself. A copy calls itself otherwise.
+identity = Table("identity", metadata, Column("id", Text, primary_key=True))

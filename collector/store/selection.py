@@ -26,6 +26,7 @@ class Selection:
         model: `inference.model.name`.
         route: `http.route`.
         status: `ok` or `error`.
+        cold: "0" leaves out requests in which something was loaded or warmed up, "1" takes only those.
     """
 
     start: datetime
@@ -36,6 +37,7 @@ class Selection:
     model: str | None = None
     route: str | None = None
     status: str | None = None
+    cold: str | None = None
 
     @property
     def seconds(self) -> tuple[int, int]:
@@ -45,7 +47,7 @@ class Selection:
     @property
     def is_of_services(self) -> bool:
         """Whether it takes all that its services have."""
-        return {self.version, self.environment, self.model, self.route, self.status} == {None}
+        return {self.version, self.environment, self.model, self.route, self.status, self.cold} == {None}
 
     @property
     def is_fine(self) -> bool:
@@ -61,6 +63,7 @@ class Selection:
             "model": self.model,
             "route": self.route,
             "status": self.status,
+            "cold": self.cold,
         }
         return [schema.series.c[name] == storable_name(value) for name, value in wanted.items() if value is not None]
 

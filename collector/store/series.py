@@ -9,10 +9,15 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, bindparam, case, insert, select, update
 
 from ...core.bands import BATCHES, TOKENS
-from ...core.names import DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
+from ...core.hardware import joined as hardware_name
+from ...core.hardware import parted as hardware_parts
+from ...core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
 from ...core.stages import BY_KEY, OTHER
+from ...core.stalls import CAUSES, joined, parted
 from . import schema
 from .texts import name as storable_name
+
+WARM, COLD = "0", "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class Series:
         route: The template of the route, never a raw path.
         device: `inference.device`.
         status: `ok` or `error`.
+        cold: "1" if something was loaded or warmed up in them, "0" otherwise or if nobody said.
 
     What is unknown is the empty string.
     """
@@ -40,6 +46,7 @@ class Series:
     route: str = ""
     device: str = ""
     status: str = STATUS_OK
+    cold: str = WARM
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class SeriesCaps:
         route: Routes of a service.
         device: Devices of a service.
         custom_stages: Stages of the users' own in a service, beyond the fixed list.
-        series: Combinations in a service. Past it the finer dimensions fold all at once: what is left is bounded by
+        series: Combinations in a service, a cold one with its warm one. Past it the finer dimensions fold all at once: what is left is bounded by
             versions, environments and status.
     """
 
@@ -80,7 +87,10 @@ class Interned:
 
 
 # What the points of a metric are told apart by, where it is not the users' to name.
-_KNOWN = {*BY_KEY, *BATCHES.names, *TOKENS.names, *DEFINITIONS, TOKENS_IN, TOKENS_OUT, OTHER}
+_KNOWN = {*BY_KEY, *BATCHES.names, *TOKENS.names, *DEFINITIONS, *AGENT_LEVELS, TOKENS_IN, TOKENS_OUT, OTHER}
+# Processes and GPUs of a service that are told apart in an hour, times what is asked of each; the rest is one. They come and
+# go with every deployment, so that a cap for ever would soon leave none.
+MAX_PLACES, _PLACES_SECONDS = 5000, 3600
 _CAPPED = ("version", "environment", "model", "model_version", "route", "device")
 _FINE = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
 
@@ -105,6 +115,8 @@ class SeriesIndex:
         self._values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._stages: defaultdict[int, set[str]] = defaultdict(set)
         self._totals: dict[tuple[str, ...], int] = {}
+        self._places: defaultdict[int, set[str]] = defaultdict(set)
+        self._places_hour = -1
         # The time in which the database has seen each series, or less.
         self._seen: dict[int, tuple[int, int]] = {}
 
@@ -120,6 +132,31 @@ class SeriesIndex:
         """Return the name under which *stage* is counted: its own, or `__other__` past the cap."""
         if stage in _KNOWN:
             return stage
+        cause, held_up = parted(stage)
+        if cause in CAUSES and held_up:
+            # A stall takes no place of its own: its stage has one.
+            return joined(cause, held_up if held_up in _KNOWN else self._own_stage(connection, service_id, held_up))
+        return self._own_stage(connection, service_id, stage)
+
+    def place(self, service_id: int, name: str, at: int) -> str:
+        """Return the name under which what a machine does is kept (`core.hardware.joined`): its own, or past the cap a common one.
+
+        Args:
+            service_id: Whose.
+            name: What, and where.
+            at: When; in Unix seconds.
+        """
+        hour = at // _PLACES_SECONDS
+        if hour > self._places_hour:
+            self._places.clear()
+            self._places_hour = hour
+        name, known = storable_name(name), self._places[service_id]
+        if name not in known and len(known) >= MAX_PLACES:
+            return hardware_name(hardware_parts(name)[0], OTHER)
+        known.add(name)
+        return name
+
+    def _own_stage(self, connection: Connection, service_id: int, stage: str) -> str:
         stage = storable_name(stage)
         known = self._stages[service_id]
         if stage in known:
@@ -181,7 +218,7 @@ class SeriesIndex:
         self._series[series] = interned
         self._totals[_total_key(series)] = interned.total_id
         self._values["", "service"].add(series.service)
-        self._values[series.service, "series"].add("\0".join(_key(series)))
+        self._values[series.service, "series"].add(_combination(series))
         for dimension in _CAPPED:
             self._values[series.service, dimension].add(getattr(series, dimension))
 
@@ -191,12 +228,16 @@ class SeriesIndex:
             series,
             **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
         )
-        folded = replace(folded, status=STATUS_ERROR if series.status == STATUS_ERROR else STATUS_OK)
+        folded = replace(
+            folded,
+            status=STATUS_ERROR if series.status == STATUS_ERROR else STATUS_OK,
+            cold=COLD if series.cold == COLD else WARM,
+        )
         folded = replace(folded, service=self._admit("", "service", folded.service, self._caps.services))
         for dimension in _CAPPED:
             value = self._admit(folded.service, dimension, getattr(folded, dimension), getattr(self._caps, dimension))
             folded = replace(folded, **{dimension: value})
-        if self._admit(folded.service, "series", "\0".join(_key(folded)), self._caps.series) == OTHER:
+        if self._admit(folded.service, "series", _combination(folded), self._caps.series) == OTHER:
             folded = replace(folded, **_FINE)
         if len(self._folded) < 10 * self._caps.series:
             self._folded[series] = folded
@@ -229,6 +270,11 @@ class SeriesIndex:
 
 def _key(series: Series) -> tuple[str, ...]:
     return tuple(getattr(series, dimension) for dimension in schema.DIMENSIONS)
+
+
+def _combination(series: Series) -> str:
+    """Return what takes a place among the series of a service: what is cold now and then takes none of its own."""
+    return "\0".join(_key(replace(series, cold=WARM)))
 
 
 def _total_key(series: Series) -> tuple[str, ...]:

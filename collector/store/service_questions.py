@@ -8,10 +8,13 @@ from datetime import datetime, timedelta
 
 import pandas as pd
 
-from .answers import fleet, minutes, services
+from .answers import fleet, hardware, loads, minutes, services
 from .answers.minutes import Group, MinuteCounts
 from .questions import Questions
 from .selection import Selection, moment
+
+# A replica that is alive sends every ten seconds; longer ago nobody asks when it was.
+_HEARD_SECONDS = 600
 
 
 class ServiceQuestions(Questions):
@@ -56,6 +59,19 @@ class ServiceQuestions(Questions):
         """
         with self._snapshot() as snapshot:
             return fleet.fleet_over_time(snapshot, Selection(start, end, environment=environment), step)
+
+    def hardware(self, selection: Selection, step: timedelta) -> pd.DataFrame:
+        """Return what the machines of *selection*'s service did in each step, where anything is known.
+
+        It is that of whole processes: by which model or route requests are selected does not matter.
+
+        Returns:
+            Columns at (UTC, start of the step), measure (a key of `core.hardware.MEASURES`), place (`core.hardware.place`), mean
+            and most (of what was told in the step, the latter at most 2.2 % too large; in the measure's unit, of a rate
+            per second); sorted by time, measure and place. `attrs["step_seconds"]` is how wide the steps are.
+        """
+        with self._snapshot() as snapshot:
+            return hardware.hardware(snapshot, selection, step)
 
     def groups(self, since: datetime) -> dict[Group, datetime]:
         """Return every service with requests after *since*, and its routes, models and versions where it has several.
@@ -102,6 +118,16 @@ class ServiceQuestions(Questions):
         """
         with self._snapshot() as snapshot:
             return services.releases(snapshot, environment)
+
+    def loads(self, service: str, environment: str | None = None) -> pd.DataFrame:
+        """Return the phases of the cold starts of the replicas of *service*, newest first, over the whole history.
+
+        Returns:
+            Columns instance, place (its host and process), version, environment, phase (a key of `core.loads.PHASES`), model, shape, started, ended (UTC),
+            seconds (spent in no other phase), heard (UTC: when the replica was last heard of; NaT if not in ten minutes).
+        """
+        with self._snapshot() as snapshot:
+            return loads.loads(snapshot, service, environment, int(self._clock()) - _HEARD_SECONDS)
 
     def dimensions(self, selection: Selection) -> dict[str, dict[str, int]]:
         """Return which values each dimension (service, version, model, route, device, …) has in the requests of *selection*.

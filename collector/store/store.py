@@ -156,8 +156,7 @@ class Store:
                 return False
         try:
             with database.reading(self.engine) as connection:
-                delivery = inbox.read(connection, clock, max_bytes)
-            folded = fold(delivery)
+                folded = fold(inbox.read(connection, clock, max_bytes))
             return bool(folded.taken) and self._apply(lambda connection: self._folding(connection, folded, clock))
         finally:
             with self.transaction() as connection:

@@ -7,13 +7,18 @@ from __future__ import annotations
 MAX_NAME_BYTES = 256
 
 
+def is_storable(text: str) -> bool:
+    """Say whether `storable` returns *text* as it is; of what is no ASCII it is not said."""
+    return text.isascii() and "\0" not in text
+
+
 def storable(text: str) -> str:
     r"""Return *text* with U+FFFD for NUL, which PostgreSQL has no room for, and "?" for what is no character at all.
 
     >>> storable("a\0b\ud800")
     'a\ufffdb?'
     """
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+    return text if is_storable(text) else text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def name(text: str) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..points import Window
 from ..tally import Reason, Tally
 from ..wire import Attributes, Event
-from .columns import ROW, Flag, Label, Rows, Source, Spans, Stream
+from .columns import ROW, Flag, Label, Rows, Source, Spans, Stream, streams_of
 from .measuring import Interval, Told, measure
 from .rules import Meaning, Rule
 
@@ -165,7 +165,7 @@ def _told(read: Read, rows: Rows, believed: _Mask, sources: Sequence[Source], la
                 streams[number] = told.stream
     rows = rows[believed]
     if not intervals:
-        return Spans(rows, sources, labels, streams)
+        return Spans(rows, sources, labels, streams_of(streams))
     # All intervals of a stage are alike.
     stages = dict.fromkeys(interval.stage for _, interval in intervals)
     at = {stage: len(labels) + number for number, stage in enumerate(stages)}
@@ -175,7 +175,7 @@ def _told(read: Read, rows: Rows, believed: _Mask, sources: Sequence[Source], la
     derived["end"] = [interval.end for _, interval in intervals]
     derived["label"] = [at[interval.stage] for _, interval in intervals]
     derived["flags"] = Flag.DERIVED
-    return Spans(np.concatenate((rows, derived)), sources, [*labels, *map(_interval_label, at)], streams)
+    return Spans(np.concatenate((rows, derived)), sources, [*labels, *map(_interval_label, at)], streams_of(streams))
 
 
 def _measured(read: Read, tells: Tells) -> Told:

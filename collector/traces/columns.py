@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from ...core.errors import StoreError
 
 Rows: TypeAlias = NDArray[np.void]
+Streams: TypeAlias = NDArray[np.void]
 
 # Ids are unsigned, big-endian on the wire; parent 0 is none. Times are Unix nanoseconds; end 0 is a span that has not ended.
 ROW = np.dtype(
@@ -39,9 +41,23 @@ ROW = np.dtype(
         ("flags", "<u2"),
     ]
 )
-_FORMAT = 1
-# The format, and the size of what stands before the rows. [bytes]
-_HEAD = 5
+# What rows say about answers that came token by token: the number of the row, and the fields of `Stream`.
+STREAM = np.dtype(
+    [
+        ("row", "<u4"),
+        ("first_token_ns", "<i8"),
+        ("tokens_in", "<i8"),
+        ("tokens_out", "<i8"),
+        ("gap_ns", "<i8"),
+    ]
+)
+# The first had streams and labels in one document; what waits of it after an upgrade is read yet.
+_OLD_FORMAT, _FORMAT = 1, 2
+# Before the rows: the format, the size of the packed head, and in the second format how many streams there are. [bytes]
+_OLD_HEAD, _HEAD = 5, 9
+# Labels that are remembered once they are read, a kilobyte or two each: they come again with every export of a program.
+_LABELS = 2048
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Flag(IntFlag):
@@ -68,9 +84,9 @@ class Source:
     instance: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Label:
-    """What the rules made of spans that are alike.
+    """What the rules made of spans that are alike; equal where the same is written of them.
 
     Args:
         name: The span's name.
@@ -85,6 +101,9 @@ class Label:
         device: The same.
         definition: How its first token was found, of `names.DEFINITIONS`.
         attributes: Those that are shown with a kept trace.
+
+    Attributes:
+        text: All of it, as JSON: it is written and compared for each export, and made once.
     """
 
     name: str
@@ -98,6 +117,16 @@ class Label:
     device: str = ""
     definition: str = ""
     attributes: tuple[tuple[str, str | int | float | bool], ...] = ()
+    text: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", _to_json(_fields(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Label) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,30 +154,38 @@ class Spans:
         rows: Of `ROW`.
         sources: What `source` counts into.
         labels: What `label` counts into.
-        streams: By the number of the row.
+        streams: Of `STREAM`, in the order of the rows.
     """
 
     rows: Rows
     sources: Sequence[Source]
     labels: Sequence[Label]
-    streams: Mapping[int, Stream] = field(default_factory=dict[int, Stream])
+    streams: Streams = field(default_factory=lambda: streams_of({}))
+
+
+def streams_of(found: Mapping[int, Stream]) -> Streams:
+    """Return what rows say, by their number, as columns."""
+    told = [
+        (row, stream.first_token_ns, stream.tokens_in, stream.tokens_out, stream.gap_ns)
+        for row, stream in sorted(found.items())
+    ]
+    return np.array(told, STREAM)
 
 
 def encode(spans: Spans) -> bytes:
-    """Return *spans* as the store keeps them."""
-    beside = {
-        "sources": [_fields(source) for source in spans.sources],
-        "labels": [_fields(label) for label in spans.labels],
-        "streams": {str(row): _fields(stream) for row, stream in spans.streams.items()},
-    }
-    head = zlib.compress(json.dumps(beside, separators=(",", ":")).encode(), 1)
+    """Return *spans* as the store keeps them: sources and labels in lines, packed, then the streams, then the rows."""
+    lines = [_to_json([_fields(source) for source in spans.sources]), *(label.text for label in spans.labels)]
+    head = zlib.compress("\n".join(lines).encode(), 1)
+    sizes = (len(head), len(spans.streams))
     # Ids and times do not compress: a third of a microsecond a span for nothing.
-    return bytes((_FORMAT,)) + len(head).to_bytes(4, "little") + head + spans.rows.tobytes()
+    return b"".join((
+        bytes((_FORMAT,)), *(size.to_bytes(4, "little") for size in sizes), head, spans.streams.tobytes(), spans.rows.tobytes()
+    ))  # fmt: skip
 
 
-def _fields(item: Source | Label | Stream) -> dict[str, Any]:
+def _fields(item: Source | Label) -> dict[str, Any]:
     # Not `asdict`, which copies every value: it took a third of the time of reading an export.
-    return {name: getattr(item, name) for name in item.__slots__}
+    return {name: getattr(item, name) for name in item.__slots__ if name != "text"}
 
 
 def decode_rows(blob: bytes) -> Rows:
@@ -157,13 +194,8 @@ def decode_rows(blob: bytes) -> Rows:
     Raises:
         StoreError: *blob* is damaged, or of a version that is newer than this one.
     """
-    if blob[:1] != bytes((_FORMAT,)):
-        msg = (
-            f"stored spans have format {blob[:1].hex() or 'none'}, this version reads {_FORMAT:02x}; upgrade Stagelens"
-        )
-        raise StoreError(msg)
     try:
-        return np.frombuffer(blob, ROW, offset=_HEAD + _size(blob))
+        return np.frombuffer(blob, ROW, offset=_begin_of_rows(blob))
     except ValueError as error:
         raise _damaged(error) from error
 
@@ -176,25 +208,43 @@ def decode(blob: bytes) -> Spans:
     """
     rows = decode_rows(blob)
     try:
-        beside: dict[str, Any] = json.loads(zlib.decompress(blob[_HEAD : _HEAD + _size(blob)]))
-        return Spans(
-            rows,
-            [Source(**source) for source in beside["sources"]],
-            [_label(label) for label in beside["labels"]],
-            {int(row): Stream(**stream) for row, stream in beside["streams"].items()},
-        )
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        if blob[0] == _OLD_FORMAT:
+            return _decode_old(blob, rows)
+        sources, *labels = zlib.decompress(blob[_HEAD : _HEAD + _number(blob, 1)]).decode().split("\n")
+        streams = np.frombuffer(blob, STREAM, count=_number(blob, 5), offset=_HEAD + _number(blob, 1))
+        return Spans(rows, [Source(**source) for source in json.loads(sources)], [*map(_label, labels)], streams)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise _damaged(error) from error
 
 
-def _size(blob: bytes) -> int:
-    return int.from_bytes(blob[1:_HEAD], "little")
+def _begin_of_rows(blob: bytes) -> int:
+    match blob[:1]:
+        case b"\x01":
+            return _OLD_HEAD + _number(blob, 1)
+        case b"\x02":
+            return _HEAD + _number(blob, 1) + _number(blob, 5) * STREAM.itemsize
+        case other:
+            msg = f"stored spans have format {other.hex() or 'none'}, this version reads up to {_FORMAT:02x}; upgrade Stagelens"
+            raise StoreError(msg)
+
+
+def _number(blob: bytes, at: int) -> int:
+    return int.from_bytes(blob[at : at + 4], "little")
+
+
+def _decode_old(blob: bytes, rows: Rows) -> Spans:
+    beside: dict[str, Any] = json.loads(zlib.decompress(blob[_OLD_HEAD : _OLD_HEAD + _number(blob, 1)]))
+    labels = [_label(_to_json(label)) for label in beside["labels"]]
+    streams = {int(row): Stream(**stream) for row, stream in beside["streams"].items()}
+    return Spans(rows, [Source(**source) for source in beside["sources"]], labels, streams_of(streams))
+
+
+@lru_cache(_LABELS)
+def _label(text: str) -> Label:
+    found: dict[str, Any] = json.loads(text)
+    attributes = tuple((str(key), value) for key, value in found.pop("attributes"))
+    return Label(**found, attributes=attributes)
 
 
 def _damaged(error: Exception) -> StoreError:
     return StoreError(f"stored spans are damaged ({error}); check the disk")
-
-
-def _label(found: dict[str, Any]) -> Label:
-    attributes = tuple((str(key), value) for key, value in found.pop("attributes"))
-    return Label(**found, attributes=attributes)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core import names
 from ...core.bands import TOKENS
-from ...core.counts import Counts
-from ...core.histogram import SCALE, Histogram, bucket_index
-from ..store import Point
-from .gathering import Ints, groups
+from ...core.histogram import SCALE, ZERO_THRESHOLD, bucket_index
+from ..store.encoding import Buckets
+from ..store.histograms import Histograms
+from ..store.point_columns import Identity, PointColumns
+from .gathering import Bools, Ints, groups
 from .requests import Requests
 from .splitting import split
+
+Floats = NDArray[np.float64]
 
 _NS = 1_000_000_000
 _WIDTH_SECONDS = 10
@@ -22,66 +27,150 @@ _WIDTH_SECONDS = 10
 _CLOSE = 1e-9
 
 
-def points_of(requests: Requests) -> list[Point]:
+class _Counted(NamedTuple):
+    """The histograms of a metric; *key* counts groups of requests, and within each what the metric tells apart by *names*."""
+
+    metric: str
+    names: Sequence[str]
+    key: Ints
+    histograms: Histograms
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Requests that are counted together: of a series, and of ten seconds.
+
+    Args:
+        of_request: The group of each request, -1 for one that an agent has counted.
+        series: Of each group; counts into the kinds of the requests.
+        at: Of each group. [Unix seconds]
+    """
+
+    of_request: Ints
+    series: Ints
+    at: Ints
+
+
+def points_of(requests: Requests) -> PointColumns:
     """Return the points of all *requests* that no agent has counted."""
     counted = np.flatnonzero(~requests.known)
     if not len(counted):
-        return []
+        return PointColumns.of([])
+    together = _groups(requests, counted)
+    found = [*_times(requests, counted, together.of_request[counted]), *_answers(requests, together)]
+    series, at = [requests.kinds[number] for number in together.series.tolist()], together.at
+    columns: list[PointColumns] = []
+    for metric, by, key, histograms in found:
+        group, name = np.divmod(key, len(by))
+        identities = [
+            Identity(series[of], metric, by[int(which)])
+            for of, which in zip(group.tolist(), name.tolist(), strict=True)
+        ]
+        columns.append(PointColumns(identities, at[group], histograms))
+    return PointColumns.join(columns)
+
+
+def _groups(requests: Requests, counted: Ints) -> _Groups:
     at = (requests.start + requests.duration)[counted] // (_WIDTH_SECONDS * _NS)
     first, group = groups(requests.series[counted], at)
-    series, times = requests.series[counted][first], at[first]
+    of_request = np.full(len(requests.known), -1)
+    of_request[counted] = group
+    return _Groups(of_request, requests.series[counted][first], at[first] * _WIDTH_SECONDS)
+
+
+def _times(requests: Requests, counted: Ints, group: Ints) -> Iterator[_Counted]:
+    """Yield where the time of requests went."""
+    stages, duration = requests.stages, requests.duration[counted]
     own, present = requests.split.own[counted], requests.split.present[counted]
-    duration, stages = requests.duration[counted], len(requests.stages)
-
-    # Of equal ones the one charted first; `overhead` only where there is no other.
-    seen = np.where(present, own, -1)[:, :-1]
-    main = np.where(present[:, :-1].any(axis=1), seen.argmax(axis=1), stages - 1)
+    main = requests.split.main[counted]
     request, stage = np.nonzero(present)
-    found = [
-        *_tagged(names.REQUEST_DURATION, _histograms(group * stages + main, duration)),
-        *_tagged(names.STAGE_DURATION, _histograms(group[request] * stages + stage, own[request, stage])),
-        *_tagged(names.STAGE_TIME, _spent(group, _buckets(duration), own)),
-    ]
-    kinds, starts = [requests.kinds[number] for number in series.tolist()], (times * _WIDTH_SECONDS).tolist()
-    points = [
-        Point(kinds[number // stages], metric, requests.stages[number % stages], starts[number // stages], histogram)
-        for metric, number, histogram in found
-    ]
-    return [*points, *_answers(requests)]
+    yield _histograms(names.REQUEST_DURATION, stages, group, main, duration / _NS, duration)
+    yield _histograms(
+        names.STAGE_DURATION, stages, group[request], stage, own[request, stage] / _NS, own[request, stage]
+    )
+    yield _spent(names.STAGE_TIME, stages, group, _buckets(duration / _NS), own)
 
 
-def _tagged(metric: str, found: Iterator[tuple[int, Histogram]]) -> Iterator[tuple[str, int, Histogram]]:
-    return ((metric, number, histogram) for number, histogram in found)
+def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
+    """Yield what came token by token."""
+    answers = requests.answers
+    group = together.of_request[answers.request]
+    counted = group >= 0
+
+    def told(  # noqa: PLR0917 - as `_histograms`
+        metric: str, by: Sequence[str], which: Bools, name: Ints, values: Floats, ns: Ints | None = None
+    ) -> _Counted:
+        exact = None if ns is None else ns[which]
+        return _histograms(metric, by, group[which], name[which], values[which], exact)
+
+    first, definition = answers.first_token, answers.definition
+    timed = counted & (first > 0) & (first <= requests.duration[answers.request])
+    if timed.any():
+        yield told(names.FIRST_TOKEN, answers.definitions, timed, definition, first / _NS, first)
+        chosen = answers.request[timed]
+        until = requests.intervals.of(chosen, requests.start[chosen] + first[timed])
+        own = split(until, requests.stages, len(chosen)).own
+        yield _spent(names.FIRST_TOKEN_TIME, requests.stages, group[timed], _buckets(first[timed] / _NS), own)
+        yield told(
+            names.FIRST_TOKEN_BY_INPUT,
+            TOKENS.names,
+            timed & (answers.tokens_in > 0),
+            _bands(answers.tokens_in),
+            first / _NS,
+            first,
+        )
+        flowed = timed & (answers.tokens_out > 1) & (answers.last > first)
+        mean = (answers.last - first) / np.maximum(answers.tokens_out - 1, 1) / _NS
+        yield told(names.OUTPUT_TOKEN, answers.definitions, flowed, definition, mean)
+        yield told(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.names, flowed, _bands(answers.tokens_out), mean)
+    gap = answers.gap
+    yield told(names.STREAM_GAP, answers.definitions, counted & (gap > 0), definition, gap / _NS, gap)
+    for place, tokens in enumerate((answers.tokens_in, answers.tokens_out)):
+        yield told(
+            names.TOKENS,
+            (names.TOKENS_IN, names.TOKENS_OUT),
+            counted & (tokens > 0),
+            np.full(len(tokens), place),
+            tokens.astype(np.float64),
+        )
 
 
-def _buckets(ns: Ints) -> Ints:
-    """Return the bucket of each time in nanoseconds, as `bucket_index` does; of 0 some."""
-    place = np.log2(np.maximum(ns, 1) / _NS) * 2**SCALE
+def _bands(tokens: Ints) -> Ints:
+    """Return which band of `TOKENS` each number is in, as `Bands.of` does."""
+    return np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKENS.names)).astype(np.int64) - 1
+
+
+def _buckets(values: Floats) -> Ints:
+    """Return the bucket of each value, as `bucket_index` does; of what is below a nanosecond some."""
+    values = np.maximum(values, ZERO_THRESHOLD)
+    place = np.log2(values) * 2**SCALE
     found = np.ceil(place).astype(np.int64) - 1
     for row in np.flatnonzero(np.abs(place - np.rint(place)) < _CLOSE).tolist():
-        found[row] = bucket_index(max(int(ns[row]), 1) / _NS)
+        found[row] = bucket_index(float(values[row]))
     return found
 
 
-def _histograms(key: Ints, ns: Ints) -> Iterator[tuple[int, Histogram]]:
-    """Yield each key with the histogram of its times, given in nanoseconds."""
-    keys, group = np.unique(key, return_inverse=True)
-    zero = np.bincount(group[ns == 0], minlength=len(keys)).tolist()
-    total = np.zeros(len(keys), np.int64)
-    np.add.at(total, group, ns)
-    timed = ns > 0
-    owner, bucket = group[timed], _buckets(ns[timed])
+def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
+    metric: str, by: Sequence[str], group: Ints, name: Ints, values: Floats, ns: Ints | None
+) -> _Counted:
+    """Count *values* by *group* and *name*, which counts into *by*; where they are times, *ns* has them exactly."""
+    keys, owner = np.unique(group * len(by) + name, return_inverse=True)
+    is_zero = values < ZERO_THRESHOLD
+    zero = np.bincount(owner[is_zero], minlength=len(keys))
+    exact = values if ns is None else ns
+    total = np.zeros(len(keys), exact.dtype)
+    np.add.at(total, owner, exact)
+    sums = total.astype(np.float64) if ns is None else np.array([each / _NS for each in total.tolist()], np.float64)
+    owner, bucket = owner[~is_zero], _buckets(values[~is_zero])
     first, cell = groups(owner, bucket)
+    sizes = np.bincount(owner[first], minlength=len(keys))
     counts = np.bincount(cell, minlength=len(first))
-    buckets: list[dict[int, int]] = [{} for _ in keys]
-    for number, index, count in zip(owner[first].tolist(), bucket[first].tolist(), counts.tolist(), strict=True):
-        buckets[number][index] = count
-    for number, found in enumerate(keys.tolist()):
-        yield found, Histogram(buckets=buckets[number], zero=zero[number], sum=int(total[number]) / _NS)
+    buckets = Buckets(np.append(0, np.cumsum(sizes)), bucket[first], counts)
+    return _Counted(metric, by, keys, Histograms(np.full(len(keys), SCALE), zero, sums, buckets))
 
 
-def _spent(group: Ints, bucket: Ints, own: Ints) -> Iterator[tuple[int, Histogram]]:
-    """Yield each group and stage with the microseconds its requests spent there, by the bucket of their latency.
+def _spent(metric: str, stages: Sequence[str], group: Ints, bucket: Ints, own: Ints) -> _Counted:
+    """Count for each group and stage the microseconds its requests spent there, by the bucket of their latency.
 
     They are rounded as `core.counts.microseconds` does, so that the stages of a bucket add up to its rounded total.
     """
@@ -92,54 +181,13 @@ def _spent(group: Ints, bucket: Ints, own: Ints) -> Iterator[tuple[int, Histogra
     np.add.at(total, cell, own[timed])
     until = (np.cumsum(total, axis=1) + 500) // 1000
     microseconds = np.diff(until, axis=1, prepend=0)
-    buckets: defaultdict[int, dict[int, int]] = defaultdict(dict)
     cells, stage = np.nonzero(microseconds)
-    key, where = group[first][cells] * own.shape[1] + stage, bucket[first][cells]
-    for number, index, count in zip(key.tolist(), where.tolist(), microseconds[cells, stage].tolist(), strict=True):
-        buckets[number][index] = count
-    for number, found in buckets.items():
-        yield number, Histogram(buckets=found)
-
-
-def _answers(requests: Requests) -> Iterator[Point]:
-    """Yield the points of what came token by token."""
-    counted = [number for number in sorted(requests.answers) if not requests.known[number]]
-    by_group: defaultdict[tuple[int, int], Counts] = defaultdict(Counts)
-    to_first = _to_first_token(requests, counted)
-    for number in counted:
-        end = int(requests.start[number] + requests.duration[number])
-        counts = by_group[int(requests.series[number]), end // (_WIDTH_SECONDS * _NS)]
-        _count_answer(counts, requests, number, to_first.get(number))
-    for (series, at), counts in by_group.items():
-        for metric, key, histogram in counts.histograms():
-            yield Point(requests.kinds[series], metric, key, at * _WIDTH_SECONDS, histogram)
-
-
-def _to_first_token(requests: Requests, counted: list[int]) -> dict[int, dict[str, int]]:
-    """Return what each request that tells of its first token had spent in each stage by then."""
-    firsts = {number: requests.answers[number].stream.first_token_ns for number in counted}
-    chosen = [number for number in counted if 0 < firsts[number] <= int(requests.duration[number])]
-    if not chosen:
-        return {}
-    ends = requests.start[chosen] + np.array([firsts[number] for number in chosen], np.int64)
-    found = split(requests.intervals.of(np.array(chosen), ends), requests.stages, len(chosen))
-    return {number: found.of(place, requests.stages) for place, number in enumerate(chosen)}
-
-
-def _count_answer(counts: Counts, requests: Requests, number: int, own: dict[str, int] | None) -> None:
-    answer = requests.answers[number]
-    stream, definition = answer.stream, answer.definition
-    if own is not None:
-        first = stream.first_token_ns
-        counts.add_first_token(own, first, definition)
-        if stream.tokens_in:
-            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKENS.of(stream.tokens_in), first / _NS)
-        if stream.tokens_out > 1 and answer.last_ns > first:
-            mean = (answer.last_ns - first) / (stream.tokens_out - 1) / _NS
-            counts.add_stream(names.OUTPUT_TOKEN, definition, mean)
-            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.of(stream.tokens_out), mean)
-    if stream.gap_ns:
-        counts.add_stream(names.STREAM_GAP, definition, stream.gap_ns / _NS)
-    for kind, tokens in ((names.TOKENS_IN, stream.tokens_in), (names.TOKENS_OUT, stream.tokens_out)):
-        if tokens:
-            counts.add_stream(names.TOKENS, kind, tokens)
+    key = group[first][cells] * len(stages) + stage
+    # Cells are in the order of groups and buckets: so they stay within a key.
+    order = np.argsort(key, kind="stable")
+    keys, sizes = np.unique(key, return_counts=True)
+    buckets = Buckets(np.append(0, np.cumsum(sizes)), bucket[first][cells][order], microseconds[cells, stage][order])
+    nothing = np.zeros(len(keys), np.int64)
+    return _Counted(
+        metric, stages, keys, Histograms(np.full(len(keys), SCALE), nothing, nothing.astype(np.float64), buckets)
+    )

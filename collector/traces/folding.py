@@ -17,7 +17,7 @@ from ...core.errors import StoreError
 from ..store.inbox import Delivery, Folded, Parcel
 from .columns import ROW, Rows, Spans, decode, decode_rows
 from .counting import points_of
-from .gathering import Bools, Gathered, Ints, gather, subset
+from .gathering import Bools, Gathered, Ids, Ints, gather, subset
 from .joining import Fate, join, trace_keys
 from .keeping import Keep, traces_of
 from .leftovers import Patience, left, remembered
@@ -45,7 +45,6 @@ class Outcome:
         repeated: Had come before.
         orphaned: Never got a root.
         outside: Are of no request.
-        waiting: Stay.
         more: Whether more could be folded now.
     """
 
@@ -56,18 +55,12 @@ class Outcome:
     repeated: int = 0
     orphaned: int = 0
     outside: int = 0
-    waiting: int = 0
     more: bool = False
 
 
 def fold(delivery: Delivery, patience: Patience, keep: Keep) -> tuple[Folded, Outcome]:
     """Fold what is whole of *delivery*; what cannot be read of it leaves when it is old."""
-    readable, unreadable = _readable([*delivery.parcels, *delivery.counted])
-    due, is_all = _due([parcel for parcel, _ in readable], delivery, patience)
-    # Of what is not due only what belongs to what is: the rest is neither read any further nor written again.
-    touched = _touched([rows for _, rows in readable], due)
-    parcels, spans, rows, is_due, damaged = _read(readable, touched, due)
-    unreadable += damaged
+    parcels, spans, rows, is_due, unreadable, is_all = _looked_at(delivery, patience)
     gathered = gather([subset(each, chosen) for each, chosen in zip(spans, rows, strict=True)])
     counted = np.array([parcel.counted for parcel in parcels], np.bool_)[gathered.parcel]
 
@@ -84,84 +77,88 @@ def fold(delivery: Delivery, patience: Patience, keep: Keep) -> tuple[Folded, Ou
     folded = Folded(
         points=points_of(requests),
         traces=traces_of(requests, keep),
-        taken=[*taken, *forgotten, *old],
+        taken=list(dict.fromkeys((*taken, *forgotten, *old))),
         left=[*rest, *known],
     )
-    waiting = sum(len(rows) for parcel, rows in readable if not parcel.counted and parcel not in damaged)
-    return folded, _outcome(fate, requests, waiting, more=not is_all)
+    return folded, _outcome(fate, requests, more=not is_all)
 
 
-def _readable(parcels: Sequence[Parcel]) -> tuple[list[tuple[Parcel, Rows]], list[Parcel]]:
-    """Return the parcels whose rows can be read, with them, and the others."""
-    readable, unreadable = list[tuple[Parcel, Rows]](), list[Parcel]()
-    for parcel in parcels:
+def _looked_at(
+    delivery: Delivery, patience: Patience
+) -> tuple[list[Parcel], list[Spans], list[Ints], Bools, list[Parcel], bool]:
+    """Load what matters now: what is due, and of the rest what belongs to it, which is not even kept in memory.
+
+    Where more waits than is looked at at once, the oldest is taken for due: rather less patience than more memory.
+
+    Returns:
+        The parcels that matter, what is in them, which of their rows matter, which are due; those that are damaged; and whether
+        that is all that is due.
+    """
+    found: dict[int, tuple[Parcel, Spans, Ints]] = {}
+    unreadable: list[Parcel] = []
+    is_all, size = delivery.complete, 0
+    for parcel in delivery.load([parcel for parcel in delivery.parcels if _may_be_due(parcel, delivery, patience)]):
+        if size > patience.due_bytes:
+            is_all = False
+            break
         try:
-            readable.append((parcel, decode_rows(parcel.spans)))
+            spans = _checked(parcel)
         except StoreError as error:
-            _complain(parcel, error)
-            unreadable.append(parcel)
-    return readable, unreadable
-
-
-def _read(
-    readable: Sequence[tuple[Parcel, Rows]], touched: Sequence[Ints], is_due: Bools
-) -> tuple[list[Parcel], list[Spans], list[Ints], Bools, list[Parcel]]:
-    """Return the parcels that are due or touched, what is in them, which rows are touched, which are due, and the damaged."""
-    parcels, spans, rows, due, damaged = list[Parcel](), list[Spans](), list[Ints](), list[bool](), list[Parcel]()
-    for (parcel, _), chosen, own in zip(readable, touched, is_due.tolist(), strict=True):
-        if not own and not len(chosen):
-            continue
-        try:
-            found = decode(parcel.spans)
-            _check(found)
-        except StoreError as error:
-            _complain(parcel, error)
-            damaged.append(parcel)
+            unreadable.append(_complained(parcel, error))
         else:
-            parcels.append(parcel)
-            spans.append(found)
-            rows.append(chosen)
-            due.append(own)
-    return parcels, spans, rows, np.array(due, np.bool_), damaged
+            found[parcel.id] = parcel, spans, np.arange(len(spans.rows))
+            size += parcel.size_bytes
+    due = set(found)
+    traces = _Traces([trace_keys(spans.rows) for _, spans, _ in found.values()])
+    seen = due.union(parcel.id for parcel in unreadable)
+    everything = [*delivery.parcels, *delivery.counted]
+    for parcel in delivery.load([parcel for parcel in everything if due and parcel.id not in seen]):
+        try:
+            rows = traces.rows_of(decode_rows(parcel.spans))
+            if len(rows):
+                found[parcel.id] = parcel, _checked(parcel), rows
+        except StoreError as error:
+            unreadable.append(_complained(parcel, error))
+    ordered = [found[parcel.id] for parcel in everything if parcel.id in found]
+    return (
+        [parcel for parcel, _, _ in ordered],
+        [spans for _, spans, _ in ordered],
+        [rows for _, _, rows in ordered],
+        np.array([parcel.id in due for parcel, _, _ in ordered], np.bool_),
+        unreadable,
+        is_all,
+    )
 
 
-def _complain(parcel: Parcel, error: StoreError) -> None:
+def _may_be_due(parcel: Parcel, delivery: Delivery, patience: Patience) -> bool:
+    """Say whether everything is here that belongs to *parcel*, or nothing else can be folded in its place."""
+    passed = parcel.received <= delivery.now - patience.hold_seconds
+    return passed or parcel.received > delivery.now + _MAX_SKEW_SECONDS or not delivery.complete
+
+
+def _complained(parcel: Parcel, error: StoreError) -> Parcel:
     _log.error("parcel %d of the inbox cannot be read: %s", parcel.id, error)
+    return parcel
 
 
-def _check(spans: Spans) -> None:
-    """Refuse rows that count into nothing.
+def _checked(parcel: Parcel) -> Spans:
+    """Return what is in *parcel*.
 
     Raises:
-        StoreError: There are some.
+        StoreError: It is damaged.
     """
+    spans = decode(parcel.spans)
     rows = spans.rows
     fits = (
         int(rows["source"].max(initial=0)) < max(len(spans.sources), not len(rows))
         and int(rows["label"].max(initial=0)) < max(len(spans.labels), not len(rows))
-        and all(0 <= row < len(rows) for row in spans.streams)
+        and int(spans.streams["row"].max(initial=0)) < max(len(rows), not len(spans.streams))
+        and bool((np.diff(spans.streams["row"].astype(np.int64)) > 0).all())
     )
     if not fits:
         msg = "stored spans are damaged (a row names a source or label that is not there); check the disk"
         raise StoreError(msg)
-
-
-def _due(parcels: Sequence[Parcel], delivery: Delivery, patience: Patience) -> tuple[Bools, bool]:
-    """Return of which parcels everything is here that belongs to them, and whether that is all such.
-
-    Where more waits than is looked at at once, the oldest are taken for such: rather less patience than more memory.
-    """
-    until = delivery.now - patience.hold_seconds
-    due, is_all, size = np.zeros(len(parcels), np.bool_), delivery.complete, 0
-    for place, parcel in enumerate(parcels):
-        passed = parcel.received <= until or parcel.received > delivery.now + _MAX_SKEW_SECONDS
-        if parcel.counted or (delivery.complete and not passed):
-            continue
-        if size > patience.due_bytes:
-            return due, False
-        due[place] = True
-        size += len(parcel.spans)
-    return due, is_all
+    return spans
 
 
 def _believable(gathered: Gathered) -> Bools:
@@ -169,22 +166,28 @@ def _believable(gathered: Gathered) -> Bools:
     return (start > 0) & (start < _LATEST) & ((end == 0) | ((end >= start) & (end - start < _LONGEST)))
 
 
-def _touched(parcels: Sequence[Rows], is_due: Bools) -> list[Ints]:
-    """Return the rows of each parcel that are of a trace of which something is due."""
-    if not is_due.any():
-        return [np.zeros(0, np.int64) for _ in parcels]
-    keys = [trace_keys(rows) for rows in parcels]
-    due = np.unique(np.concatenate([key for key, own in zip(keys, is_due, strict=True) if own]))
-    # Most rows are of no such trace: a look at a table is cheaper than a search.
-    mask, table = np.uint64(_CELLS - 1), np.zeros(_CELLS, np.bool_)
-    table[(due & mask).astype(np.int32)] = True
-    found: list[Ints] = []
-    for key, own in zip(keys, is_due, strict=True):
-        rows = np.arange(len(key)) if own else np.flatnonzero(table[(key & mask).astype(np.int32)])
-        if not own and len(rows):
-            rows = rows[due[np.minimum(np.searchsorted(due, key[rows]), len(due) - 1)] == key[rows]]
-        found.append(rows)
-    return found
+class _Traces:
+    """Traces of which something is due.
+
+    Args:
+        keys: Of the rows that are.
+    """
+
+    def __init__(self, keys: Sequence[Ids]) -> None:
+        self._due = np.unique(np.concatenate((np.zeros(0, np.uint64), *keys)))
+        self._table = np.zeros(_CELLS, np.bool_)
+        self._table[_cells(self._due)] = True
+
+    def rows_of(self, rows: Rows) -> Ints:
+        """Return those of *rows* that are of these traces."""
+        keys = trace_keys(rows)
+        # Most rows are of no such trace: a look at a table is cheaper than a search.
+        found = np.flatnonzero(self._table[_cells(keys)])
+        return found[self._due[np.minimum(np.searchsorted(self._due, keys[found]), len(self._due) - 1)] == keys[found]]
+
+
+def _cells(keys: Ids) -> Ints:
+    return (keys & np.uint64(_CELLS - 1)).astype(np.int64)
 
 
 def _give_up(  # noqa: PLR0917 - what is given up, and what of it there is
@@ -201,9 +204,8 @@ def _give_up(  # noqa: PLR0917 - what is given up, and what of it there is
     fate[waits & past[gathered.parcel]] = Fate.ORPHANED
 
 
-def _outcome(fate: Ints, requests: Requests, rows_before: int, *, more: bool) -> Outcome:
+def _outcome(fate: Ints, requests: Requests, *, more: bool) -> Outcome:
     rows = np.bincount(fate, minlength=len(Fate)).tolist()
-    gone = sum(rows) - rows[Fate.WAITING] - rows[Fate.COUNTED]
     known = int(requests.known.sum())
     return Outcome(
         requests=len(requests.known) - known,
@@ -213,6 +215,5 @@ def _outcome(fate: Ints, requests: Requests, rows_before: int, *, more: bool) ->
         repeated=rows[Fate.REPEATED],
         orphaned=rows[Fate.ORPHANED],
         outside=rows[Fate.OUTSIDE],
-        waiting=rows_before - gone,
         more=more,
     )

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import ROW, Flag, Label, Source, Spans, Stream
+from .columns import ROW, STREAM, Flag, Label, Rows, Source, Spans, Streams
 
 Ids: TypeAlias = NDArray[np.uint64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -34,16 +34,16 @@ class Gathered:
         label: Counts into *labels*.
         sources: Each once.
         labels: Each once.
-        streams: By the number of the row.
+        streams: Of `STREAM`, in the order of the rows.
     """
 
-    rows: NDArray[np.void]
+    rows: Rows
     parcel: Ints
     source: Ints
     label: Ints
     sources: Sequence[Source]
     labels: Sequence[Label]
-    streams: dict[int, Stream]
+    streams: Streams
 
     def flag(self, flag: Flag) -> Bools:
         """Return which rows have *flag*."""
@@ -54,9 +54,9 @@ class Gathered:
         return np.array([what(label) for label in self.labels], kind)[self.label]
 
     def chosen(self, which: Ints) -> Gathered:
-        """Return the rows *which*."""
-        place = {old: new for new, old in enumerate(which.tolist())} if self.streams else {}
-        streams = {place[row]: stream for row, stream in self.streams.items() if row in place}
+        """Return the rows *which*, ascending."""
+        if len(which) == len(self.rows):
+            return self
         return Gathered(
             self.rows[which],
             self.parcel[which],
@@ -64,7 +64,7 @@ class Gathered:
             self.label[which],
             self.sources,
             self.labels,
-            streams,
+            _chosen(self.streams, which),
         )
 
     def spans(self) -> Iterator[Spans]:
@@ -81,7 +81,7 @@ class Gathered:
             rows,
             [self.sources[place] for place in sources.tolist()],
             [self.labels[place] for place in labels.tolist()],
-            {row - start: stream for row, stream in self.streams.items() if start <= row < stop},
+            _chosen(self.streams, np.arange(start, start + len(rows))),
         )
 
 
@@ -89,31 +89,38 @@ def subset(spans: Spans, rows: Ints) -> Spans:
     """Return the *rows* of *spans*, ascending; sources and labels stay as they are."""
     if len(rows) == len(spans.rows):
         return spans
-    place = {old: new for new, old in enumerate(rows.tolist())} if spans.streams else {}
-    streams = {place[row]: stream for row, stream in spans.streams.items() if row in place}
-    return Spans(spans.rows[rows], spans.sources, spans.labels, streams)
+    return Spans(spans.rows[rows], spans.sources, spans.labels, _chosen(spans.streams, rows))
+
+
+def _chosen(streams: Streams, rows: Ints) -> Streams:
+    """Return those of the *rows*, ascending, counted among these."""
+    place = np.searchsorted(rows, streams["row"])
+    place[place == len(rows)] = 0
+    is_there = rows[place] == streams["row"] if len(rows) else np.zeros(len(streams), np.bool_)
+    found = streams[is_there].copy()
+    found["row"] = place[is_there]
+    return found
 
 
 def gather(parcels: Sequence[Spans]) -> Gathered:
     """Return *parcels* as one."""
     sources: dict[Source, int] = {}
     labels: dict[Label, int] = {}
-    streams: dict[int, Stream] = {}
-    lengths = [len(spans.rows) for spans in parcels]
-    rows = np.empty(sum(lengths), ROW)
+    lengths = np.array([len(spans.rows) for spans in parcels], np.int64)
+    ends = np.cumsum(lengths)
+    rows = np.empty(int(lengths.sum()), ROW)
+    streams = np.concatenate((np.zeros(0, STREAM), *(spans.streams for spans in parcels)))
+    streams["row"] += np.repeat(ends - lengths, [len(spans.streams) for spans in parcels]).astype(np.uint32)
     source, label = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    first = 0
-    for spans, length in zip(parcels, lengths, strict=True):
+    for spans, length, stop in zip(parcels, lengths.tolist(), ends.tolist(), strict=True):
         if not length:
             continue
-        stop = first + length
+        first = stop - length
         rows[first:stop] = spans.rows
         places = [sources.setdefault(each, len(sources)) for each in spans.sources]
         source[first:stop] = np.array(places, np.int64)[spans.rows["source"]]
         places = [labels.setdefault(each, len(labels)) for each in spans.labels]
         label[first:stop] = np.array(places, np.int64)[spans.rows["label"]]
-        streams |= {first + row: stream for row, stream in spans.streams.items()}
-        first = stop
     parcel = np.repeat(np.arange(len(parcels)), lengths)
     return Gathered(rows, parcel, source, label, list(sources), list(labels), streams)
 

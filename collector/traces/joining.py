@@ -81,11 +81,8 @@ def join(gathered: Gathered, due: Bools, counted: Bools) -> Joined:
     """
     rows, here = gathered.rows, np.arange(len(gathered.rows))
     trace = trace_keys(rows)
-    parent_key = mixed(trace, rows["parent"])
-    keys, twin = _unique(gathered, _keys(gathered, trace, parent_key), counted)
+    twin, parent = _parents(gathered, trace, counted)
     kept = twin == here
-    parent = np.where(kept & (rows["parent"] != 0), keys.find(parent_key), -1)
-
     says_request = gathered.of_labels(lambda label: label.request, np.bool_).astype(bool)
     calls = gathered.of_labels(lambda label: label.kind in _CALLS, np.bool_).astype(bool)
     is_local = (parent >= 0) & (gathered.source == gathered.source[parent])
@@ -94,19 +91,18 @@ def join(gathered: Gathered, due: Bools, counted: Bools) -> Joined:
     tree = _tops(up, kept & (counted | says_request | ((parent >= 0) & ~is_local & ~calls)))
     root, top = tree.root, tree.top
     root[tree.circular] = -1
+    ended_roots = (root == here) & (rows["end"] > 0)
 
     lost = kept & (root < 0) & ~tree.circular
     is_detached = lost & (up < 0) & (rows["parent"] != 0) & (parent < 0)
     detached = np.flatnonzero(is_detached)
     if len(detached):
-        roots = np.flatnonzero((root == here) & (rows["end"] > 0))
-        up[detached] = root[detached] = _hosts(gathered, trace, roots, detached)
+        up[detached] = root[detached] = _hosts(gathered, trace, np.flatnonzero(ended_roots), detached)
         root[lost] = root[top[lost]]
 
     # What is above a root is of another request, or of none.
     up[root == here] = -1
-    is_root = (root == here) & kept & due & ~counted & (rows["end"] > 0)
-    roots = np.flatnonzero(is_root)
+    roots = np.flatnonzero(ended_roots & due & ~counted)
     number = np.full(len(here), -1)
     number[roots] = np.arange(len(roots))
     request = np.where(root >= 0, number[root], -1)
@@ -118,8 +114,7 @@ def join(gathered: Gathered, due: Bools, counted: Bools) -> Joined:
     fate[~kept] = np.where(counted[twin[~kept]], Fate.LATE, Fate.REPEATED)
     request[fate != Fate.JOINED] = -1
 
-    is_called = (root == here) & (parent >= 0) & (~is_local | calls[parent])
-    called = np.flatnonzero(is_called & (rows["end"] > 0))
+    called = np.flatnonzero(ended_roots & (parent >= 0) & (~is_local | calls[parent]))
     depth = np.where(top == here, 0, tree.depth) - tree.depth[root]
     depth[lost] = tree.depth[lost] + 1
     return Joined(gathered, fate, roots, request, up, depth, parent[called], called)
@@ -138,6 +133,14 @@ class _Keys:
             return np.full(len(wanted), -1)
         at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
         return np.where(self.keys[at] == wanted, self.places[at], -1)
+
+
+def _parents(gathered: Gathered, trace: Ids, counted: Bools) -> tuple[Ints, Ints]:
+    """Return for each row the one that stands for it, and its parent; -1 for none, and for one that came again."""
+    parent_key = mixed(trace, gathered.rows["parent"])
+    keys, twin = _unique(gathered, _keys(gathered, trace, parent_key), counted)
+    is_child = (twin == np.arange(len(twin))) & (gathered.rows["parent"] != 0)
+    return twin, np.where(is_child, keys.find(parent_key), -1)
 
 
 def _keys(gathered: Gathered, trace: Ids, parent_key: Ids) -> Ids:

@@ -18,10 +18,11 @@ from ..json_fields import (
     string,
     whole,
 )
-from ..wire import Event, ResourceSpans, Span
+from ..wire import Attributes, Event, ResourceSpans, Scalar, Span
 from .assembling import NO_SPAN, Read, Tells
 from .conditions import KINDS
 from .meanings import Key, Meanings, Place
+from .rules import Meaning
 from .sources import source_of
 
 # opentelemetry/proto/trace/v1/trace.proto, Status.StatusCode and Span.SpanKind.
@@ -55,14 +56,15 @@ def read_json(body: bytes, meanings: Meanings, environment: str | None) -> tuple
 
 
 def _take(node: Object, read: Read, meanings: Meanings, place: Place) -> None:
-    span = _whole(node)
+    span, values = _whole(node), _values(node)
     parent = bytes.fromhex(span.parent_id) or NO_SPAN
-    pairs = [(string(pair, "key"), scalar(object_at(pair, "value"))) for pair in objects(node, "attributes")]
-    tokens = tuple(meanings.token_of(key, value) for key, value in pairs)
-    key: Key = (place, span.name.encode(), _enum(node, "kind", _KINDS), parent == NO_SPAN, tokens)
-    meaning = meanings.meanings.get(key) or meanings.meaning(key)
+    shape = meanings.shapes[tuple(values)]
+    # 1, 1.0 and true are equal, but not the same.
+    told = tuple((type(values[name]), values[name]) for name in shape.exact)
+    key: Key = (place, span.name.encode(), _enum(node, "kind", _KINDS), parent == NO_SPAN, shape, told)
+    meaning = meanings.meanings.get(key) or _learn(meanings, key, _said({name: values[name] for name in shape.exact}))
     if meaning.rule is not None:
-        numbers = {key: value for key, value in span.attributes.items() if key in meaning.measured}
+        numbers = _said({name: values[name] for name in meaning.measured})
         read.tells.append(Tells(len(read.spans), meaning.rule, numbers, _events(node, meaning.events)))
     if span.error:
         read.errors.append(len(read.spans))
@@ -73,6 +75,19 @@ def _take(node: Object, read: Read, meanings: Meanings, place: Place) -> None:
     read.starts.append(span.start_ns & _MAX_UINT64)
     read.ends.append(span.end_ns & _MAX_UINT64)
     read.meanings.append(meaning)
+
+
+def _learn(meanings: Meanings, key: Key, said: Attributes) -> Meaning:
+    return meanings.learn(key, said, sum(4 * len(str(value)) for value in said.values()))
+
+
+def _values(node: Object) -> dict[str, Scalar | None]:
+    """Return the attributes of *node*, None for what is no scalar; of two with one key the last, as a map of protobuf has it."""
+    return {string(pair, "key"): scalar(object_at(pair, "value")) for pair in objects(node, "attributes")}
+
+
+def _said(values: Mapping[str, Scalar | None]) -> Attributes:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _events(node: Object, wanted: Collection[str]) -> list[Event]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..store.inbox import Delivery, Parcel
-from .columns import Spans, decode, encode
+from .columns import Spans, decode, encode, streams_of
 from .gathering import Bools, Ints, gather, subset
 from .joining import Fate, Joined
 
@@ -74,19 +74,20 @@ def remembered(joined: Joined, delivery: Delivery, patience: Patience) -> tuple[
     """Return the parcels of counted requests that are forgotten or replaced, and those that are new."""
     room = patience.remember_bytes
     taken: list[int] = []
-    merged: list[Spans] = []
+    recent: list[Parcel] = []
     for parcel in reversed(delivery.counted):
-        room -= len(parcel.spans)
+        room -= parcel.size_bytes
         if room < 0 or parcel.received < delivery.now - patience.remember_seconds:
             taken.append(parcel.id)
         elif (
             len(joined.roots)
             and parcel.received // _MINUTE == delivery.now // _MINUTE
-            and len(parcel.spans) < _SMALL_BYTES
+            and parcel.size_bytes < _SMALL_BYTES
         ):
             taken.append(parcel.id)
-            merged.append(decode(parcel.spans))
+            recent.append(parcel)
     if not len(joined.roots):
         return taken, []
-    merged += (replace(each, streams={}) for each in joined.gathered.chosen(joined.roots).spans())
+    merged = [decode(parcel.spans) for parcel in delivery.load(recent)]
+    merged += (replace(each, streams=streams_of({})) for each in joined.gathered.chosen(joined.roots).spans())
     return taken, [Parcel(delivery.now, counted=True, spans=encode(each)) for each in gather(merged).spans()]

@@ -1,56 +1,49 @@
-"""What spans are, remembered by their bytes: rules are tried once for each kind of span, not once for each span.
+"""What spans are, remembered: rules are tried once for each kind of span, not once for each span.
 
-What is remembered is bounded: when it is full, all of it is forgotten, and what comes again is learnt again. Several threads
-may read at once; the worst they can do to each other is to learn something twice.
+Of a span counts which attributes it has, of those that rules ask for, and what some of them say. What is remembered is bounded:
+when it is full, all of it is forgotten, and what comes again is learnt again. Several threads may read at once; the worst they
+can do to each other is to learn something twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Hashable, Mapping
+from operator import itemgetter
+from typing import Any, TypeAlias
 
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
-
-from ...core.errors import WireError
-from ..protobuf_wire import scalar
 from ..wire import Attributes, Scalar
 from .conditions import KINDS, Facts
 from .rules import Meaning, Rules
 
-# An attribute of 128 bytes takes about 400 in memory: 8 MB together.
-MAX_ATTRIBUTES = 20_000
-MAX_ATTRIBUTE_BYTES = 128
-# A kind of span takes a few hundred bytes and 60 for each attribute; counted in attributes, about 25 MB together.
-MAX_MEANINGS = 400_000
-MAX_SPAN_ATTRIBUTES, MAX_NAME_BYTES = 64, 256
-# What each kind of span counts, attributes aside.
-_FIXED_COST = 8
-
-# Values of an attribute that does not count, above which it is taken for one that hardly ever says the same twice: were they
-# remembered, they would soon have driven out all that does come again.
-MAX_UNWANTED_VALUES = 256
-
-_STRING = 0x0A  # the tag of an AnyValue that is one, and of a KeyValue's key
+# What is remembered of shapes, and of kinds of spans: about so much memory each. [bytes]
+MAX_SHAPES_BYTES, MAX_MEANINGS_BYTES = 8 * 1024**2, 24 * 1024**2
+# Larger ones are hardly ever met again.
+MAX_REMEMBERED_BYTES = 8 * 1024
+# What one takes beside its texts, and each attribute of it. [bytes]
+_FIXED_BYTES, _ATTRIBUTE_BYTES = 400, 100
+MAX_PLACES = 20_000
 
 
-class Attribute:
-    """An attribute that counts; known by its identity.
+class Shape:
+    """Which attributes of a span count; known by its identity.
 
     Args:
-        key: Its name.
-        value: What it says; for one of which counts only that it is there, just that.
+        exact: Those whose values count, in some order that is always the same.
+        present: Those of which counts only that they are there.
+
+    Attributes:
+        values: Takes the values of *exact* from the attributes of a span; of a single one that itself.
     """
 
-    __slots__ = ("key", "value")
+    __slots__ = ("exact", "present", "values")
 
-    def __init__(self, key: str, value: Scalar) -> None:
-        self.key, self.value = key, value
+    def __init__(self, exact: tuple[str, ...], present: tuple[str, ...]) -> None:
+        self.exact, self.present = exact, present
+        self.values: Callable[[Any], Hashable] = itemgetter(*exact) if exact else _nothing
 
 
-# None where it does not count.
-Token: TypeAlias = Attribute | bool
-UNWANTED: Final = False
+def _nothing(_attributes: Any) -> Hashable:
+    return ()
 
 
 class Place:
@@ -67,54 +60,38 @@ class Place:
         self.scope, self.resource = scope, resource
 
 
-Key: TypeAlias = tuple[Place, bytes, int, bool, tuple[Token, ...]]
+# The name of the span, its kind, whether it is a root, and what its shape takes from its attributes.
+Key: TypeAlias = tuple[Place, bytes, int, bool, Shape, Hashable]
 
 
-class Tokens(dict[bytes, Token]):
-    """What serialized KeyValues count for; what is not there yet is learnt, and remembered if it may come again.
+class Shapes(dict[tuple[str, ...], Shape]):
+    """The shapes of spans with these attributes.
 
     Args:
-        wanted: The names of those that count, each with its attribute if it counts only that it is there, else with None.
-        learn: What to make of one.
+        rules: Which attributes count.
     """
 
-    def __init__(self, wanted: Mapping[bytes, Attribute | None], learn: Callable[[bytes], Token]) -> None:
+    def __init__(self, rules: Rules) -> None:
         super().__init__()
-        self._wanted, self._learn = wanted, learn
-        self._unwanted: dict[bytes, int] = {}
+        self._rules = rules
+        # Attributes that do not count, and their order, make no other shape.
+        self._known: dict[tuple[tuple[str, ...], tuple[str, ...]], Shape] = {}
+        self._bytes = 0
 
-    def __missing__(self, attribute: bytes) -> Token:
-        # Nearly all begin with a key of less than 128 bytes, and then the value.
-        try:
-            size = attribute[1]
-            tag = attribute[4 + size]
-        except IndexError:
-            return self._remember(attribute, self._learn(attribute))
-        if size >= 0x80 or attribute[0] != _STRING:  # noqa: PLR2004 - a length of several bytes
-            return self._remember(attribute, self._learn(attribute))
-        key = attribute[2 : 2 + size]
-        token = self._wanted.get(key, UNWANTED)
-        if token is None:
-            return self._remember(attribute, self._learn(attribute))
-        if token is UNWANTED:
-            values = self._unwanted.get(key, 0)
-            if values < MAX_UNWANTED_VALUES:
-                if len(self._unwanted) >= MAX_ATTRIBUTES:
-                    self._unwanted.clear()
-                self._unwanted[key] = values + 1
-                self._remember(attribute, UNWANTED)
-            return UNWANTED
-        # Numbers hardly ever come again, small ones aside.
-        if tag == _STRING or len(attribute) == 6 + size:
-            return self._remember(attribute, token)
-        return token
-
-    def _remember(self, attribute: bytes, token: Token) -> Token:
-        if len(attribute) <= MAX_ATTRIBUTE_BYTES:
-            if len(self) >= MAX_ATTRIBUTES:
-                self.clear()
-            self[attribute] = token
-        return token
+    def __missing__(self, keys: tuple[str, ...]) -> Shape:
+        exact, present = (
+            tuple(sorted(wanted.intersection(keys))) for wanted in (self._rules.exact, self._rules.present)
+        )
+        size = _FIXED_BYTES + _ATTRIBUTE_BYTES * len(keys) + 4 * sum(map(len, keys))
+        if self._bytes + size > MAX_SHAPES_BYTES:
+            self.clear()
+            self._known.clear()
+            self._bytes = 0
+        shape = self._known.setdefault((exact, present), Shape(exact, present))
+        if size <= MAX_REMEMBERED_BYTES:
+            self._bytes += size
+            self[keys] = shape
+        return shape
 
 
 class Meanings:
@@ -124,84 +101,47 @@ class Meanings:
         rules: Those that hold.
 
     Attributes:
-        tokens: What attributes count for.
+        shapes: By the attributes of a span.
         meanings: What was learnt of spans.
     """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._present = {key: Attribute(key, True) for key in rules.present}
-        wanted = {**dict.fromkeys(rules.exact), **self._present}
-        self.tokens = Tokens({key.encode(): attribute for key, attribute in wanted.items()}, self._parsed)
+        self.shapes = Shapes(rules)
         self.meanings: dict[Key, Meaning] = {}
-        self._interned: dict[tuple[str, type, Scalar], Attribute] = {}
         self._places: dict[tuple[str, tuple[tuple[str, Scalar], ...]], Place] = {}
-        self._cost = 0
+        self._bytes = 0
 
     def place(self, scope: str, resource: Attributes) -> Place:
         """Return where spans of *scope* in a process that says *resource* of itself come from."""
         counts = tuple(sorted((key, value) for key, value in resource.items() if key in self.rules.resource))
         found = self._places.get((scope, counts))
         if found is None:
-            if len(self._places) >= MAX_ATTRIBUTES:
+            if len(self._places) >= MAX_PLACES:
                 self._places.clear()
             found = self._places[scope, counts] = Place(scope, dict(counts))
         return found
 
-    def token_of(self, key: str, value: Scalar | None) -> Token:
-        """Return what the attribute *key* counts for that says *value*, None for what is no scalar."""
-        present = self._present.get(key)
-        if present is not None:
-            return present
-        if value is None or key not in self.rules.exact:
-            return UNWANTED
-        # 1, 1.0 and true are equal, but not the same.
-        known = (key, type(value), value)
-        found = self._interned.get(known)
-        if found is None:
-            if len(self._interned) >= MAX_ATTRIBUTES:
-                self._interned.clear()
-            found = Attribute(key, value)
-            if len(key) + len(str(value)) <= MAX_ATTRIBUTE_BYTES:
-                self._interned[known] = found
-        return found
-
-    def _parsed(self, attribute: bytes) -> Token:
-        pair = parse_attribute(attribute)
-        return self.token_of(pair.key, scalar(pair.value))
-
-    def meaning(self, key: Key) -> Meaning:
+    def learn(self, key: Key, values: Mapping[str, Scalar], size_bytes: int) -> Meaning:
         """Return what spans of *key* are, and remember it.
 
+        Args:
+            key: What is known of them.
+            values: What the attributes say that it has the values of; those left out say nothing that counts.
+            size_bytes: How much *key* holds of them.
+
         Raises:
-            WireError: The name is not valid UTF-8.
+            UnicodeDecodeError: The name is not valid UTF-8.
         """
-        place, name, kind, root, tokens = key
-        try:
-            shown = name.decode()
-        except UnicodeDecodeError as error:
-            msg = f"the name of a span is not valid UTF-8 ({error.reason})"
-            raise WireError(msg) from error
-        attributes = {token.key: token.value for token in tokens if isinstance(token, Attribute)}
+        place, name, kind, root, shape, _ = key
         kind_name = KINDS[kind] if 0 <= kind < len(KINDS) else KINDS[0]
-        found = self.rules.meaning(Facts(place.scope, shown, kind_name, attributes, place.resource, root))
-        if len(name) <= MAX_NAME_BYTES and len(tokens) <= MAX_SPAN_ATTRIBUTES:
-            self._cost += _FIXED_COST + len(tokens)
-            if self._cost > MAX_MEANINGS:
+        attributes = {**dict.fromkeys(shape.present, True), **values}
+        found = self.rules.meaning(Facts(place.scope, name.decode(), kind_name, attributes, place.resource, root))
+        size = _FIXED_BYTES + _ATTRIBUTE_BYTES * len(values) + len(name) + size_bytes
+        if size <= MAX_REMEMBERED_BYTES:
+            if self._bytes + size > MAX_MEANINGS_BYTES:
                 self.meanings.clear()
-                self._cost = 0
+                self._bytes = 0
+            self._bytes += size
             self.meanings[key] = found
         return found
-
-
-def parse_attribute(attribute: bytes) -> KeyValue:
-    """Return the serialized KeyValue *attribute*.
-
-    Raises:
-        WireError: It is none.
-    """
-    try:
-        return KeyValue.FromString(attribute)
-    except DecodeError as error:
-        msg = f"an attribute is not a valid KeyValue ({error})"
-        raise WireError(msg) from error

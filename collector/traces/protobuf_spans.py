@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from ...core import names
@@ -16,7 +16,8 @@ from ..protobuf_wire import scalar
 from ..wire import MAX_ELEMENTS, MAX_OBJECTS, Attributes, Event, ResourceSpans, Span, TooLargeError
 from . import lite
 from .assembling import NO_SPAN, Read, Tells
-from .meanings import Attribute, Key, Meanings, Place, Token, parse_attribute
+from .meanings import Key, Meanings, Place, Shape
+from .rules import Meaning
 from .sources import source_of
 
 # What a body of two-byte elements becomes once it is parsed: 20 MB for one of the first size; of the second, with its spans left as
@@ -47,18 +48,20 @@ def read_protobuf(body: bytes, meanings: Meanings, environment: str | None) -> t
     read = Read()
     kept: list[ResourceSpans] = []
     try:
-        for item in _parsed(body).resource_spans:
+        request, large = _parsed(body)
+        for number, item in enumerate(request.resource_spans):
             resource = _attributes(Resource.FromString(item.resource).attributes, environment)
             source = source_of(resource)
-            for scope in item.scope_spans:
+            for at, scope in enumerate(item.scope_spans):
                 if scope.scope.name == names.SCOPE:
-                    kept.append(
-                        ResourceSpans(resource, [_whole(span) for some in _chunks(scope.spans) for span in some])
-                    )
+                    # Once more: a map does not keep the order of their attributes.
+                    large = large or lite.LargeRequest.FromString(body)
+                    spans = _chunks(large.resource_spans[number].scope_spans[at].spans, lite.WholeSpan)
+                    kept.append(ResourceSpans(resource, [_whole(span) for some in spans for span in some]))
                 elif scope.scope.name != names.KEPT_SCOPE:
                     before = len(read.spans)
                     place = meanings.place(scope.scope.name, resource)
-                    for some in _chunks(scope.spans):
+                    for some in _chunks(scope.spans, lite.Span):
                         _take(some, read, meanings, place)
                     read.sources.append(source)
                     read.counts.append(len(read.spans) - before)
@@ -68,9 +71,10 @@ def read_protobuf(body: bytes, meanings: Meanings, environment: str | None) -> t
     return read, kept
 
 
-def _parsed(body: bytes) -> Any:
+def _parsed(body: bytes) -> tuple[Any, Any]:
+    """Return *body*, parsed; and the same with its spans as they are, if it is a large one, else None."""
     if len(body) <= SMALL_BYTES:
-        return lite.Request.FromString(body)
+        return lite.Request.FromString(body), None
     if len(body) > WALKED_BYTES:
         check_bulk(body, lite.LargeRequest.DESCRIPTOR)
     request = lite.LargeRequest.FromString(body)
@@ -79,23 +83,23 @@ def _parsed(body: bytes) -> Any:
     if count > MAX_OBJECTS:
         msg = f"the body has {count} spans and what holds them, more than {MAX_OBJECTS}; send smaller batches"
         raise TooLargeError(msg)
-    return request
+    return request, request
 
 
-def _chunks(found: Any) -> Iterator[Sequence[Any]]:
-    """Yield the spans *found*, some at a time; those that are still bytes are parsed."""
+def _chunks(found: Any, kind: Any) -> Iterator[Sequence[Any]]:
+    """Yield the spans *found*, some at a time; those that are still bytes are parsed as *kind*."""
     for first in range(0, len(found), _SPANS_AT_ONCE):
         some = found[first : first + _SPANS_AT_ONCE]
         if not isinstance(some[0], bytes):
             yield some
         elif sum(map(len, some)) <= _BYTES_AT_ONCE:
-            yield list(map(lite.Span.FromString, some))
+            yield list(map(kind.FromString, some))
         else:
             for span in some:
                 if len(span) > _BYTES_AT_ONCE:
                     msg = f"a span has {len(span)} bytes, more than {_BYTES_AT_ONCE}; send less with each"
                     raise TooLargeError(msg)
-                yield [lite.Span.FromString(span)]
+                yield [kind.FromString(span)]
 
 
 def _take(some: Sequence[Any], read: Read, meanings: Meanings, place: Place) -> None:
@@ -107,17 +111,19 @@ def _take(some: Sequence[Any], read: Read, meanings: Meanings, place: Place) -> 
     read.ends += [span.end for span in some]
     parents = [span.parent_id or NO_SPAN for span in some]
     read.parents += parents
-    look_up, found, add = meanings.tokens.__getitem__, meanings.meanings, read.meanings.append
+    shapes, found, add = meanings.shapes, meanings.meanings, read.meanings.append
     for row, (span, parent) in enumerate(zip(some, parents, strict=True), first):
-        tokens = tuple(map(look_up, span.attributes))
-        read.elements += len(tokens)
-        key: Key = (place, span.name, span.kind, parent == NO_SPAN, tokens)
-        meaning = found.get(key) or meanings.meaning(key)
+        attributes = span.attributes
+        names_of = tuple(attributes)
+        read.elements += len(names_of)
+        shape = shapes[names_of]
+        key: Key = (place, span.name, span.kind, parent == NO_SPAN, shape, shape.values(attributes))
+        meaning = found.get(key) or _learn(meanings, key, shape, attributes)
         add(meaning)
         if _STATUS.get(span.status, True) and _is_error(span.status):
             read.errors.append(row)
         if meaning.rule is not None and (meaning.measured or span.events):
-            numbers = _numbers(zip(tokens, span.attributes, strict=True), meaning.measured)
+            numbers = _scalars(attributes, meaning.measured)
             read.elements += len(span.events)
             events = _events(span.events, meaning.events) if meaning.events else []
             read.tells.append(Tells(row, meaning.rule, numbers, events))
@@ -126,11 +132,14 @@ def _take(some: Sequence[Any], read: Read, meanings: Meanings, place: Place) -> 
         raise TooLargeError(msg)
 
 
-def _numbers(found: Iterable[tuple[Token, bytes]], wanted: Collection[str]) -> Attributes:
-    pairs = [
-        parse_attribute(attribute) for token, attribute in found if isinstance(token, Attribute) and token.key in wanted
-    ]
-    values = ((pair.key, scalar(pair.value)) for pair in pairs)
+def _learn(meanings: Meanings, key: Key, shape: Shape, attributes: Mapping[str, bytes]) -> Meaning:
+    size = sum(len(attributes[name]) for name in shape.exact)
+    return meanings.learn(key, _scalars(attributes, shape.exact), size)
+
+
+def _scalars(attributes: Mapping[str, bytes], wanted: Iterable[str]) -> Attributes:
+    """Return those *wanted* of serialized *attributes*, which are all there, that say something."""
+    values = ((key, scalar(AnyValue.FromString(attributes[key]))) for key in wanted)
     return {key: value for key, value in values if value is not None}
 
 
@@ -154,7 +163,7 @@ def _whole(span: Any) -> Span:
         start_ns=span.start,
         end_ns=span.end,
         error=_is_error(span.status),
-        attributes=_attributes(map(parse_attribute, span.attributes), None),
+        attributes=_attributes(map(KeyValue.FromString, span.attributes), None),
     )
 
 

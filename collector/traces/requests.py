@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +11,8 @@ import numpy as np
 from ...core.names import STATUS_ERROR, STATUS_OK
 from ...core.stages import OTHER
 from ..store import Series
-from .columns import Flag, Label, Stream
+from ..store.series import COLD, WARM
+from .columns import Flag, Label
 from .gathering import Bools, Ints, groups
 from .intervals import intervals_of, stages_of
 from .joining import Joined
@@ -22,18 +22,30 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer of a request that came token by token.
+class Answers:
+    """The answers of requests that came token by token; the columns have shape (a,).
+
+    Each is told by the topmost row of its request that knows of it; of several such there is only how many tokens there were.
 
     Args:
-        stream: What the row says that knows of it; times count from the start of the request.
-        definition: How its first token was found.
-        last_ns: From the start of the request to the end of that row. [nanoseconds]
+        request: Which request each is of, ascending.
+        first_token: From the start of the request to the first token, 0 where it does not say. [nanoseconds]
+        tokens_in: Tokens it took in, 0 where it does not say.
+        tokens_out: Tokens it put out, 0 where it does not say.
+        gap: The longest wait between two parts of the answer, 0 where it does not say. [nanoseconds]
+        last: From the start of the request to the end of the row that tells of it. [nanoseconds]
+        definition: How its first token was found; counts into *definitions*.
+        definitions: Each once.
     """
 
-    stream: Stream
-    definition: str
-    last_ns: int
+    request: Ints
+    first_token: Ints
+    tokens_in: Ints
+    tokens_out: Ints
+    gap: Ints
+    last: Ints
+    definition: Ints
+    definitions: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ class Requests:
         failed: Which of them ended in an error.
         series: Counts into *kinds*.
         kinds: Whose requests there are.
-        answers: By the number of the request, of those that came token by token.
+        answers: Those that came token by token.
     """
 
     joined: Joined
@@ -64,7 +76,7 @@ class Requests:
     failed: Bools
     series: Ints
     kinds: Sequence[Series]
-    answers: dict[int, Answer]
+    answers: Answers
 
 
 def requests_of(joined: Joined) -> Requests:
@@ -76,12 +88,14 @@ def requests_of(joined: Joined) -> Requests:
     known = np.zeros(len(joined.roots), np.bool_)
     known[joined.request[joined.gathered.flag(Flag.COUNTED) & (joined.request >= 0)]] = True
     failed = joined.gathered.flag(Flag.ERROR)[joined.roots]
-    series, kinds = _series(joined, failed)
+    times = split(intervals, stages, len(joined.roots))
+    cold = times.present[:, stages.index("load")] if "load" in stages else np.zeros_like(known)
+    series, kinds = _series(joined, failed, cold)
     return Requests(
         joined=joined,
         stages=stages,
         intervals=intervals,
-        split=split(intervals, stages, len(joined.roots)),
+        split=times,
         start=start,
         duration=rows["end"][joined.roots] - start,
         known=known,
@@ -92,25 +106,36 @@ def requests_of(joined: Joined) -> Requests:
     )
 
 
-def _series(joined: Joined, failed: Bools) -> tuple[Ints, list[Series]]:
+def _series(joined: Joined, failed: Bools, cold: Bools) -> tuple[Ints, list[Series]]:
     models, model = _said(joined, lambda label: (label.model, label.model_version) if label.model else None)
     routes, route = _said(joined, lambda label: label.route or None)
     devices, device = _said(joined, lambda label: label.device or None)
-    parts = (joined.gathered.source[joined.roots], model + 1, route + 1, device + 1, failed.astype(np.int64))
+    # Processes of one service count together.
+    owners: dict[tuple[str, str, str], int] = {}
+    owner = np.array(
+        [
+            owners.setdefault((source.service, source.version, source.environment), len(owners))
+            for source in joined.gathered.sources
+        ],
+        np.int64,
+    )[joined.gathered.source[joined.roots]]
+    parts = (owner, model + 1, route + 1, device + 1, failed.astype(np.int64), cold.astype(np.int64))
     first, series = groups(*parts)
+    of_owner = list(owners)
     kinds = [
         Series(
-            service=source.service,
-            version=source.version,
-            environment=source.environment,
+            service=service,
+            version=version,
+            environment=environment,
             model=["", *(name for name, _ in models)][of_model],
             model_version=["", *(version for _, version in models)][of_model],
             route=["", *routes][of_route],
             device=["", *devices][of_device],
             status=STATUS_ERROR if has_failed else STATUS_OK,
+            cold=COLD if was_cold else WARM,
         )
-        for number, of_model, of_route, of_device, has_failed in np.stack(parts)[:, first].T.tolist()
-        for source in (joined.gathered.sources[number],)
+        for number, of_model, of_route, of_device, has_failed, was_cold in np.stack(parts)[:, first].T.tolist()
+        for service, version, environment in (of_owner[number],)
     ]
     return series, kinds
 
@@ -138,29 +163,33 @@ def _said(joined: Joined, what: Callable[[Label], T | None]) -> tuple[list[T], I
     return list(values), np.where(highest == lowest, highest, -1)
 
 
-def _answers(joined: Joined) -> dict[int, Answer]:
-    by_request: defaultdict[int, list[int]] = defaultdict(list)
-    rows = list(joined.gathered.streams)
-    for row, request in zip(rows, joined.request[rows].tolist(), strict=True):
-        if request >= 0:
-            by_request[request].append(row)
-    return {request: _answer(joined, request, found) for request, found in by_request.items()}
+def _answers(joined: Joined) -> Answers:
+    gathered, streams = joined.gathered, joined.gathered.streams
+    rows = streams["row"].astype(np.int64)
+    request, depth = joined.request[rows], joined.depth[rows]
+    top = np.full(len(joined.roots), np.iinfo(np.int64).max)
+    there = request >= 0
+    np.minimum.at(top, request[there], depth[there])
+    topmost = np.flatnonzero(there)
+    topmost = topmost[depth[topmost] == top[request[topmost]]]
+    answered, first, number = np.unique(request[topmost], return_index=True, return_inverse=True)
 
-
-def _answer(joined: Joined, request: int, found: list[int]) -> Answer:
-    """Return the answer that the topmost of the rows *found* tell of; of several only how many tokens there were."""
-    gathered, start = joined.gathered, int(joined.gathered.rows["start"][joined.roots[request]])
-    top = min(int(joined.depth[row]) for row in found)
-    topmost = [row for row in found if joined.depth[row] == top]
-    row = topmost[0]
-    definition = gathered.labels[gathered.label[row]].definition or OTHER
-    last_ns = int(gathered.rows["end"][row]) - start
-    streams = [gathered.streams[each] for each in topmost]
-    if len(streams) > 1:
-        tokens_in, tokens_out = sum(each.tokens_in for each in streams), sum(each.tokens_out for each in streams)
-        return Answer(Stream(tokens_in=tokens_in, tokens_out=tokens_out), definition, last_ns)
-    (stream,) = streams
-    if stream.first_token_ns:
-        since = int(gathered.rows["start"][row]) - start
-        stream = replace(stream, first_token_ns=since + stream.first_token_ns)
-    return Answer(stream, definition, last_ns)
+    tokens = np.zeros((len(answered), 2), np.int64)
+    np.add.at(tokens, number, np.stack((streams["tokens_in"], streams["tokens_out"]), axis=1)[topmost])
+    told, row = streams[topmost[first]], rows[topmost[first]]
+    alone = np.bincount(number, minlength=len(answered)) == 1
+    began = gathered.rows["start"][joined.roots[answered]]
+    first_token = np.where(told["first_token_ns"] > 0, gathered.rows["start"][row] - began + told["first_token_ns"], 0)
+    names = {label.definition or OTHER: 0 for label in gathered.labels}
+    place = {name: place for place, name in enumerate(names)}
+    of_label = np.array([place[label.definition or OTHER] for label in gathered.labels], np.int64)
+    return Answers(
+        request=answered,
+        first_token=np.where(alone, first_token, 0),
+        tokens_in=tokens[:, 0],
+        tokens_out=tokens[:, 1],
+        gap=np.where(alone, told["gap_ns"], 0),
+        last=gathered.rows["end"][row] - began,
+        definition=of_label[gathered.label[row]],
+        definitions=list(names),
+    )

@@ -11,6 +11,9 @@ import yaml
 # A place in the document: keys and list positions from its top.
 Place = tuple[str | int, ...]
 
+# Far more than anybody writes; a few lines of aliases of aliases can stand for millions.
+MAX_PLACES = 100_000
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -65,13 +68,17 @@ def parse_all(text: str) -> list[Document]:
     document = Document(None)
     try:
         roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
-        for root, value in zip(roots, yaml.safe_load_all(text), strict=True):
+        values = yaml.safe_load_all(text)
+        for root in roots:
             document = Document(None)
             made.append(document)
             _note(root, (), document)
-            document.value = value
+            document.value = next(values)
     except yaml.YAMLError as error:
         document.problems.append(_syntax(error))
+    except _TooManyError:
+        text = f"its aliases make more than {MAX_PLACES:,} values of it; write plain lists and keys"
+        document.problems.append(Problem(1, text))
     except RecursionError:
         document.problems.append(Problem(1, "it is nested without end; write plain lists and keys"))
     except ValueError as error:  # a date that is none, such as 2026-99-99
@@ -89,7 +96,13 @@ def spell(place: Place) -> str:
     return text.removeprefix(".")
 
 
+class _TooManyError(Exception):
+    """A document has more places than `MAX_PLACES`."""
+
+
 def _note(node: yaml.Node, place: Place, document: Document) -> None:
+    if len(document.lines) > MAX_PLACES:
+        raise _TooManyError
     document.lines.setdefault(place, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         _note_mapping(node, place, document)

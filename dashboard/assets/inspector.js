@@ -35,7 +35,7 @@
 
   // The same words as in inspector.py.
   function aside(values, shown) {
-    const said = [];
+    const said = values.held[shown] ? [values.held[shown]] : [];
     if (values.wide[shown]) said.push(`It lies in ${values.bands[shown].split(",")[0]}: ${values.fixed}.`);
     if (values.mixed[shown]) {
       const [first, most, second, less] = values.mixed[shown];

@@ -11,6 +11,7 @@ from ..components import Node, card, chart, empty, link, spark, tile, tiles
 from ..figures.capacity import Side, load_figure
 from ..format import MINUS, UNKNOWN, axis_duration, count, duration, percent, span
 from .batches import batch_card, batch_tile, best_batch_tile
+from .hardware import hardware_card
 from .loads import Load, Loads, arrays, loads_of, why_none
 from .page import Context, Page, panel
 from .part import part_words
@@ -29,6 +30,7 @@ def _body(context: Context) -> list[Node]:
     cards = [
         panel("Throughput against latency", lambda: _load_card(context, loads), "c8"),
         panel("Batch size", lambda: batch_card(context, "c4"), "c4"),
+        panel("Hardware", lambda: hardware_card(context), "c12"),
         panel("Cost by stage", lambda: cost_card(context, "c12"), "c12"),
     ]
     return [_finding(loads, now), _shared(context), _tiles(context, loads, now), html.Div(cards, className="grid")]

@@ -25,7 +25,8 @@ _REFUSALS = {
     "401": "they show no token or certificate, or a wrong one: compare the agents' settings with the collector's",
     "403": "their certificate is not on the list: add it under access.certificates",
     "429": "a client is past its rate, or the queue is full: raise the limit, or start another collector",
-    "503": "the store does not commit in time: look at the database",
+    "503": "the store does not commit in time: look at the database; or too much waits to be sent on",
+    "508": "they were sent on from here and have come back: change one of the forward: sections on their way",
     "413": "requests are too large: send smaller batches, or raise STAGELENS_MAX_BODY",
     "400": "requests cannot be read: the senders' logs say why",
 }
@@ -100,6 +101,12 @@ def _looks(vitals: Vitals) -> Iterator[Trouble]:
         yield Trouble(text, "look at the database's disk and at what else it does")
     for url, why in vitals.targets_down.items():
         yield Trouble(f"{url} cannot be scraped{f': {why}' if why else ''}", "what it counts meanwhile is read later")
+    for name, why in vitals.destinations_down.items():
+        cure = "what is received waits for it, up to the most_waiting of the collector's file"
+        yield Trouble(f"Nothing can be sent on to {name}: {why}", cure)
+    for name, bodies in vitals.destinations_lost.items():
+        cure = "the collector's log has its words; stagelens_collector_forward_dropped_total counts on"
+        yield Trouble(f"{name} did not get {count(bodies)} of the requests that were received", cure)
     if timedelta(seconds=vitals.spans_waiting_seconds) > LONG_WAIT:
         waited = span(timedelta(seconds=vitals.spans_waiting_seconds))
         text = f"Spans wait for {waited} to become requests ({size(vitals.spans_waiting_bytes)})"

@@ -9,6 +9,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ..components import Node, attributes, link
+from .cold import leave_out
 from .compare_words import short_name, side_name, times_said
 from .filter_menu import field
 from .page import Context
@@ -43,7 +44,7 @@ def head(context: Context, pair: Pair | None) -> Component:
     ]
     if names.a and names.b:
         tools.append(link("Swap", href=view.here(a=names.b, b=names.a), className="btn ghost"))
-    tools += [part_menu(context, "r"), *chips(context, ("m", "r"))]
+    tools += [part_menu(context, "r"), leave_out(context), *chips(context, ("m", "r", "cold"))]
     return html.Div([left, html.Span(className="grow"), html.Div(tools, className="pick")], className="phead")
 
 

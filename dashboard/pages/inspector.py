@@ -22,6 +22,7 @@ from ..format import count, duration, interval, percent
 from ..tokens import hue
 from .measures import stages_at
 from .rows import records
+from .stalled import explained
 
 _MIN_BAR = 0.6
 # One cause is no mixture: what dominates more requests than this speaks for all, and fewer than this are noise. [ratio]
@@ -38,6 +39,7 @@ def inspector(
     wanted: float,
     *,
     dominants: pd.DataFrame | None = None,
+    stalls: pd.DataFrame | None = None,
     hidden: Collection[str] = (),
     advice: str | None = None,
     show_all: str | None = None,
@@ -49,6 +51,7 @@ def inspector(
         frame: A breakdown over the whole percentile grid, the median in it.
         wanted: The pinned percentile. [ratio]
         dominants: The frame of `read.dominants` at the same percentiles, to say where causes mix.
+        stalls: What held requests up at those percentiles, as `measures.stalls` returns it.
         hidden: Stages left out of the charts.
         advice: The address of what would help.
         show_all: The address with every stage in the charts.
@@ -60,7 +63,8 @@ def inspector(
     order = sorted(added, key=lambda stage: -added[stage])
     widest = max([abs(each) for each in added.values()] + [1e-9])
     mixed: list[Mixture] = mixtures(dominants, frame) if dominants is not None else [None for _ in range(len(frame))]
-    values: dict[str, Any] = {**_carried(frame, base, mixed), "default": shown, "widest": _short(widest)}
+    held = _held_up(stalls, frame) if stalls is not None else [""] * len(frame)
+    values: dict[str, Any] = {**_carried(frame, base, mixed), "held": held, "default": shown, "widest": _short(widest)}
     named = str(values["percentiles"][shown])
     before, now = sum(base.values()), sum(tail.values())
     rows = [_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), widest, hidden) for stage in order]
@@ -113,6 +117,18 @@ def _mixture(shares: list[tuple[str, float]]) -> Mixture:
     return None if most > _ONE_CAUSE or next_most < _NO_CAUSE else (first, most, second, next_most)
 
 
+def _held_up(stalls: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
+    """Say of each percentile of *frame* what held up the requests there; "" where nothing did."""
+    known = stalls.set_index("percentile").drop(columns=list(COLUMNS[1:]))
+    seconds = records(known.reindex(frame["percentile"], fill_value=0.0))
+    told = zip(seconds, frame["value_seconds"], frame["percentile"], strict=True)
+    return [explained(each, float(value), _named(float(quantile))) for each, value, quantile in told]
+
+
+def _named(quantile: float) -> str:
+    return f"p{100 * quantile:.4g}"
+
+
 def _carried(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture]) -> dict[str, Any]:
     """Return what the browser needs to rewrite the table at any percentile."""
     stages = _present(frame)
@@ -121,7 +137,7 @@ def _carried(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture
     return {
         "base": {stage: _short(base.get(stage, 0.0)) for stage in stages},
         "stages": {stage: [_short(float(each)) for each in frame[stage]] for stage in stages},
-        "percentiles": [f"p{100 * each:.4g}" for each in frame["percentile"]],
+        "percentiles": [_named(float(each)) for each in frame["percentile"]],
         "bands": [_band(record) for record in records(frame[list(COLUMNS)])],
         "wide": [int(each) for each in wide],
         "fixed": _FIXED,
@@ -134,8 +150,8 @@ def _carried(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mixture
 
 
 def _aside(values: Mapping[str, Any], shown: int) -> str:
-    """Say what else is true at a percentile: what it lies between, which causes mix. `slots.js` says it the same way."""
-    said: list[str] = []
+    """Say what else is true there: what held requests up, what it lies between, which causes mix. So does `inspector.js`."""
+    said: list[str] = [values["held"][shown]] if values["held"][shown] else []
     if values["wide"][shown]:
         said.append(f"It lies in {values['bands'][shown].split(',')[0]}: {values['fixed']}.")
     if values["mixed"][shown]:

@@ -76,6 +76,15 @@ def _smoothed_breakdown(read: Reader, selection: Selection) -> pd.DataFrame:
     return smoothed(read.breakdown(selection, PERCENTILES))
 
 
+def stalls(source: Source, selection: Selection) -> pd.DataFrame:
+    """Return what held requests up at `PERCENTILES`, as parts of `breakdown`; no rows where nothing did."""
+    return source.ask(_smoothed_stalls, source.read, selection)
+
+
+def _smoothed_stalls(read: Reader, selection: Selection) -> pd.DataFrame:
+    return smoothed(read.stalls(selection, PERCENTILES))
+
+
 def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
     """Return *frame*, each percentile's stage shares the mean over its neighbours, near ones counting more.
 

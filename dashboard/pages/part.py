@@ -14,6 +14,7 @@ from ...collector.store.texts import name as stored
 from ..components import Node, attributes, link
 from ..format import TIMES, count
 from ..view import PART, View
+from .cold import WAY_OUT, WORDS, chip_words
 from .filter_menu import field, menu
 from .page import Context, nothing
 
@@ -37,12 +38,12 @@ def part_menu(context: Context, key: str) -> Component | None:
 
 def chips(context: Context, keys: Iterable[str] = PART) -> list[Node]:
     """Return what the page is only about, each a link to the same page about all."""
-    return [_chip(context.view, key) for key in keys if key in context.view.part]
+    return [_chip(context, key) for key in keys if key in context.view.part]
 
 
 def part_words(view: View, keys: Iterable[str] = PART) -> str:
     """Return which part of a service *view* is about: `model small and route /v1`; "" where it is about all."""
-    return " and ".join(f"{PART[key]} {view.part[key]}" for key in keys if key in view.part)
+    return " and ".join(_words(view, key) for key in keys if key in view.part)
 
 
 def to_blame(context: Context) -> list[str]:
@@ -58,7 +59,11 @@ def nobody(context: Context, keys: list[str]) -> Component:
     """Return what stands in place of a page without requests because of its filters *keys*: which, and the way out."""
     view = context.view
     found = {key: _requests_without(context, [key]) for key in keys}
-    left = [f"{count(n)} without {PART[key]} {view.part[key]}" for key, n in found.items() if n]
+    left = [
+        f"{count(n)} {'cold and warm' if key == 'cold' else f'without {_words(view, key)}'}"
+        for key, n in found.items()
+        if n
+    ]
     text = f"There are {', and '.join(left)}." if left else "There are some only without all of these."
     return nothing(f"No request of {part_words(view)} in this window", text, actions=ways_out(view, keys))
 
@@ -66,19 +71,25 @@ def nobody(context: Context, keys: list[str]) -> Component:
 def ways_out(view: View, keys: Iterable[str]) -> list[Component]:
     """Return a button for each of the filters *keys*: the same page without it."""
     return [
-        link(f"All {PART[key]}s", href=view.here(**{key: None}), className="btn pri" if first else "btn")
+        link(
+            WAY_OUT if key == "cold" else f"All {PART[key]}s",
+            href=view.here(**{key: None}),
+            className="btn pri" if first else "btn",
+        )
         for first, key in ((not place, key) for place, key in enumerate(keys))
     ]
 
 
 def whose(slo: Slo, shown: Selection) -> str:
     """Say what *slo* is about where that is not just what is *shown*: `all routes`, `route /v1`; "" where it is."""
-    pairs = {name: (getattr(slo, name), getattr(shown, name)) for name in (*PART.values(), "environment")}
-    return ", ".join(
+    names = (*(name for key, name in PART.items() if key != "cold"), "environment")
+    pairs = {name: (getattr(slo, name), getattr(shown, name)) for name in names}
+    told = [
         f"{name} {promised}" if promised else f"all {name}s"
         for name, (promised, chosen) in pairs.items()
         if promised != chosen
-    )
+    ]
+    return ", ".join(told if shown.cold is None else [*told, WAY_OUT.lower()])
 
 
 def concerns(where: Mapping[str, str], shown: Selection) -> bool:
@@ -87,11 +98,19 @@ def concerns(where: Mapping[str, str], shown: Selection) -> bool:
     return all(chosen[name] in (None, stored(value)) for name, value in where.items())
 
 
-def _chip(view: View, key: str) -> Component:
-    name, value = PART[key], view.part[key]
-    said = f"{name.capitalize()} {value}: show all {name}s"
+def _words(view: View, key: str) -> str:
+    return WORDS[view.part[key]] if key == "cold" else f"{PART[key]} {view.part[key]}"
+
+
+def _chip(context: Context, key: str) -> Component:
+    view = context.view
+    if key == "cold":
+        name, value, said = chip_words(context)
+    else:
+        name, value = PART[key].capitalize(), view.part[key]
+        said = f"{name} {value}: show all {PART[key]}s"
     inside: list[Node] = [
-        html.Span(name.capitalize()),
+        html.Span(name),
         html.B(value, className="cut"),
         html.Span(TIMES, className="muted"),
     ]

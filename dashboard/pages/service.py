@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
 
 import pandas as pd
 from dash import html
@@ -41,8 +40,9 @@ from ..format import (
 )
 from ..view import service_path
 from .advice_cards import top_advice
+from .agent_note import agent_cost
 from .inspector import inspector
-from .measures import Measures, breakdown, measure
+from .measures import Measures, breakdown, measure, stalls
 from .page import Context, Page, panel
 from .part import whose
 from .rows import are_ranked, traces_table
@@ -50,6 +50,7 @@ from .service_charts import grid_frame, percentile_card
 from .service_frame import service_page
 from .service_times import heat_card, hidden_in, over_time_card
 from .standing import burn_note
+from .suspect_note import suspect_note
 
 _EXEMPLARS, _ADVICE = 6, 3
 # How many kept requests are looked through for those around a pinned percentile.
@@ -77,7 +78,13 @@ def _body(context: Context) -> list[Node]:
         panel("Slow exemplars", lambda: _exemplars(context, "c12" if alone else "c8"), "c8"),
         None if alone else advice,
     ]
-    return [_tiles(context, measures), _unclaimed(context, measures), html.Div(charts, className="grid")]
+    return [
+        _tiles(context, measures),
+        _unclaimed(context, measures),
+        html.Div(charts, className="grid"),
+        suspect_note(context),
+        agent_cost(context),
+    ]
 
 
 def _tiles(context: Context, now: Measures) -> Component:
@@ -195,6 +202,7 @@ def _inspector(context: Context) -> Component:
         frame,
         view.percentile,
         dominants=context.source.ask(context.source.read.dominants, context.selection, PERCENTILES),
+        stalls=stalls(context.source, context.selection),
         hidden=hidden_in(context),
         advice=_advice(context),
         show_all=view.here(hide=None),
@@ -219,7 +227,10 @@ def _exemplars(context: Context, size: str) -> Component:
     least = f", {rank(float(frame['rank'].min()))} and up" if are_ranked(frame) else ""
     slow = f"one per cause{least}"
     sub = slow if pinned is None else "nearest in rank"
-    rule = f"Kept: {frame.attrs['rule']}, for {span(timedelta(seconds=frame.attrs['retention_seconds']))}."
+    retention = source.read.retention
+    # In the page of a run they are kept as long as all else.
+    lasting = f", for {span(retention.traces)}" if retention.traces < retention.hours else ""
+    rule = f"Kept: {frame.attrs['rule']}{lasting}."
     return card(title, traces_table(frame, view, title), sub=sub, tools=more, flush=True, foot=rule, size=size)
 
 

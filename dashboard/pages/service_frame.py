@@ -13,6 +13,8 @@ from ...core.names import FIRST_TOKEN
 from ..components import Node, attributes, link, pill, status
 from ..format import span
 from ..view import service_path, slo_path
+from .agent_note import agent_note
+from .cold import leave_out
 from .fleet import KINDS, seen_in
 from .measures import measure
 from .page import Context, Page, nothing
@@ -23,7 +25,14 @@ _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
 # That a service has some model its model says.
 _TELLING_KINDS = ("llm",)
-_TITLES = {"": "Breakdown", "tokens": "Tokens", "capacity": "Capacity & cost", "traces": "Traces", "advice": "Advice"}
+_TITLES = {
+    "": "Breakdown",
+    "tokens": "Tokens",
+    "capacity": "Capacity & cost",
+    "replicas": "Replicas",
+    "traces": "Traces",
+    "advice": "Advice",
+}
 
 
 def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]) -> Page:
@@ -31,7 +40,7 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
 
     Args:
         context: What the page is rendered from; its service need not exist.
-        tab: Which tab: "" the breakdown, `tokens`, `capacity`, `traces`, `advice`.
+        tab: Which tab: "" the breakdown, `tokens`, `capacity`, `replicas`, `traces`, `advice`.
         build: Makes what stands below the tabs, asked only when the window has requests.
     """
     service, view = context.service or "", context.view
@@ -41,7 +50,7 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
     place = service_path(service)
     if context.versions.empty:
         return Page(title, trail, [_unknown(context)], place)
-    body: list[Node] = [_head(context), service_tabs(context, tab)]
+    body: list[Node] = [_head(context), service_tabs(context, tab), agent_note(context)]
     body += build() if measure(context.source, context.selection).requests else _without_data(context)
     return Page(title, trail, body, place)
 
@@ -77,6 +86,9 @@ def service_tabs(context: Context, tab: str) -> Component:
         if streams or tab == "tokens"
         else None,
         "capacity": ("Capacity & cost", view.link(service_path(service, "capacity"), **part)),
+        "replicas": ("Replicas", view.link(service_path(service, "replicas"), **part))
+        if tab == "replicas" or len(context.source.ask(context.source.read.loads, service, view.text("env")))
+        else None,
         "advice": ("Advice", view.link(service_path(service, "advice"), **part)),
     }
     links = [_tab(*item, on=name == tab) for name, item in items.items() if item]
@@ -149,7 +161,7 @@ def _hardware(devices: list[str]) -> str:
 
 def _actions(context: Context) -> Component | None:
     view = context.view
-    actions: list[Node] = [part_menu(context, "r"), *chips(context)]
+    actions: list[Node] = [part_menu(context, "r"), leave_out(context), *chips(context)]
     if len(context.versions) > 1:
         href = view.link("/compare", svc=context.service, **view.part_of_each_version)
         actions.append(link([html.I(className="ic ic-compare"), "Compare versions"], href=href, className="btn"))

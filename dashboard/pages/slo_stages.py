@@ -52,7 +52,7 @@ def stages_card(context: Context, slo: Slo) -> Component:
 
 def _narrowed(context: Context, slo: Slo) -> Slo:
     """Return *slo* about the part the address names, where it is not about one part only itself."""
-    part = {PART[key]: value for key, value in context.view.part.items()}
+    part = {PART[key]: value for key, value in context.view.part.items() if key != "cold"}
     return replace(slo, **{name: value for name, value in part.items() if getattr(slo, name) is None})
 
 

@@ -14,7 +14,9 @@ from ...core.stages import BY_KEY, label
 from ..components import Node, card, empty, swatch, table, tile
 from ..costs import MILLION, a_request, by_stage
 from ..format import TIMES, UNKNOWN, axis_duration, duration, money, percent
+from ..hardware import busy, busy_share
 from ..tokens import hue
+from .hardware import told
 from .page import Context
 
 _COLUMNS = ("at", "n", "value_seconds")
@@ -95,9 +97,23 @@ def cost_card(context: Context, size: str) -> Component:
     body: list[Node] = [table((*head, ("", "hide")), rows, "Cost by stage", css="insp wide")]
     if whole is None and not context.view.part:
         body.append(_how_to_price(context))
+    if found is not None and found.each is not None:
+        body.append(_busy(context, found.each * MILLION, found.currency))
     waiting = sum(seconds for stage, seconds in means.items() if stage in BY_KEY and BY_KEY[stage].waiting)
     foot = f"By its share of the mean busy time. Waiting, {duration(waiting)} on average, keeps no machine busy and costs nothing by itself. A saving is a ceiling: it comes only where the freed time is used."
     return card("Cost by stage", body, sub=_sub(context, found), foot=html.Span(foot), size=size)
+
+
+def _busy(context: Context, whole: float, currency: str) -> Component | None:
+    """Split what a million requests cost into what was worked for, and what idle machines cost; None where nobody knows."""
+    frame = told(context)
+    share = busy_share(frame)
+    if share is None:
+        return None
+    kind, _ = busy(frame)
+    worked, idle = (money(part * whole, currency) for part in (share, 1 - share))
+    said = f"{kind}s busy {percent(share)} of the time: of {money(whole, currency)} per 1 M, {worked} paid for work and {idle} for machines that waited."
+    return html.P(said, className="priced muted")
 
 
 def _sub(context: Context, found: Spending | None) -> str:

@@ -15,7 +15,8 @@ from .page import Context
 # What tables call the columns of times.
 TIME_COLUMNS = {"n": "requests", "p50_seconds": "p50 (s)", "p99_seconds": "p99 (s)"}
 NO_COUNTS = (
-    "Agents read token counts from generate of transformers; who sends inference.tokens over OTLP is counted too."
+    "Agents read token counts from generate of transformers and from what model servers answer; "
+    "who sends inference.tokens over OTLP is counted too."
 )
 
 

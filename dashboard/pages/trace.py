@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from dash import html
 from dash.development.base_component import Component
 
 from ...collector.store import KeptTrace
-from ...core.names import STATUS_OK
+from ...core.names import REPLICA_AGE, STATUS_OK, SUSPECT
 from ...core.stages import label
 from ..components import Node, attributes, card, link, link_tabs, pill
-from ..format import rank
+from ..format import rank, span
 from ..view import service_path, trace_name, trace_path
 from .page import Context, Page, nothing, panel
 from .rows import traces_table
+from .stalled import around as around_it
 from .trace_lanes import lanes
 from .trace_setting import NS, Setting, around, neighbours, rank_of, setting_of
 from .trace_timeline import RARE, timeline
@@ -147,6 +148,8 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
         "Route": series.route,
         "Device": series.device,
         "Status": series.status,
+        "Servers not believed": found.attributes.get(SUSPECT, ""),
+        "Replica's age": _age(found),
         "Started": f"{at:%H:%M:%S}.{found.started_ns // 1_000_000 % 1000:03d}",
     }
     known = {str(value) for value in pairs.values()}
@@ -155,11 +158,18 @@ def _attributes(context: Context, found: KeptTrace) -> Component:
         for key, value in found.attributes.items()
         if str(value) not in known and not key.startswith("stagelens.")
     }
+    pairs |= around_it(found.attributes)
     items: list[Component] = []
     for key, value in pairs.items():
         if str(value):
             items += [html.Dt(key), html.Dd(str(value), title=str(value))]
     return card("Attributes", html.Dl(items, className="kv"), size="c4")
+
+
+def _age(found: KeptTrace) -> str:
+    """Say how old the process was when the request began; "" where it has not said so."""
+    age = found.attributes.get(REPLICA_AGE)
+    return span(timedelta(seconds=age / NS)) if isinstance(age, int) else ""
 
 
 def _more(context: Context, found: KeptTrace) -> Component:

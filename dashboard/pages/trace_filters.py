@@ -10,6 +10,7 @@ from dash.development.base_component import Component
 from ...core.stages import label, position
 from ..components import Node, link_tabs, swatch
 from ..format import axis_duration, percentile
+from .cold import leave_out
 from .filter_menu import field, menu
 from .page import Context
 from .part import chips, part_menu
@@ -45,7 +46,8 @@ def _services(context: Context) -> Component:
 
 
 def _parts(context: Context) -> list[Node]:
-    return [*(part_menu(context, key) for key in ("m", "r")), *chips(context, ("m", "r"))]
+    menus = (part_menu(context, key) for key in ("m", "r"))
+    return [*menus, leave_out(context), *chips(context, ("m", "r", "cold"))]
 
 
 def _versions(context: Context) -> Component | None:

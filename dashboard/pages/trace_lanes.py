@@ -47,6 +47,8 @@ def lane_of(span: Mapping[str, Any], device: str) -> str:
     if stage in _BY_STAGE:
         return _BY_STAGE[stage]
     facts = dict(span.get("attributes") or {})
+    if facts.get(TIMING) in {"reported", "averaged"}:
+        return _ELSEWHERE
     where = str(facts.get(DEVICE) or (device if stage in _ON_THE_DEVICE else "")).lower()
     is_gpu = facts.get(TIMING) == "gpu" or where.startswith(("cuda", "gpu", "tensorrt", "rocm", "mps"))
     return _GPU if is_gpu else _CPU

@@ -10,12 +10,13 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...collector.store import KeptTrace
-from ...core.names import BATCH_SIZE, DEVICE, MODEL, STALL_PREFIX, TIMING
+from ...core.names import BATCH_SIZE, DEVICE, MODEL, PART, TIMING
 from ...core.stages import OVERHEAD, label
 from ..components import Node, attributes, card, swatch, table
 from ..figures.parts import ticks
 from ..format import axis_duration, duration, rank
 from ..tokens import hue
+from .stalled import marked
 from .trace_setting import NS, Setting, rank_of
 
 # From here on a rank is worth the colour of trouble.
@@ -169,21 +170,21 @@ def _row(stage: str, shown: str, parts: Sequence[Component], tick: float, measur
     )
 
 
+_TIMED = {"reported": "as its server says", "averaged": "as its server says, on average", "launch": "its launch only"}
+_PARTS = {"body": "reading the answer", "rest": "what its server leaves of the call"}
+
+
 def note(span: Mapping[str, Any]) -> str:
-    """Return what is written beside a span: the pauses it met, its model, batch and device, and how it was timed."""
+    """Return what is written beside a span: what held it up, which part it is, its model, batch and device, and how it was timed."""
     attributes = dict(span.get("attributes") or {})
-    stalls = [
-        f"{key.removeprefix(STALL_PREFIX).upper()} pause {duration(value / NS)}"
-        for key, value in attributes.items()
-        if key.startswith(STALL_PREFIX) and isinstance(value, int)
-    ]
-    timed = [f"timed by {attributes[TIMING]}"] if TIMING in attributes else []
+    timed = [_TIMED.get(str(attributes[TIMING]), f"timed by {attributes[TIMING]}")] if TIMING in attributes else []
     facts = [
         str(value) if key == MODEL else f"{key.split('.')[1]} {value}"
         for key, value in attributes.items()
         if key in {MODEL, BATCH_SIZE, DEVICE}
     ]
-    return " · ".join([*stalls, *facts, *timed])
+    part = filter(None, [_PARTS.get(str(attributes.get(PART)))])
+    return " · ".join([*marked(attributes), *part, *facts, *timed])
 
 
 def _foot(found: KeptTrace) -> Node:

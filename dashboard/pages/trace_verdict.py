@@ -12,6 +12,7 @@ from ...collector.store import KeptTrace
 from ...core.stages import label
 from ..components import Node, stage_bar
 from ..format import duration, percent, split_duration, times
+from .stalled import explained, of_trace
 from .trace_setting import NS, Setting
 
 
@@ -37,9 +38,14 @@ def verdict(found: KeptTrace, setting: Setting) -> Component:
     said = [
         html.Span([number, html.Small(unit)], className="total"),
         *against,
-        html.Div(_causes(stages, setting), className="muted x"),
+        html.Div([*_causes(stages, setting), _held_up(found)], className="muted x"),
     ]
     return html.Div([html.Div(said, className="say"), html.Div(bars, className="scale")], className="verdict")
+
+
+def _held_up(found: KeptTrace) -> str:
+    said = explained(of_trace(found.attributes), found.duration_ns / NS, "the request")
+    return f" {said}" if said else ""
 
 
 def _causes(stages: Mapping[str, float], setting: Setting) -> list[Any]:

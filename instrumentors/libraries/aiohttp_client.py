@@ -2,18 +2,26 @@
 
 A body is waited for in one place, whatever reads it: `StreamReader._wait`, which does not run while data is at hand. The
 server's bodies come through there too; they are told by the protocol they come from, and left to the server.
+
+What the server tells of its own time is split off, and `network` is the rest of the call: [reported.md](../reported.md).
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Final
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..recorder import Marks, clock, current
+from .answers import answered, call_of
+from .lines import LineStream
 from .outgoing import TRACEPARENT, carrying, read, waited
+
+# Where a response keeps the lines of its body, and its connection a reference to them.
+LINES: Final = "_stagelens_lines"
 
 
 class AiohttpClientInstrumentor(Instrumentor):
@@ -36,9 +44,11 @@ class AiohttpClientInstrumentor(Instrumentor):
 
     def _session(self, module: ModuleType) -> None:
         self.replace(module.ClientSession, "_request", lambda original: _request(original, module.CIMultiDict))
+        self.replace(module.ClientResponse, "read", _read)
 
     def _reader(self, module: ModuleType) -> None:
         self.replace(module.StreamReader, "_wait", lambda original: _wait(original, module.ResponseHandler))
+        self.replace(module.StreamReader, "readuntil", _readuntil)
 
 
 def _request(original: Any, headers_class: Any) -> Any:
@@ -48,12 +58,34 @@ def _request(original: Any, headers_class: Any) -> Any:
             return await original(self, method, str_or_url, **options)
         _add_trace(options, headers_class, self, marks)
         begun = clock()
+        response = None
         try:
-            return await original(self, method, str_or_url, **options)
+            response = await original(self, method, str_or_url, **options)
+            return response
         finally:
             waited(marks, begun)
+            # After a redirect the server only tells of the last one.
+            if response is not None and not getattr(response, "history", ()):
+                answered(response, response, marks, begun)
+                _watch(response)
 
     return _request
+
+
+def _watch(response: Any) -> None:
+    """Have the connection, from which the lines come, know the stream they are of, as long as *response* does."""
+    try:
+        call = call_of(response)
+        if call is not None:
+            stream = LineStream(call)
+            setattr(response, LINES, stream)
+            setattr(response.content._protocol, LINES, weakref.ref(stream))  # noqa: SLF001 - has no public name
+    except Exception:
+        report("reading the lines of an answer")
+
+
+def _nobody() -> None:
+    """Stand in for a reference to no stream."""
 
 
 def _add_trace(options: dict[str, Any], headers_class: Any, session: Any, marks: Marks) -> None:
@@ -63,6 +95,33 @@ def _add_trace(options: dict[str, Any], headers_class: Any, session: Any, marks:
             options["headers"] = carrying(headers_class(options.get("headers") or ()), marks)
     except Exception:
         report("handing a trace on")
+
+
+def _read(original: Any) -> Any:
+    async def read(self: Any) -> Any:
+        call = call_of(self) if getattr(self, "_body", None) is None else None
+        body = await original(self)
+        if call is not None:
+            call.ended = clock()
+            call.read(body)
+        return body
+
+    return read
+
+
+def _readuntil(original: Any) -> Any:
+    async def readuntil(self: Any, *args: Any, **options: Any) -> Any:
+        line = await original(self, *args, **options)
+        # Of a server's own bodies there is none.
+        stream = getattr(self._protocol, LINES, _nobody)()
+        if stream is not None:
+            if line:
+                stream.line(line)
+            else:
+                stream.end()
+        return line
+
+    return readuntil
 
 
 def _wait(original: Any, of_a_client: type) -> Any:

@@ -17,6 +17,7 @@ from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ..heartbeat import watch_loop
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
 from ..recorder import Marks, begin, clock, end
@@ -47,6 +48,7 @@ class AioHttpServerInstrumentor(Instrumentor):
             "aiohttp.web_request": self._request,
             "aiohttp.web_response": self._response,
             "aiohttp.web_fileresponse": self._file_response,
+            "aiohttp.web_runner": self._runner,
             "aiohttp.streams": self._streams,
             "aiohttp.web": self._web,
         }
@@ -67,6 +69,9 @@ class AioHttpServerInstrumentor(Instrumentor):
 
     def _file_response(self, module: ModuleType) -> None:
         self.replace(module.FileResponse, "_sendfile", timed_async("network"))
+
+    def _runner(self, module: ModuleType) -> None:
+        self.replace(module.BaseRunner, "setup", _setup)
 
     def _streams(self, module: ModuleType) -> None:
         self.replace(module.StreamReader, "_wait", _wait)
@@ -120,6 +125,14 @@ def _open(connection: Any, request: Any, handler: Handler) -> tuple[Exchange, To
             end(token)
         report("timing a request")
         return None
+
+
+def _setup(original: Any) -> Any:
+    async def setup(self: Any) -> None:
+        watch_loop()
+        await original(self)
+
+    return setup
 
 
 def _write(original: Any) -> Any:

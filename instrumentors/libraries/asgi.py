@@ -54,6 +54,8 @@ class AsgiInstrumentor(Instrumentor):
             "fastapi.dependencies.utils": self._fastapi_dependencies,
             # Looked up by name at every call, so that it does not matter who has imported run_in_threadpool before.
             "anyio.to_thread": self._anyio,
+            # And if it was loaded past our import hook, as pytest does to rewrite assertions.
+            "starlette.concurrency": lambda module: self._anyio(module.anyio.to_thread),
         }
 
     def _starlette_application(self, module: ModuleType) -> None:

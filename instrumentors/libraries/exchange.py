@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Token
 from typing import Any, TypeAlias
 
+from ..heartbeat import watch_loop
 from ..instrumentor import report
 from ..recorder import MAX_MARKS, Marks, begin, clock, end, finish
+from . import server_timing
 from .head import FAILED, UNMATCHED, describe, proxy_wait_ns
 from .lifespan import Message, Receive, Scope, Send, reporting_before_exit
 from .stream import MIN_CHUNK_NS, Stream
@@ -91,6 +93,8 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """Send for the application, as `network`; the last part of the body ends the request."""
         begun = clock()
+        if server_timing.is_on and message["type"] == "http.response.start":
+            message = server_timing.with_timing(message, self._marks, self._start, begun)
         try:
             await self._send(message)
         except BaseException:
@@ -191,6 +195,7 @@ async def serve(application: Application, app: Any, scope: Scope, receive: Recei
     if scope["type"] == "lifespan" and KEY not in scope:
         # FastAPI hands it on to Starlette, and both come through here.
         scope[KEY] = None
+        watch_loop()
         await application(app, scope, receive, reporting_before_exit(send))
         return
     opened = _open(scope, receive, send)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import MAX_MARKS, OPEN, Marks, clock, current
+from ..recorder import MAX_MARKS, OPEN, Marks, clock, current, untimed
 
 # Whose threads work for all requests, and know by themselves for which.
 SERVING_ALL = frozenset(
@@ -30,6 +30,8 @@ SERVING_ALL = frozenset(
         "grpc._cython.cygrpc",
         "multiprocessing.pool",
         "multiprocessing.queues",
+        "transformers.cli.serving.utils",
+        "transformers.generation.continuous_batching.continuous_api",
     }
 )
 
@@ -47,9 +49,9 @@ class ExecutorInstrumentor(Instrumentor):
     )
     not_timed = (
         "what a thread or a job does after its request is over",
-        "process pools: what their processes do; wrap it in `stagelens.request()` there",
+        "processes of `multiprocessing`, its `Pool` too: `stagelens.ticket()` with the job, `with stagelens.batch([ticket])` there",
         "threads of `_thread.start_new_thread`, and of extensions written in C",
-        "a thread of your own that takes jobs of several requests from a queue: run each by `contextvars.copy_context().run`",
+        "a thread of your own that takes jobs of several requests from a queue: the same",
     )
     tested = MappingProxyType({"gevent": "26.9.0"})
 
@@ -86,7 +88,7 @@ class ExecutorInstrumentor(Instrumentor):
 
 def _start(original: Any) -> Any:
     def start(self: Any) -> None:
-        marks = current.get()
+        marks = current.get() or untimed.get()
         if marks is None or marks[0] != OPEN:
             original(self)
             return
@@ -135,7 +137,7 @@ def serves_all(thread: Thread) -> bool:
 
 def _add_done_callback(original: Any) -> Any:
     def add_done_callback(self: Any, fn: Any) -> Any:
-        marks = current.get()
+        marks = current.get() or untimed.get()
         return original(self, fn if marks is None or marks[0] != OPEN else _carried(fn, marks))
 
     return add_done_callback
@@ -144,7 +146,7 @@ def _add_done_callback(original: Any) -> Any:
 def _submit(original: Any) -> Any:
     # gevent's takes the function by name as well, and then it is left alone.
     def submit(self: Any, /, *job_and_args: Any, **options: Any) -> Any:
-        marks = current.get()
+        marks = current.get() or untimed.get()
         if marks is None or marks[0] != OPEN or not job_and_args:
             return original(self, *job_and_args, **options)
         fn, *args = job_and_args
@@ -180,14 +182,17 @@ def _cancel(original: Any) -> Any:
 def _pooled(thread_pool: type) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         def call(self: Any, func: Any, *args: Any, **options: Any) -> Any:
-            marks = current.get()
-            if marks is None or marks[0] != OPEN or not isinstance(self, thread_pool):
-                return original(self, func, *args, **options)
-            return original(self, _job(func, [marks, clock()]), *args, **options)
+            return original(self, as_job(func) if isinstance(self, thread_pool) else func, *args, **options)
 
         return call
 
     return make
+
+
+def as_job(function: Any) -> Any:
+    """Return *function* for a thread that serves all: it will run in the request that asks for this, if there is one."""
+    marks = current.get() or untimed.get()
+    return function if marks is None or marks[0] != OPEN else _job(function, [marks, clock()])
 
 
 def _carried(function: Any, marks: Marks | None) -> Any:

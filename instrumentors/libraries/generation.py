@@ -15,8 +15,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ...core.loads import FIRST_RUN
 from ...core.names import BY_GENERATE
 from ..instrumentor import report
+from ..loads import loads, shapes_of
 from ..recorder import MAX_MARKS, OPEN, Marks, clock, current
 from .pretrained import describe
 from .torch_models import busy, meet, models
@@ -76,7 +78,11 @@ def generate(original: Any) -> Any:
             busy.inside = outside
             if len(marks) < MAX_MARKS:
                 try:
-                    _mark(marks, run, _first_stage(self, result), begun, ended)
+                    stage = _first_stage(self, result)
+                    _mark(marks, run, stage, begun, ended)
+                    if stage == "load":
+                        shape = shapes_of([*args, *options.values()])
+                        loads.note(FIRST_RUN.key, describe(self)[1], shape, begun, run.first or ended)
                     _describe(marks, self, args, options)
                     _count(marks, run, options, result)
                 except Exception:

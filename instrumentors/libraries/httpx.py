@@ -2,17 +2,22 @@
 
 Patched is the client, not the transport: so every transport counts, also one of the user's own. A redirect or a step of
 an authentication is a request of its own, with a `traceparent` of its own, inside the one call.
+
+What the server tells of its own time is split off, and `network` is the rest of the call: [reported.md](../reported.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
 from ..recorder import Marks, clock, current
+from .answers import Call, answered, call_of
+from .lines import watched, watched_async
 from .outgoing import DEPENDENCY, carrying, read
 
 
@@ -43,6 +48,10 @@ class HttpxInstrumentor(Instrumentor):
         self.replace(module.AsyncClient, "send", timed_async(DEPENDENCY))
         self.replace(module.AsyncClient, "_send_single_request", _send_single_request_async)
         self.replace(module.BoundAsyncStream, "__aiter__", _aiter)
+        self.replace(module.Response, "read", _read)
+        self.replace(module.Response, "iter_lines", _iter_lines)
+        self.replace(module.Response, "aread", _aread)
+        self.replace(module.Response, "aiter_lines", _aiter_lines)
 
 
 def _send_single_request(original: Any) -> Any:
@@ -51,11 +60,13 @@ def _send_single_request(original: Any) -> Any:
         if marks is None:
             return original(self, request)
         sent = _with_trace(request, marks)
+        begun = clock()
         try:
             response = original(self, sent)
         except Exception as error:
             _give_back(error, sent, request)
             raise
+        answered(_stream_of(response), response, marks, begun)
         _give_back(response, sent, request)
         return response
 
@@ -68,11 +79,13 @@ def _send_single_request_async(original: Any) -> Any:
         if marks is None:
             return await original(self, request)
         sent = _with_trace(request, marks)
+        begun = clock()
         try:
             response = await original(self, sent)
         except Exception as error:
             _give_back(error, sent, request)
             raise
+        answered(_stream_of(response), response, marks, begun)
         _give_back(response, sent, request)
         return response
 
@@ -107,10 +120,53 @@ def _give_back(outcome: Any, sent: Any, request: Any) -> None:
         report("handing a trace on")
 
 
+def _stream_of(response: Any) -> Any:
+    # Keeps the call; not the response itself, which can be pickled: what it kept of ours would go with it.
+    return getattr(response, "stream", None)
+
+
+def _read(original: Any) -> Any:
+    def read(self: Any) -> Any:
+        body, call = original(self), call_of(_stream_of(self))
+        if call is not None:
+            call.read(body)
+        return body
+
+    return read
+
+
+def _aread(original: Any) -> Any:
+    async def aread(self: Any) -> Any:
+        body, call = await original(self), call_of(_stream_of(self))
+        if call is not None:
+            call.read(body)
+        return body
+
+    return aread
+
+
+def _iter_lines(original: Any) -> Any:
+    def iter_lines(self: Any) -> Any:
+        lines, call = original(self), call_of(_stream_of(self))
+        yield from lines if call is None else watched(lines, call)
+
+    return iter_lines
+
+
+def _aiter_lines(original: Any) -> Any:
+    async def aiter_lines(self: Any) -> Any:
+        lines, call = original(self), call_of(_stream_of(self))
+        async with aclosing(lines if call is None else watched_async(lines, call)) as passing:
+            async for line in passing:
+                yield line
+
+    return aiter_lines
+
+
 def _iter(original: Any) -> Any:
     def __iter__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
         marks = current.get()
-        return original(self) if marks is None else _Reads(original(self), marks)
+        return original(self) if marks is None else _Reads(original(self), marks, call_of(self))
 
     return __iter__
 
@@ -118,7 +174,7 @@ def _iter(original: Any) -> Any:
 def _aiter(original: Any) -> Any:
     def __aiter__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
         marks = current.get()
-        return original(self) if marks is None else _AsyncReads(original(self), marks)
+        return original(self) if marks is None else _AsyncReads(original(self), marks, call_of(self))
 
     return __aiter__
 
@@ -126,11 +182,12 @@ def _aiter(original: Any) -> Any:
 class _Reads(Generator[bytes, None, None]):
     """A body, each of whose parts is waited for in the request of *marks*."""
 
-    __slots__ = ("_marks", "_parts")
+    __slots__ = ("_call", "_marks", "_parts")
 
-    def __init__(self, parts: Generator[bytes, None, None], marks: Marks) -> None:
+    def __init__(self, parts: Generator[bytes, None, None], marks: Marks, call: Call | None) -> None:
         self._parts = parts
         self._marks = marks
+        self._call = call
 
     def send(self, value: Any) -> bytes:
         """Return the next part."""
@@ -139,6 +196,8 @@ class _Reads(Generator[bytes, None, None]):
             return self._parts.send(value)
         finally:
             read(self._marks, begun)
+            if self._call is not None:
+                self._call.ended = clock()
 
     def throw(self, *error: Any) -> bytes:
         """Pass on what is thrown in."""
@@ -152,11 +211,12 @@ class _Reads(Generator[bytes, None, None]):
 class _AsyncReads(AsyncGenerator[bytes, None]):
     """The same of an async client."""
 
-    __slots__ = ("_marks", "_parts")
+    __slots__ = ("_call", "_marks", "_parts")
 
-    def __init__(self, parts: AsyncGenerator[bytes, None], marks: Marks) -> None:
+    def __init__(self, parts: AsyncGenerator[bytes, None], marks: Marks, call: Call | None) -> None:
         self._parts = parts
         self._marks = marks
+        self._call = call
 
     async def asend(self, value: Any) -> bytes:
         """Return the next part."""
@@ -165,6 +225,8 @@ class _AsyncReads(AsyncGenerator[bytes, None]):
             return await self._parts.asend(value)
         finally:
             read(self._marks, begun)
+            if self._call is not None:
+                self._call.ended = clock()
 
     async def athrow(self, *error: Any) -> bytes:
         """Pass on what is thrown in."""

@@ -157,6 +157,15 @@ def model_name(path: str) -> str:
     return name
 
 
+def path_name(path: Any) -> str:
+    """Return `model_name` of what may be a path, "" where it is none; never raises."""
+    try:
+        return model_name(os.fspath(path)) if isinstance(path, (str, os.PathLike)) else ""
+    except Exception:
+        report("naming a file that is loaded")
+        return ""
+
+
 def device_of(provider: str) -> str:
     """Return the device behind *provider*.
 

@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ...core.loads import FIRST_RUN, READ
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
+from ..loads import loads, shapes_of
 from ..recorder import OPEN, Marks, clock, current, has_room
 from . import onnx_copies as copies
-from .onnx_session import NOTHING, Known, known_of
+from .onnx_session import NOTHING, Known, known_of, path_name
 from .onnx_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
 
 
@@ -54,7 +56,7 @@ class OnnxRuntimeInstrumentor(Instrumentor):
         return {"onnxruntime": self._onnxruntime}
 
     def _onnxruntime(self, module: ModuleType) -> None:
-        self.replace(module.InferenceSession, "__init__", timed("load"))
+        self.replace(module.InferenceSession, "__init__", _creating)
         # The methods live in a base class that training and inference sessions share.
         for owner in module.InferenceSession.__mro__:
             self.replace(owner, "run", _run)
@@ -77,6 +79,20 @@ class OnnxRuntimeInstrumentor(Instrumentor):
         self.replace(binding, "synchronize_inputs", copies.copying(copies.synchronize_inputs))
         self.replace(binding, "synchronize_outputs", copies.copying(copies.synchronize_outputs))
         self.replace(binding, "copy_outputs_to_cpu", copies.copying(copies.copy_outputs_to_cpu))
+
+
+def _creating(original: Any) -> Any:
+    """Wrap what reads a model and plans how to run it."""
+    inner = timed("load")(original)
+
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
+        loading = loads.begin(reading=True)
+        try:
+            inner(self, *args, **options)
+        finally:
+            loads.end(loading, READ.key, path_name(args[0] if args else options.get("path_or_bytes")))
+
+    return __init__
 
 
 # Each spells its parameters: `*args, **options` costs twice as much at every call.
@@ -146,8 +162,14 @@ def _time(marks: Marks | None, known: Known, feed: Any, run_options: Any, origin
         raise
     _mark(marks, stage, begun, known, feed)
     if unseen is not None:
-        known.learn(unseen)
+        _warmed_up(known, unseen, feed, begun)
     return results
+
+
+def _warmed_up(known: Known, unseen: tuple[Any, ...], feed: Mapping[str, Any], begun: int) -> None:
+    known.learn(unseen)
+    model = known.facts[1] if known.facts else ""
+    loads.note(FIRST_RUN.key, model, shapes_of([*feed.values()]), begun, clock())
 
 
 def _run_async(original: Any) -> Any:
@@ -174,7 +196,7 @@ def _done(
     def done(results: Any, user_data: Any, error: Any) -> None:
         _mark(marks, stage, begun, known, NOTHING if error else feed)
         if unseen is not None and not error:
-            known.learn(unseen)
+            _warmed_up(known, unseen, feed, begun)
         token = current.set(marks)
         try:
             callback(results, user_data, error)

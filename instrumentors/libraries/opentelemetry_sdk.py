@@ -17,7 +17,7 @@ from ...core.names import COUNTED
 from .. import trace_context
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
-from ..recorder import MAX_MARKS, OPEN, current
+from ..recorder import MAX_MARKS, OPEN, current, untimed
 from ..trace_context import Parent
 
 
@@ -46,7 +46,7 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
 def _start(original: Any) -> Any:
     def start(self: Any, start_time: Any = None, parent_context: Any = None) -> None:
         original(self, start_time, parent_context)
-        marks = current.get()
+        marks = current.get() or untimed.get()
         if marks is not None and marks[0] == OPEN:
             try:
                 if self.parent is None or self.parent.is_remote:
@@ -70,7 +70,7 @@ def _current() -> Parent | None:
 
     span = get_current_span()
     context = span.get_span_context()
-    marks = current.get()
+    marks = current.get() or untimed.get()
     if (marks is None or marks[0] != OPEN) and span.is_recording():
         # A request begins in it; later it is asked for again, for calls out of the request.
         span.set_attribute(COUNTED, True)

@@ -11,6 +11,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ...core.loads import READ
+from ..instrumentor import report
+from ..loads import loads
 from ..recorder import MAX_MARKS, clock, current, end
 from .onnxruntime import model_name
 from .quiet import quiet
@@ -46,6 +49,29 @@ def closed(stage: str) -> Callable[[Any], Any]:
         return call
 
     return make
+
+
+def loaded(original: Any) -> Any:
+    """Wrap what loads from a repository or a folder: `load`, and noted as read, also outside of requests."""
+    inner = closed("load")(original)
+
+    def call(*args: Any, **options: Any) -> Any:
+        loading = loads.begin(_asked_for(args), reading=True)
+        try:
+            return inner(*args, **options)
+        finally:
+            loads.end(loading, READ.key)
+
+    return call
+
+
+def _asked_for(args: Any) -> str:
+    """Return the name of what is asked for, the first text among *args*: the class comes before it; "" where there is none."""
+    try:
+        return next((repository_name(each) for each in args[:2] if isinstance(each, str)), "")
+    except Exception:
+        report("naming what is loaded from a repository")
+        return ""
 
 
 def describe(model: Any) -> tuple[str, str, int, str, str, int]:

@@ -1,16 +1,20 @@
 """requests: `dependency` for a call as its caller sees it.
 
 urllib3 does the work, and its instrumentor tells headers from body and sends `traceparent`, inside this interval. What
-is added here is the rest of a call: redirects, authentication, hooks, and adapters that do not use urllib3.
+is added here is the rest of a call: redirects, authentication, hooks, and adapters that do not use urllib3; and what a
+model server tells of its own time in a body, or in the lines of one: [reported.md](../reported.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
+from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, timed
+from .answers import call_of
+from .lines import watched
 from .outgoing import DEPENDENCY
 
 
@@ -29,8 +33,30 @@ class RequestsInstrumentor(Instrumentor):
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return what to patch where."""
-        return {"requests.sessions": self._sessions}
+        return {"requests.sessions": self._sessions, "requests.models": self._models}
 
     def _sessions(self, module: ModuleType) -> None:
         # `resolve_redirects` calls it for each further hop: intervals inside this one.
         self.replace(module.Session, "send", timed(DEPENDENCY))
+
+    def _models(self, module: ModuleType) -> None:
+        self.replace(module.Response, "content", _content)
+        self.replace(module.Response, "iter_lines", _iter_lines)
+
+
+def _content(original: Any) -> Any:
+    def content(self: Any) -> Any:
+        body, call = original(self), call_of(getattr(self, "raw", None))
+        if call is not None:
+            call.read(body)
+        return body
+
+    return content
+
+
+def _iter_lines(original: Any) -> Any:
+    def iter_lines(self: Any, *args: Any, **options: Any) -> Any:
+        lines, call = original(self, *args, **options), call_of(getattr(self, "raw", None))
+        yield from lines if call is None else watched(lines, call)
+
+    return iter_lines

@@ -55,7 +55,7 @@ class SentenceTransformersInstrumentor(Instrumentor):
         for name in CLASSES:
             owner = getattr(module, name, None)
             if isinstance(owner, type):
-                self.replace(owner, "__init__", pretrained.closed("load"))
+                self.replace(owner, "__init__", pretrained.loaded)
                 self.replace(owner, "encode", _inference)
                 self.replace(owner, "predict", _inference)
                 self.replace(owner, "preprocess", _preparation)

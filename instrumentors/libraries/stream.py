@@ -36,4 +36,4 @@ class Stream:
         """Return what the request shall say about its stream."""
         if self._longest < 0:
             return []
-        return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, 0]
+        return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, BY_FIRST_CHUNK]

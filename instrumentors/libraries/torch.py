@@ -6,6 +6,9 @@ break and no recompilation; any other order breaks `fullgraph=True`. Nothing is 
 
 A call inside a module is handed on as `nn.Module` would: that halves what the patch costs a net of many small modules,
 to a tenth of a microsecond for each.
+
+What a device tells is tested with a stand-in for its streams and events. It has not run on real hardware yet:
+`python benchmarks/gpu.py` compares it there with the same runs synchronized.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ...core.loads import COPY, FIRST_RUN, READ, Phase
 from ..imports import Hook
-from ..instrumentor import Instrumentor
+from ..instrumentor import Instrumentor, report
+from ..loads import loads, shapes_of
 from ..recorder import MAX_MARKS, OPEN, Marks, clock, current, has_room
 from . import torch_copies as copies
+from .onnx_session import path_name
 from .torch_device import CAPTURING, Begun, Work, devices
 from .torch_dynamo import compiling, pass_over, with_originals
 from .torch_methods import methods
@@ -42,7 +48,8 @@ class TorchInstrumentor(Instrumentor):
             "forward": "the outermost call of an `nn.Module`: eager, scripted, traced or compiled; on CUDA and XPU by the "
             "device's own time, from events on its stream",
             "load": "`torch.load`, `torch.jit.load`, `Module.load_state_dict`, moving a module to another device, "
-            "the first call of a model on each kind of device (of a scripted one the first two), and every compilation "
+            "the first call of a model on each kind of device (of a scripted one the first two), with "
+            "`torch.backends.cudnn.benchmark` the first of every input shape on CUDA, and every compilation "
             "by `torch.compile`, also one in the middle of a forward",
             "h2d": "`Tensor.to`, `cuda`, `xpu` and `copy_` from host to device, outside of a module",
             "d2h": "`Tensor.to`, `cpu`, `item`, `tolist`, `numpy` and `copy_` from device to host, outside of a module",
@@ -83,12 +90,12 @@ class TorchInstrumentor(Instrumentor):
         is_compiling = module.compiler.is_compiling
         is_traced = module.compiler.is_dynamo_compiling
         self.replace(module.nn.Module, "__call__", lambda original: _call(original, is_traced, is_compiling))
-        self.replace(module, "load", _loading)
-        self.replace(module.jit, "load", _loading)
+        self.replace(module, "load", _loading(READ))
+        self.replace(module.jit, "load", _loading(READ))
         # Pickled by reference they are looked up where they were defined.
         self.replace(module.serialization, "load", lambda _: module.load)
         self.replace(module.jit._serialization, "load", lambda _: module.jit.load)  # noqa: SLF001 - there is no public name for it
-        self.replace(module.nn.Module, "load_state_dict", _loading)
+        self.replace(module.nn.Module, "load_state_dict", _loading(COPY))
         for name in MOVING:
             self.replace(module.nn.Module, name, lambda original: _moving(original, is_traced))
         methods.put(module.Tensor, copies.WRAPPERS, is_traced)
@@ -136,7 +143,10 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
     work = None if marks is None else _begin(model, args, marks)
     if work is CAPTURING:
         return original(module, *args, **options)
-    stage = "load" if model.cold > 0 else "forward"
+    unseen = None if model.at is None else _unseen(model, args)
+    stage = "forward" if model.cold <= 0 and unseen is None else "load"
+    loading = loads.begin(model.name) if stage == "load" else None
+    phase = ""
     _busy.inside = True
     begun = clock()
     try:
@@ -144,11 +154,24 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
         # Calls that began before the first has ended waited for it: they are cold too.
         if model.cold > 0:
             model.cold -= 1
+        if unseen is not None:
+            model.shapes.add(unseen)
+        phase = FIRST_RUN.key
         return result
     finally:
         _busy.inside = False
+        if loading is not None:
+            loads.end(loading, phase, shape=shapes_of([*args, *options.values()]))
         if marks is not None:
             _mark(marks, stage, begun, model, work)
+
+
+def _unseen(model: Model, args: Any) -> Any:
+    try:
+        return model.unseen(args) if devices.torch.backends.cudnn.benchmark else None
+    except Exception:
+        report("asking for the shape of an input")
+        return None
 
 
 def _begin(model: Model, args: Any, marks: Marks) -> Begun:
@@ -181,23 +204,37 @@ def _tell(marks: Marks, model: Model) -> None:
         marks.extend(("@model", model.name, 0))
 
 
-def _loading(original: Any) -> Any:
-    """Wrap what loads weights, with all the copies that it makes."""
+def _loading(phase: Phase) -> Callable[[Any], Any]:
+    """Return a wrapper for what loads weights, with all the copies that it makes."""
 
-    def call(*args: Any, **options: Any) -> Any:
-        marks = current.get()
-        if marks is None or _busy.inside:
-            return original(*args, **options)
-        _busy.inside = True
-        begun = clock()
-        try:
-            return original(*args, **options)
-        finally:
-            _busy.inside = False
-            if len(marks) < MAX_MARKS:
-                marks.extend(("load", begun, clock()))
+    def make(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            if _busy.inside:
+                return original(*args, **options)
+            _busy.inside = True
+            loading = loads.begin(reading=phase is READ)
+            try:
+                return original(*args, **options)
+            finally:
+                _busy.inside = False
+                loads.end(loading, phase.key, _loaded(args))
+                _mark_load(loading[0])
 
-    return call
+        return call
+
+    return make
+
+
+def _loaded(args: Any) -> str:
+    """Return the name of what is loaded: of the file, or of the module that takes it in."""
+    first = args[0] if args else None
+    return path_name(first) or (type(first).__name__ if isinstance(first, devices.torch.nn.Module) else "")
+
+
+def _mark_load(begun: int) -> None:
+    marks = current.get()
+    if marks is not None and len(marks) < MAX_MARKS:
+        marks.extend(("load", begun, clock()))
 
 
 def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
@@ -207,19 +244,15 @@ def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
         if is_traced() or _busy.inside:
             return original(self, *args, **options)
         _busy.inside = True
-        before, begun = whereabouts(self), clock()
+        before, loading = whereabouts(self), loads.begin()
         try:
             return original(self, *args, **options)
         finally:
             _busy.inside = False
-            if whereabouts(self) != before:
-                _moved(begun)
+            moved = whereabouts(self) != before
+            loads.end(loading, COPY.key if moved else "", type(self).__name__)
+            if moved:
+                _mark_load(loading[0])
+                relocate()
 
     return call
-
-
-def _moved(begun: int) -> None:
-    marks = current.get()
-    if marks is not None and len(marks) < MAX_MARKS:
-        marks.extend(("load", begun, clock()))
-    relocate()

@@ -34,10 +34,10 @@ class Work:
         request: Tells the request from others.
     """
 
-    __slots__ = ("_before", "_request", "_stage", "_stream", "_timeline", "end", "start")
+    __slots__ = ("_before", "_request", "_stage", "_stream", "end", "start", "timeline")
 
     def __init__(self, timeline: Timeline, stream: Any, request: int) -> None:
-        self._timeline = timeline
+        self.timeline = timeline
         self._stream = stream
         self._request = request
         self._stage = ""
@@ -50,25 +50,21 @@ class Work:
     def finish(self, stage: str) -> None:
         """Note that the host has asked for all of it, and what stage it is."""
         self._stage = stage
-        self.end = self._timeline.record(self._stream)
-        self._timeline.last[self._stream] = self._request, self.end
+        self.end = self.timeline.record(self._stream)
+        self.timeline.last[self._stream] = self._request, self.end
 
     def is_done(self) -> bool:
         """Say, without waiting, whether the device has done it."""
         return self.end is not None and (self.end.event is None or self.end.event.query())
 
-    def source(self) -> EventSource:
-        """Return where its events come from."""
-        return self._timeline.source
-
     def learn(self) -> None:
         """Have the timeline learn from its events; only when it is done, as all that follow."""
-        self._timeline.learn(self.start)
-        self._timeline.learn(self._ended())
+        self.timeline.learn(self.start)
+        self.timeline.learn(self._ended())
 
     def interval(self) -> tuple[int, int]:
         """Return when the device began and ended it, in nanoseconds of `clock`."""
-        return self._timeline.place(self.start), self._timeline.place(self._ended())
+        return self.timeline.place(self.start), self.timeline.place(self._ended())
 
     def marks(self, free_at: int) -> Marks:
         """Return the marks of work whose times the device has told.
@@ -94,14 +90,14 @@ class Work:
     def release(self) -> None:
         """Give the events back."""
         self._before = None
-        self._timeline.release(self.start)
-        self._timeline.release(self._ended())
+        self.timeline.release(self.start)
+        self.timeline.release(self._ended())
 
     def _queue(self, since: int, start: int) -> Marks:
         """Return how long it stood behind work of another request."""
         if self._before is None or self._before[0] == self._request:
             return []
-        until = min(start, self._timeline.place(self._before[1]))
+        until = min(start, self.timeline.place(self._before[1]))
         return ["queue@gpu", since, until] if until > since else []
 
     def _ended(self) -> Stamp:
@@ -111,37 +107,43 @@ class Work:
 class DeviceTimes:
     """The `recorder.Late` of one request and thread."""
 
-    __slots__ = ("_unasked", "_waiting", "works")
+    __slots__ = ("_timelines", "_waiting", "works")
 
     def __init__(self) -> None:
         self.works: list[Work] = []
         self._waiting: list[Work] = []
-        self._unasked = True
+        # Empty until they are asked, and when they cannot be.
+        self._timelines: set[Timeline] = set()
 
     def ready(self) -> bool:
         """Say whether the device has done all."""
         try:
-            if self._unasked:
-                for source in {work.source() for work in self.works}:
-                    source.prepare()
+            if not self._timelines:
+                self._timelines = {work.timeline for work in self.works}
                 self._waiting = self.works[:]
-                self._unasked = False
+            self._prepare()
             # The last one first: as long as that is not done, no other is asked.
             while self._waiting and self._waiting[-1].is_done():
                 self._waiting.pop()
         except Exception:
             report("asking a device for its times")
-            self._unasked = True
+            self._timelines.clear()
             return True
         return not self._waiting
 
     def marks(self) -> Marks:
         """Return what the device did when, as far as it has told."""
         try:
-            return self._marks(set() if self._unasked else {work for work in self.works if work.is_done()})
+            self._prepare()
+            return self._marks({work for work in self.works if work.is_done()} if self._timelines else set())
         except Exception:
             report("placing a device's times")
             return [mark for work in self.works for mark in work.launch()]
+
+    def _prepare(self) -> None:
+        """Get this thread ready: what still waits when the process ends is asked by the thread that ends it."""
+        for timeline in self._timelines:
+            timeline.prepare()
 
     def _marks(self, done: set[Work]) -> Marks:
         for work in done:
@@ -211,7 +213,7 @@ class Devices:
                 return CAPTURING
             timeline = self.timelines.get(stream.device)
             if timeline is None:
-                timeline = self.timelines.setdefault(stream.device, Timeline(source))
+                timeline = self.timelines.setdefault(stream.device, Timeline(source, stream.device))
             return Work(timeline, stream, marks[1])
         except Exception:
             report("recording an event before work of a device")

@@ -16,7 +16,11 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ...core.loads import COMPILE as COMPILE_PHASE
+from ...core.stalls import COMPILE
+from ..loads import loads
 from ..recorder import MAX_MARKS, clock, current
+from ..stalls import stalls
 from .torch_methods import methods
 from .torch_models import busy
 
@@ -60,15 +64,20 @@ def compiling(original: Any) -> Any:
     @contextmanager
     def install_callbacks(*args: Any, **options: Any) -> Generator[None]:
         marks = current.get()
-        begun = clock()
+        loading = loads.begin()
+        begun = loading[0]
         busy.compiling += 1
         try:
             with methods.away(), original(*args, **options):
                 yield
         finally:
             busy.compiling -= 1
+            loads.end(loading, COMPILE_PHASE.key)
+            ended = clock()
+            if not busy.compiling:
+                stalls.note(COMPILE.key, begun, ended)
             if marks is not None and len(marks) < MAX_MARKS:
-                marks.extend(("load", begun, clock()))
+                marks.extend(("load", begun, ended))
 
     return install_callbacks
 

@@ -10,11 +10,10 @@ least delay says how the clocks stand to each other; after a copy that the host 
 
 from __future__ import annotations
 
-import ctypes
-import threading
 from typing import Any, Protocol
 
 from ..recorder import clock
+from .torch_driver import Driver
 
 # The reference is changed so often: `elapsed_time` is a 32-bit float, 0.1 us in a second, and the clocks drift apart.
 REFERENCE_NS = 1_000_000_000
@@ -24,8 +23,6 @@ FORGET_NS = 10_000_000_000
 # gets worse by as much: 20 us a second. [parts per million]
 DRIFT_PPM = 20
 MAX_FREE_EVENTS = 4096
-# cudaStreamCaptureModeRelaxed. https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html
-RELAXED = 2
 
 
 class Event(Protocol):
@@ -55,8 +52,8 @@ class EventSource(Protocol):
         """Return a new event."""
         ...
 
-    def prepare(self) -> None:
-        """Get this thread ready for asking events."""
+    def prepare(self, device: Any) -> None:
+        """Get this thread ready for asking events; *device* is one that has some."""
         ...
 
 
@@ -65,13 +62,12 @@ class TorchEvents:
 
     Args:
         backend: That module.
-        capture_mode: The driver's library, and its function that changes what this thread may do during a capture.
+        driver: What has to be asked before events are; None where nothing has.
     """
 
-    def __init__(self, backend: Any, capture_mode: tuple[str, str] | None) -> None:
+    def __init__(self, backend: Any, driver: Driver | None) -> None:
         self._backend = backend
-        self._capture_mode = capture_mode
-        self._prepared = threading.local()
+        self._driver = driver
         self._is_capturing = getattr(backend, "is_current_stream_capturing", bool)
 
     def stream(self, device: Any) -> Any:
@@ -82,31 +78,17 @@ class TorchEvents:
         """Return a new event."""
         return self._backend.Event(enable_timing=True)
 
-    def prepare(self) -> None:
-        """Keep this thread from spoiling the captures of others.
-
-        A capture forbids all threads to ask for events, and fails if one does; a thread in the relaxed mode may.
-
-        Raises:
-            OSError: There is no such library.
-            RuntimeError: It refused.
-        """
-        if self._capture_mode is None or getattr(self._prepared, "done", False):
-            return
-        library, function = self._capture_mode
-        error = getattr(ctypes.CDLL(library), function)(ctypes.byref(ctypes.c_int(RELAXED)))
-        if error:
-            message = f"{function} must return 0 before events may be asked for, got {error}"
-            raise RuntimeError(message)
-        self._prepared.done = True
+    def prepare(self, device: Any) -> None:
+        """Get this thread ready for asking events, as `Driver.prepare` does."""
+        if self._driver is not None:
+            self._driver.prepare(device.index)
 
 
 def event_source(torch: Any, kind: str) -> EventSource | None:
     """Return the source of events for a *kind* of device such as "cuda", None where there are none."""
     if kind == "cuda":
-        hip = torch.version.hip is not None
-        library = ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode")
-        return TorchEvents(torch.cuda, library if hip else ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"))
+        driver = Driver("libcuda.so.1", "cu") if torch.version.hip is None else Driver("libamdhip64.so", "hip")
+        return TorchEvents(torch.cuda, driver)
     return TorchEvents(torch.xpu, None) if kind == "xpu" else None
 
 
@@ -132,10 +114,12 @@ class Timeline:
 
     Args:
         source: Where its events come from.
+        device: Which it is: a `torch.device`.
     """
 
-    def __init__(self, source: EventSource) -> None:
+    def __init__(self, source: EventSource, device: Any) -> None:
         self.source = source
+        self._device = device
         # By stream: which request had the last finished piece of work, and its end.
         self.last: dict[Any, tuple[int, Stamp]] = {}
         self._free: list[Event] = []
@@ -151,6 +135,10 @@ class Timeline:
         asked = clock()
         event.record(stream)
         return Stamp(event, asked)
+
+    def prepare(self) -> None:
+        """Get this thread ready for all but `record`."""
+        self.source.prepare(self._device)
 
     def learn(self, stamp: Stamp) -> None:
         """Take from an event that has happened how the clocks stand to each other."""

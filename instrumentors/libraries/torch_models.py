@@ -17,6 +17,10 @@ from ..recorder import Marks
 SCRIPTED = ("RecursiveScriptModule", "TopLevelTracedModule", "TracedModule")
 # TorchScript watches the first call and compiles in the second.
 SCRIPTED_COLD_CALLS = 2
+# Where cuDNN, asked for by `torch.backends.cudnn.benchmark`, tries all its convolutions at the first input of a shape.
+BENCHMARKED = ("cuda",)
+# A model that has seen as many has inputs of any shape: what a new one costs is its everyday, no cold start.
+MAX_SHAPES: Final = 32
 # Devices whose work is done when the call returns.
 SYNCHRONOUS: Final = ("", "cpu", "meta")
 
@@ -46,9 +50,10 @@ class Model:
         device: The kind of device of its first parameter, "" when it has none.
         at: That device, None unless it works on after the call has returned.
         cold: How many calls will still warm it up, if positive.
+        shapes: Of the first inputs it has seen where each is tried anew.
     """
 
-    __slots__ = ("_visited", "at", "cold", "device", "module", "name")
+    __slots__ = ("_visited", "at", "cold", "device", "module", "name", "shapes")
 
     def __init__(self, module: Any) -> None:
         key = id(module)
@@ -56,6 +61,7 @@ class Model:
         self._visited: set[str] = set()
         self.at: Any = None
         self.cold = 0
+        self.shapes: set[Any] = set()
         self.device = ""
         self.name = ""
 
@@ -67,6 +73,13 @@ class Model:
         if self.device not in self._visited:
             self._visited.add(self.device)
             self.cold = _cold_calls(module, self.device)
+
+    def unseen(self, args: Any) -> Any:
+        """Return the shape of the first of *args* where its device must try it first; None where that is nothing new."""
+        if self.device not in BENCHMARKED or len(self.shapes) >= MAX_SHAPES or not args:
+            return None
+        shape = getattr(args[0], "shape", None)
+        return None if shape in self.shapes else shape
 
 
 busy = Busy()

@@ -1,5 +1,8 @@
 """transformers: pipelines (`pipelines.py`), `generate` (`generation.py`), tokenizers, and `load` (`pretrained.py`).
 
+`transformers serve` has one thread for each model, which generates for one request after the other: what it does belongs to
+the request whose turn it is, and the others are in `queue`.
+
 transformers loads its own modules when they are asked for; each is patched when that happens, and none is loaded by us.
 Texts, images and token ids are passed on unread.
 """
@@ -8,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
+from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor
 from . import generation, pipelines
-from .pretrained import closed
+from .executors import as_job
+from .pretrained import closed, loaded
 
 # Where `from_pretrained` is written: module, class.
 LOADERS = MappingProxyType(
@@ -41,6 +46,7 @@ class TransformersInstrumentor(Instrumentor):
     title = "Transformers"
     stages = MappingProxyType(
         {
+            "queue": "in `transformers serve`: the wait for the thread of a model",
             "preprocess": "of a pipeline: all before the model",
             "tokenize": "a tokenizer's `__call__`, `encode` and `apply_chat_template`",
             "forward": "of a pipeline: the model, with the way to its device and back",
@@ -53,7 +59,7 @@ class TransformersInstrumentor(Instrumentor):
     )
     facts = ("model", "device", "batch", "first_token", "tokens_in", "tokens_out", "per_token", "gap")
     not_timed = (
-        "continuous batching (`generate_batch`), whose requests share their steps",
+        "continuous batching (`generate_batch`, `serve --continuous-batching`), whose requests share their steps",
         "the steps of models with a decoding loop outside `GenerationMixin`: each is a `forward` of its own",
         "the first token of a `custom_generate` loop that never asks `_has_unfinished_sequences`: all of it is `decode`",
         "what a streamer or a logits processor does inside `generate`: it is part of `prefill` and `decode`",
@@ -70,6 +76,7 @@ class TransformersInstrumentor(Instrumentor):
             "transformers.pipelines.pt_utils": self._iterators,
             "transformers.models.auto.modeling_auto": self._auto_models,
             "transformers.tokenization_mistral_common": self._mistral,
+            "transformers.cli.serving.utils": self._serving,
         }
         for name in LOADERS:
             hooks[name] = self._loaders
@@ -83,7 +90,7 @@ class TransformersInstrumentor(Instrumentor):
         self.replace(mixin, "generate", generation.generate)
 
     def _pipelines(self, module: ModuleType) -> None:
-        self.replace(module.Pipeline, "__init__", closed("load"))
+        self.replace(module.Pipeline, "__init__", loaded)
         self.replace(module.Pipeline, "forward", pipelines.forward)
         for owner in (module.Pipeline, module.ChunkPipeline):
             self.replace(owner, "run_single", pipelines.item)
@@ -100,8 +107,12 @@ class TransformersInstrumentor(Instrumentor):
         # The tokenizers of mistral_common, with methods of their own.
         for owner in vars(module).values():
             if isinstance(owner, type) and owner.__module__ == module.__name__:
-                self.replace(owner, "from_pretrained", closed("load"))
+                self.replace(owner, "from_pretrained", loaded)
                 self._tokenizer(owner)
+
+    def _serving(self, module: ModuleType) -> None:
+        for name in ("submit", "async_submit"):
+            self.replace(module.InferenceThread, name, _submit)
 
     def _tokenizer(self, owner: type) -> None:
         for name in ENCODERS:
@@ -113,10 +124,17 @@ class TransformersInstrumentor(Instrumentor):
         for name in LOADERS[module.__name__]:
             owner = getattr(module, name, None)
             if owner is not None:
-                self.replace(owner, "from_pretrained", closed("load"))
+                self.replace(owner, "from_pretrained", loaded)
 
     def _auto_models(self, module: ModuleType) -> None:
         # Each of them is given a copy of the method, with its own text.
         for owner in list(vars(module).values()):
             if isinstance(owner, type) and owner.__module__ == module.__name__:
-                self.replace(owner, "from_pretrained", closed("load"))
+                self.replace(owner, "from_pretrained", loaded)
+
+
+def _submit(original: Any) -> Any:
+    def submit(self: Any, fn: Any, *args: Any, **options: Any) -> Any:
+        return original(self, as_job(fn), *args, **options)
+
+    return submit

@@ -2,6 +2,8 @@
 
 `urlopen` of a pool is the one place all calls come through; it calls itself for a retry or a redirect. A body is read by
 three methods of the response, all others stand on them: one for plain bodies, two for chunked ones.
+
+What the server tells of its own time is split off, and `network` is the rest of the call: [reported.md](../reported.md).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor
 from ..recorder import clock, current
+from .answers import answered, call_of
 from .outgoing import carrying, read, waited
 
 
@@ -25,7 +28,7 @@ class Urllib3Instrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "dependency": "a call until its headers: the wait for a connection, retries and redirects included; "
-            "and each read of the body that goes to the network"
+            "and each read of the body that goes to the network",
         }
     )
     not_timed = ("HTTP/2 bodies, which urllib3 reads together with the headers: they are part of the call",)
@@ -42,6 +45,7 @@ class Urllib3Instrumentor(Instrumentor):
         self.replace(module.HTTPResponse, "_fp_read", _reading)
         self.replace(module.HTTPResponse, "_update_chunk_length", _reading)
         self.replace(module.HTTPResponse, "_handle_chunk", _reading)
+        self.replace(module.HTTPResponse, "data", _data)
 
 
 # Whether this context is inside a call already. No thread local: greenlets of one thread would share it.
@@ -58,13 +62,22 @@ def _urlopen(original: Any) -> Any:
         headers = carrying(self.headers if headers is None else headers, marks)
         token = _inside.set(True)
         begun = clock()
+        response = None
         try:
-            return original(self, method, url, body, headers, *args, **options)
+            response = original(self, method, url, body, headers, *args, **options)
+            return response
         finally:
             waited(marks, begun)
             _inside.reset(token)
+            if response is not None and not _is_repeated(response):
+                answered(response, response, marks, begun)
 
     return urlopen
+
+
+def _is_repeated(response: Any) -> bool:
+    """Say whether there were retries or redirects: the server only tells of the last one."""
+    return bool(getattr(getattr(response, "retries", None), "history", ()))
 
 
 def _reading(original: Any) -> Any:
@@ -77,5 +90,18 @@ def _reading(original: Any) -> Any:
             return original(self, *args, **options)
         finally:
             read(marks, begun)
+            call = call_of(self)
+            if call is not None:
+                call.ended = clock()
 
     return reading
+
+
+def _data(original: Any) -> Any:
+    def data(self: Any) -> Any:
+        body, call = original(self), call_of(self)
+        if call is not None:
+            call.read(body)
+        return body
+
+    return data

@@ -1,4 +1,4 @@
-"""uvicorn: what was recorded last is delivered before it ends.
+"""uvicorn: its event loop is watched, and what was recorded last is delivered before it ends.
 
 It ends by raising the signal that stopped it once more, with the default handler: no exit handler runs. Applications are
 told of the shutdown before, but not with `--lifespan off`, and not those that know no lifespan, such as Django.
@@ -13,6 +13,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from .. import recorder
+from ..heartbeat import watch_loop
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 
@@ -30,7 +31,16 @@ class UvicornInstrumentor(Instrumentor):
         return {"uvicorn.server": self._server}
 
     def _server(self, module: ModuleType) -> None:
+        self.replace(module.Server, "startup", _startup)
         self.replace(module.Server, "shutdown", _shutdown)
+
+
+def _startup(original: Any) -> Any:
+    async def startup(self: Any, *args: Any, **options: Any) -> None:
+        watch_loop()
+        await original(self, *args, **options)
+
+    return startup
 
 
 def _shutdown(original: Any) -> Any:

@@ -22,6 +22,7 @@ class MailServer:
     Args:
         moods: How it fails.
         context: Offers STARTTLS with it.
+        implicit: Speaks TLS from the first byte on instead.
         password: What `stagelens` must sign in with; empty to let everybody in.
         answers: What it says instead of what it would, by command, such as `RCPT`, or `.` after the text; nothing hangs up.
     """
@@ -31,6 +32,7 @@ class MailServer:
         moods: Moods,
         *,
         context: ssl.SSLContext | None = None,
+        implicit: bool = False,
         password: str = "",
         answers: Mapping[str, str] | None = None,
     ) -> None:
@@ -38,6 +40,7 @@ class MailServer:
         self.taken: list[Message] = []
         self.moods = moods
         self.context = context
+        self.implicit = implicit
         self.password = password
         self.answers = answers or {}
         self.requests = self.refused = 0
@@ -104,6 +107,8 @@ class _Talk:
         """Talk until one of both has enough."""
         self._server.requests += 1
         try:
+            if self._server.implicit and self._server.context is not None:
+                self._shield(self._server.context)
             self._say("220 mail.example")
             while True:
                 line = self._file.readline()
@@ -146,6 +151,9 @@ class _Talk:
 
     def _encrypt(self, context: ssl.SSLContext) -> None:
         self._say("220 go ahead")
+        self._shield(context)
+
+    def _shield(self, context: ssl.SSLContext) -> None:
         self._connection = context.wrap_socket(self._connection, server_side=True)
         self._file = self._connection.makefile("rb")
 

@@ -14,7 +14,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,8 +33,8 @@ from stagelens.alerts.delivery.worker import Worker
 from stagelens.alerts.lease import new_holder
 from stagelens.collector.store import Store
 
-# A receiver that says nothing is given up soon. [seconds]
-TIMEOUT_SECONDS = 0.6
+# A receiver that answers late is no receiver that says nothing, after which it may be told again. [seconds]
+PATIENCE_SECONDS = 60.0
 # A real one is reminded every minute. [seconds]
 REMINDED = Refresh(every_seconds=1.0, after_end_seconds=5.0)
 
@@ -65,9 +64,20 @@ class Nursery:
             bufsize=1,
         )
 
-    def start(self, database: str, receivers: Mapping[str, str], lease_seconds: float = 1.0) -> int:
+    def start(
+        self,
+        database: str,
+        receivers: Mapping[str, str],
+        lease_seconds: float = 1.0,
+        timeout_seconds: float = PATIENCE_SECONDS,
+    ) -> int:
         """Start a process that delivers to *receivers*, addresses by kind of channel, and return its id."""
-        order = {"database": database, "receivers": dict(receivers), "lease_seconds": lease_seconds}
+        order = {
+            "database": database,
+            "receivers": dict(receivers),
+            "lease_seconds": lease_seconds,
+            "timeout_seconds": timeout_seconds,
+        }
         return int(self._ask(f"deliver {json.dumps(order)}"))
 
     def watch(self, environment: Mapping[str, str]) -> int:
@@ -107,14 +117,13 @@ def channel_of(kind: str, url: str) -> Channel:
     return channels[kind]
 
 
-def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float) -> None:
+def deliver(database: str, receivers: Mapping[str, str], lease_seconds: float, timeout_seconds: float) -> None:
     """Deliver from *database* until the process dies."""
-    http.TIMEOUT = httpx.Timeout(TIMEOUT_SECONDS)
+    http.TIMEOUT = httpx.Timeout(timeout_seconds)
     store, holder = Store.open(database), new_holder()
     for kind, url in receivers.items():
         Worker(store, channel_of(kind, url), holder, lease_seconds=lease_seconds, rng=Hurried()).start()
-    while True:
-        time.sleep(60)
+    signal.pause()
 
 
 def watch(**environment: str) -> None:

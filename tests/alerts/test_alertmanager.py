@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from ports import free_port
+from printing import Printing
 
 from stagelens.alerts.delivery.alertmanager import ENDS_AFTER_SECONDS, REFRESH, Alertmanager, payload
 from stagelens.alerts.delivery.message import Message
@@ -36,42 +35,24 @@ def _program(*names: str) -> str:
     return found
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running Alertmanager."""
     program = _program("prometheus-alertmanager", "alertmanager")
     home = tmp_path_factory.mktemp("alertmanager")
     (home / "alertmanager.yml").write_text(CONFIG, encoding="utf-8")
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     options = [
         f"--config.file={home / 'alertmanager.yml'}",
         f"--storage.path={home}",
         f"--web.listen-address={address}",
     ]
-    with (home / "log").open("wb") as log:
-        process = subprocess.Popen([program, *options, "--cluster.listen-address="], stdout=log, stderr=log)
-    _wait_until_ready(f"http://{address}", home / "log")
-    yield f"http://{address}"
-    process.kill()
-    process.wait()
-
-
-def _wait_until_ready(url: str, log: Path) -> None:
-    end = time.monotonic() + 30
-    while True:
-        try:
-            if httpx.get(f"{url}/-/ready").is_success:
-                return
-        except httpx.TransportError:
-            pass
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.05)
+    server = Printing([program, *options, "--cluster.listen-address="])
+    try:
+        server.wait_for("[Ll]istening on")
+        yield f"http://{address}"
+    finally:
+        server.kill()
 
 
 def shown(url: str) -> list[dict[str, Any]]:

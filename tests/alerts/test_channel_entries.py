@@ -19,6 +19,7 @@ ENV = {
     "SIGNING": "signing-secret",
     "PASSWORD": "pass-word-secret",
     "URL": "https://x.example/secret-path",
+    "UMLAUT": "Schlüssel",
 }
 
 
@@ -116,6 +117,14 @@ def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacki
         (
             "kind: email, host: h, from: a@b.example, to: a@b.example, security: ssl",
             "channels[0].security is 'ssl'; write one of starttls, tls, none",
+        ),
+        (
+            "kind: email, host: h, from: a@b.example, to: a@b.example, port: 70000",
+            "channels[0].port is 70000; write a port, such as 587",
+        ),
+        (
+            "kind: email, host: h, from: a@b.example, to: a@b.example, user: u, password_env: UMLAUT",
+            "channels[0].user or its password has a letter such as ü; signing in",
         ),
         ("kind: alertmanager, url: 'alertmanager:9093'", "channels[0].url is not a web address"),
         ("kind: heartbeat", "channels[0].url_env is missing; add `url_env: HEARTBEAT_URL`"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from receiver import Moods, Receiver
+from sqlalchemy.exc import SQLAlchemyError
 from vendors import PagerDutyService
 
 from stagelens.alerts import lease
@@ -107,6 +108,39 @@ def test_it_stops_while_a_page_cannot_be_told(store: Store, watcher: Watcher, me
 
     assert pings == [1, 1, 1]
     assert watcher.pings == 2
+
+
+def test_it_stops_while_the_database_is_away(store: Store, watcher: Watcher) -> None:
+    """Nobody can tell whether alerts work then; when it is back, so are the pings."""
+    clock = Clock()
+    beating = pulse(store, watcher, clock)
+    evaluated(store, AT)
+    with store.transaction() as connection:
+        connection.exec_driver_sql("ALTER TABLE leases RENAME TO away")
+    with pytest.raises(SQLAlchemyError):
+        beating.step()
+    silent = watcher.pings
+    with store.transaction() as connection:
+        connection.exec_driver_sql("ALTER TABLE away RENAME TO leases")
+    beating.step()
+
+    assert (silent, watcher.pings) == (0, 1)
+
+
+def test_only_who_waits_for_an_evaluation_for_long_says_so(
+    store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each start would have a warning that means nothing."""
+    clock = Clock()
+    beating = pulse(store, watcher, clock)
+    beating.step()
+    at_start = list(caplog.messages)
+    for seconds in (60, 62):
+        clock.at = AT + seconds
+        beating.step()
+
+    assert at_start == []
+    assert caplog.messages == ["alerts: no heartbeat to heartbeat: the last evaluation without an error is too old"]
 
 
 def test_a_watcher_that_is_not_content_is_said_once(

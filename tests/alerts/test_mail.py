@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
 from stagelens.alerts.delivery.mail import Mail
 from stagelens.alerts.delivery.message import Message
+from stagelens.collector.calling.addresses import ENV
 from stagelens.core.errors import ChannelError
 
 WILLING = Moods(failing=0.0)
@@ -180,15 +182,56 @@ def test_starttls_is_insisted_on(server: Open, message: Message) -> None:
     assert refused.value.permanent
 
 
+@pytest.mark.parametrize("security", ["starttls", "tls"])
 def test_a_certificate_nobody_vouches_for_is_refused(
-    server: Open, message: Message, certificate: Path, monkeypatch: pytest.MonkeyPatch
+    server: Open, message: Message, certificate: Path, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
-    """Until it is among those that are trusted; then the mail goes out encrypted."""
-    one = server(context=context_of(certificate))
+    """Until it is among those that are trusted, by the name of the server; then the mail goes out encrypted."""
+    one = server(context=context_of(certificate), implicit=security == "tls")
     with pytest.raises(ChannelError, match="certificate is not good"):
-        mail(one, security="starttls").send(message)
+        mail(one, security=security).send(message)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    mail(one, security="starttls").send(message)
+    mail(one, security=security).send(message)
+    with pytest.raises(ChannelError, match="certificate is not good"):
+        replace(mail(one, security=security), host="127.0.0.1").send(message)
+
+    assert len(one.taken) == 1
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_a_mail_server_that_may_not_be_called_is_not(
+    server: Open, message: Message, monkeypatch: pytest.MonkeyPatch, security: str
+) -> None:
+    """By its address, by where its name leads, and by the list; the mail waits for that to be mended."""
+    one = mail(server(), security=security)
+    real = socket.getaddrinfo
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 25)) for each in ("127.0.0.1", "169.254.169.254")]
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *rest, **more: found if host == "mx.example" else real(host, *rest, **more)
+    )
+    with pytest.raises(
+        ChannelError, match=r"^the mail server is not called: mx.example \(169.254.169.254\)"
+    ) as refused:
+        replace(one, host="mx.example").send(message)
+    with pytest.raises(ChannelError, match=r"not called: 169\.254\.169\.254 is an address"):
+        replace(one, host="169.254.169.254").send(message)
+    monkeypatch.setenv(ENV, "public, mx.example")
+    with pytest.raises(ChannelError, match=r"localhost \(.*\) is this machine itself, which is not called"):
+        one.send(message)
+
+    assert not refused.value.permanent
+
+
+def test_the_next_address_of_a_mail_server_is_tried(
+    server: Open, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that answers is enough; a name that is none is a server that cannot be reached."""
+    one = server()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, one.port)) for each in ("127.0.0.2", "127.0.0.1")]
+    with pytest.raises(ChannelError, match=r"cannot be reached: mail\.\.example is no name of a host"):
+        replace(mail(one), host="mail..example").send(message)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    mail(one).send(message)
 
     assert len(one.taken) == 1
 

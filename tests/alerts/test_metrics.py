@@ -8,8 +8,10 @@ import random
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,10 +20,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.delivery.loop import Loop
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import Definitions
+from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
 from stagelens.alerts.serve import Alerts
 from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
@@ -96,8 +99,40 @@ def test_what_became_of_messages_is_told_by_channel(store: Store, traffic: Traff
         'open_incidents{severity="page"}': 1,
         'open_incidents{severity="ticket"}': 0,
         "oldest_page_wait_seconds": 60,
-        "last_evaluation_timestamp_seconds": now.timestamp(),
+        "last_evaluation_timestamp_seconds": 0,
     }
+
+
+def test_a_channel_has_its_zeros_before_its_first_message(store: Store, tmp_path: Path) -> None:
+    """If that is refused for good, Prometheus sees a number grow; one that begins at 1 has not grown."""
+    slos = tmp_path / "slo.yaml"
+    slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
+    alerts = Alerts(AlertsConfig(slo_file=slos), store)
+    alerts.file.refresh(datetime.now(UTC))
+
+    assert samples(said(alerts.metrics))['messages{channel="webhook",state="dead"}'] == 0
+
+
+def test_only_an_evaluation_of_everything_counts_as_one(
+    store: Store, tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An objective that cannot be judged is an alert that does not work: from then on the last one gets old."""
+    slos = tmp_path / "slo.yaml"
+    slos.write_text(EXAMPLE.partition("channels:")[0])
+    at = [now, now + MINUTE]
+    alerts = Alerts(AlertsConfig(slo_file=slos), store, clock=lambda: at[0])
+    alerts.tick()
+    del at[0]
+
+    def broken(*_: object, **_more: object) -> None:
+        msg = "one SLO cannot be judged"
+        raise ValueError(msg)
+
+    monkeypatch.setattr("stagelens.alerts.evaluate.of_slo", broken)
+    with pytest.raises(ValueError, match="cannot be judged"):
+        alerts.tick()
+
+    assert exposed(store, now + MINUTE)["last_evaluation_timestamp_seconds"] == now.timestamp()
 
 
 def test_what_is_being_sent_waits_still(store: Store, traffic: Traffic, now: datetime) -> None:
@@ -154,6 +189,120 @@ def test_alerts_serve_them_where_they_are_told_to(store: Store) -> None:
     assert found['open_incidents{severity="page"}'] == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
+
+
+def test_probes_say_what_is_wrong_and_when_it_is_over(store: Store, tmp_path: Path) -> None:
+    """Alerts over a broken store live, so that no restart is made for nothing, and are not ready."""
+    slos = tmp_path / "slo.yaml"
+    slos.write_text(EXAMPLE)
+    alerts = Alerts(AlertsConfig(slo_file=slos, interval=timedelta(milliseconds=20), metrics_port=0), store)
+    with store.transaction() as connection:
+        connection.exec_driver_sql("ALTER TABLE leases RENAME TO gone")
+    alerts.start()
+    with httpx.Client(base_url=alerts.place.rpartition(" ")[2].removesuffix("/metrics")) as client:
+        # Until it was first evaluated.
+        while "store cannot be used" not in (sick := client.get("/readyz")).text:
+            pass
+        living = client.get("/livez")
+        with store.transaction() as connection:
+            connection.exec_driver_sql("ALTER TABLE gone RENAME TO leases")
+        while client.get("/readyz").status_code == 503:  # until it was evaluated again
+            pass
+    alerts.stop()
+
+    assert sick.status_code == 503
+    assert (living.status_code, living.text) == (200, "ok\n")
+
+
+def test_alerts_whose_file_was_never_right_are_not_ready(store: Store, tmp_path: Path) -> None:
+    """A cluster then keeps those that still have the file of before, which watch."""
+    slos = tmp_path / "slo.yaml"
+    slos.write_text("slos: [{name: no-service}]\n")
+    alerts = Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store)
+    alerts.start()
+    base = alerts.place.rpartition(" ")[2].removesuffix("/metrics")
+    living, ready = httpx.get(f"{base}/livez"), httpx.get(f"{base}/readyz")
+    alerts.stop()
+
+    assert (living.status_code, ready.status_code) == (200, 503)
+    assert "the SLO file has mistakes" in ready.text
+
+
+def test_alerts_that_evaluate_no_more_say_that_they_are_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ended their thread."""
+    monkeypatch.setattr(Alerts, "_run", lambda _alerts: None)
+    alerts = Alerts(AlertsConfig(metrics_port=0), store)
+    alerts.start()
+    end_of("stagelens-alerts")
+    found = probed(alerts, "/livez"), probed(alerts, "/readyz")
+    alerts.stop()
+
+    for answer in found:
+        assert answer.status_code == 503
+        assert answer.text == ("ended, and should run: stagelens-alerts; restart the alerts, their log says more\n")
+
+
+def test_alerts_that_send_no_more_say_that_they_are_dead(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ended the thread of a channel."""
+    slos = tmp_path / "slo.yaml"
+    slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
+    monkeypatch.setattr(Loop, "_run", lambda _loop: None)
+    alerts = Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store)
+    alerts.tick()
+    end_of("stagelens-alerts-webhook")
+    alerts.start()
+    found = probed(alerts, "/livez")
+    alerts.stop()
+
+    assert found.status_code == 503
+    assert "should run: stagelens-alerts-webhook" in found.text
+
+
+def test_who_stands_by_is_ready_and_says_so(store: Store, tmp_path: Path) -> None:
+    """The one that evaluates is not told from its standby by whether it is ready, but by what it says."""
+    slos = tmp_path / "slo.yaml"
+    slos.write_text(EXAMPLE.partition("channels:")[0])
+    first, second = (Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store) for _ in range(2))
+    first.tick()
+    for alerts in (first, second):
+        alerts.start()
+    found = [probed(alerts, "/readyz") for alerts in (first, second)]
+    first.stop()
+    alone = probed(second, "/readyz")
+    second.stop()
+
+    assert [answer.status_code for answer in (*found, alone)] == [200, 200, 200]
+    assert found[0].text == alone.text == "ok\n"
+    assert "standing by" in found[1].text
+
+
+def test_probes_tell_nobody_where_the_database_is(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """No address, no statement: anybody may ask. The log has them."""
+    alerts = Alerts(AlertsConfig(metrics_port=0), store)
+    with store.transaction() as connection:
+        connection.exec_driver_sql("DROP TABLE leases")
+    alerts.start()
+    found = probed(alerts, "/readyz")
+    alerts.stop()
+
+    assert (found.status_code, found.text) == (
+        503,
+        "the store cannot be read; the log of the alerts says more\n",
+    )
+    assert "leases" in caplog.text
+
+
+def probed(alerts: Alerts, path: str) -> httpx.Response:
+    return httpx.get(alerts.place.rpartition(" ")[2].replace("/metrics", path))
+
+
+def end_of(name: str) -> None:
+    """Wait until the thread called *name* has ended."""
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join()
 
 
 def test_a_taken_port_is_explained(store: Store) -> None:

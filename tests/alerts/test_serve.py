@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ import pytest
 
 from stagelens.alerts import lease
 from stagelens.alerts.config import AlertsConfig
+from stagelens.alerts.delivery import heartbeat
 from stagelens.alerts.delivery.heartbeat import EVALUATED
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.serve import Alerts
@@ -25,6 +25,7 @@ from stagelens.core.errors import ConfigError, StoreError
 
 SLOW = {"forward": 0.020, "preprocess": 0.390}
 SECOND = timedelta(seconds=1)
+PATIENCE_SECONDS = 90
 Traffic = Callable[..., None]
 
 
@@ -35,6 +36,12 @@ class Inbox:
     url: str
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     pings: list[str] = field(default_factory=list[str])
+    came: threading.Condition = field(default_factory=threading.Condition)
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        """Wait until what has come fulfils *condition*."""
+        with self.came:
+            assert self.came.wait_for(condition, PATIENCE_SECONDS), "it did not come within the deadline"
 
 
 @pytest.fixture
@@ -44,15 +51,20 @@ def inbox() -> Iterator[Inbox]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             """Take it."""
-            found.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self._take(found.bodies, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
 
         def do_GET(self) -> None:
             """Take a ping."""
-            found.pings.append(self.path)
+            self._take(found.pings, self.path)
             self.send_response(200)
             self.end_headers()
+
+        def _take(self, kept: list[Any], what: Any) -> None:
+            with found.came:
+                kept.append(what)
+                found.came.notify_all()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
             """Say nothing."""
@@ -82,11 +94,33 @@ channels:
     return path
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "not within the deadline"
-        time.sleep(0.02)
+class Said(logging.Handler):
+    """Whoever waits for a line of the log is woken by it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[str] = []
+        self._more = threading.Condition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line."""
+        with self._more:
+            self._lines.append(record.getMessage())
+            self._more.notify_all()
+
+    def wait_for(self, text: str) -> None:
+        """Wait until a line has *text* in it."""
+        with self._more:
+            assert self._more.wait_for(lambda: any(text in line for line in self._lines), PATIENCE_SECONDS), self._lines
+
+
+@pytest.fixture
+def said() -> Iterator[Said]:
+    """What the alerts log."""
+    handler, logger = Said(), logging.getLogger("stagelens")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
 
 
 def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
@@ -94,7 +128,7 @@ def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbo
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts = Alerts(AlertsConfig(slo_yaml, SECOND, "http://dash.example"), store)
     alerts.start()
-    wait_until(lambda: any(row.state == "sent" for one in alerts.reader.incidents() for row in one.deliveries))
+    inbox.wait_for(lambda: inbox.bodies)
     alerts.stop()
 
     assert [body["transition"] for body in inbox.bodies] == ["opened"]
@@ -108,7 +142,7 @@ def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_y
     pair = [Alerts(AlertsConfig(slo_yaml, timedelta(milliseconds=50)), each) for each in (store, second_store)]
     for alerts in pair:
         alerts.start()
-    wait_until(lambda: any(row.state == "sent" for one in pair[0].reader.incidents() for row in one.deliveries))
+    inbox.wait_for(lambda: inbox.bodies)
     for alerts in pair:
         alerts.stop()
     second_store.close()
@@ -124,7 +158,7 @@ def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, s
     slo_yaml.write_text("slos: [", encoding="utf-8")
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts.tick()
-    wait_until(lambda: len(inbox.bodies) == 1)
+    inbox.wait_for(lambda: inbox.bodies)
     alerts.start()
     alerts.stop()
 
@@ -165,7 +199,7 @@ channels:
     waiting = [row.state for row in without.reader.incidents()[0].deliveries]
     alerts = Alerts(AlertsConfig(path, env={"HOOK": inbox.url}), store)
     alerts.start()
-    wait_until(lambda: len(inbox.bodies) == 1)
+    inbox.wait_for(lambda: inbox.bodies)
     alerts.stop()
 
     assert waiting == ["waiting"]
@@ -191,7 +225,7 @@ channels:
     secret.write_text(inbox.url, encoding="utf-8")
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts.tick()
-    wait_until(lambda: len(inbox.bodies) == 1)
+    inbox.wait_for(lambda: inbox.bodies)
     alerts.start()
     alerts.stop()
 
@@ -199,7 +233,7 @@ channels:
 
 
 def test_a_store_that_fails_is_waited_for(
-    store: Store, slo_yaml: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    store: Store, slo_yaml: Path, said: Said, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trouble with the database is logged once, and once more when it is over; the thread lives."""
     real, broken = store.transaction, threading.Event()
@@ -215,9 +249,9 @@ def test_a_store_that_fails_is_waited_for(
     alerts = Alerts(AlertsConfig(slo_yaml, timedelta(milliseconds=20)), store)
     with caplog.at_level(logging.INFO):
         alerts.start()
-        wait_until(lambda: "the disk is full" in caplog.text)
+        said.wait_for("the disk is full")
         broken.clear()
-        wait_until(lambda: "the trouble is over" in caplog.text)
+        said.wait_for("the trouble is over")
         alerts.stop()
 
     assert caplog.text.count("the disk is full") == 1
@@ -278,7 +312,7 @@ def test_a_heartbeat_goes_the_whole_way(store: Store, traffic: Traffic, beating:
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts = Alerts(AlertsConfig(beating, SECOND), store)
     alerts.start()
-    wait_until(lambda: bool(inbox.pings and inbox.bodies))
+    inbox.wait_for(lambda: inbox.pings and inbox.bodies)
     alerts.stop()
 
     assert set(inbox.pings) == {"/ping"}
@@ -286,7 +320,7 @@ def test_a_heartbeat_goes_the_whole_way(store: Store, traffic: Traffic, beating:
 
 
 def test_an_evaluation_that_fails_is_no_heartbeat(
-    store: Store, beating: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Store, beating: Path, inbox: Inbox, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever watches from outside hears of it, because the pings stop."""
 
@@ -295,9 +329,10 @@ def test_an_evaluation_that_fails_is_no_heartbeat(
         raise ValueError(msg)
 
     monkeypatch.setattr(Evaluator, "tick", broken)
+    monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.0)
     alerts = Alerts(AlertsConfig(beating, timedelta(milliseconds=20)), store)
     alerts.start()
-    wait_until(lambda: "no heartbeat to heartbeat: the last evaluation without an error is too old" in caplog.text)
+    said.wait_for("no heartbeat to heartbeat: the last evaluation without an error is too old")
     alerts.stop()
 
     assert inbox.pings == []
@@ -312,9 +347,9 @@ def test_a_process_that_does_not_evaluate_does_not_vouch_for_it(store: Store, be
     second.tick()
     now = datetime.now(UTC).timestamp()
     with store.engine.connect() as connection:
-        vouched = lease.lasts(connection, EVALUATED, now)
+        vouched = lease.holder_of(connection, EVALUATED, now)
     for alerts in (first, second):
         alerts.start()
         alerts.stop()
 
-    assert not vouched
+    assert vouched is None

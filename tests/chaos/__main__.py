@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "postgresql")]
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("postgresql", "shared")]
 
 from postgresql_server import find_programs, postgresql  # noqa: E402 - found by the line above
 from storm import Plan, on_postgresql, on_sqlite, run  # noqa: E402

@@ -7,7 +7,6 @@ import http.client
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from audit import Totals
 from cradle import Cradle
+from ports import free_port
 from postgresql_server import Server
 from sqlalchemy import text
 from weather import Network
@@ -39,12 +39,6 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @dataclass(slots=True)
 class Member:
     """One collector, which keeps its address through all its lives.
@@ -55,8 +49,8 @@ class Member:
         process: Of its present life, None between two.
     """
 
-    port: int = field(default_factory=_free_port)
-    grpc_port: int = field(default_factory=_free_port)
+    port: int = field(default_factory=free_port)
+    grpc_port: int = field(default_factory=free_port)
     process: int | None = None
 
     def answers(self) -> bool:

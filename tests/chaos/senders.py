@@ -66,6 +66,7 @@ def agent(work: Work, address: str) -> None:
         "OTEL_EXPORTER_OTLP_TIMEOUT": "1500",
         "OTEL_SERVICE_NAME": work.service,
         "STAGELENS_EXPORT_INTERVAL": "0.25s",
+        "STAGELENS_OVERHEAD_BUDGET": "none",
     }
     mine = Agent(AgentConfig.from_env(settings | os.environ))
     recorder.background = recorder.Background(mine.run)

@@ -36,7 +36,7 @@ def test_an_agent_whose_buffer_overflows_says_how_many_requests_that_cost() -> N
     with on_sqlite(seed=8) as place:
         # One export of it takes about 2 kB.
         place.send("agent", "shop", {"STAGELENS_BUFFER_SIZE": "10kB"})
-        wait_until(lambda: "the oldest data are dropped" in place.said("shop"), "the agent says that it drops data")
+        wait_until(lambda: "requests are not counted" in place.said("shop"), "the agent says that it drops them")
         outcome = run(place, Plan(kills=0, clients=()), print)
 
     assert 0 < outcome.stored.dropped < outcome.sent.requests["shop"]

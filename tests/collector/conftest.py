@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,12 @@ class Served:
                 return float(line.rpartition(" ")[2])
         return 0.0
 
+    def rejected(self) -> float:
+        """How many points and spans were refused, for whatever reason."""
+        lines = self.client.get("/metrics").text.splitlines()
+        told = [line for line in lines if line.startswith("stagelens_collector_rejected_total{")]
+        return sum(float(line.rpartition(" ")[2]) for line in told)
+
 
 def last_day() -> Selection:
     """All of the last day, and a minute to come."""
@@ -164,10 +170,27 @@ def bodies() -> Bodies:
     return Bodies()
 
 
+@dataclass
+class Ahead:
+    """A clock that can be set ahead of the present."""
+
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        """Return the time, in Unix seconds."""
+        return time.time() + self.seconds
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Generator[Store]:
+def ahead() -> Ahead:
+    """The clock of the store."""
+    return Ahead()
+
+
+@pytest.fixture
+def store(tmp_path: Path, ahead: Ahead) -> Generator[Store]:
     """An empty store."""
-    store = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
+    store = Store.open(f"sqlite:///{tmp_path}/stagelens.db", clock=ahead)
     yield store
     store.close()
 
@@ -178,7 +201,7 @@ def serve(store: Store) -> Generator[Callable[..., Served]]:
     running: list[Served] = []
 
     def start(**settings: Any) -> Served:
-        collector = Collector(CollectorConfig(port=0, **settings), store)
+        collector = Collector(replace(CollectorConfig(port=0), **settings), store)
         collector.start()
         running.append(Served(store, collector))
         return running[-1]
@@ -197,12 +220,12 @@ def served(serve: Callable[..., Served]) -> Served:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Waits until a condition holds, at most ten seconds."""
+    """Waits until a condition holds, at most a minute."""
 
     def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, "the condition did not come true in ten seconds"
+            assert time.monotonic() < deadline, "the condition did not come true in a minute"
             time.sleep(0.01)
 
     return wait
@@ -223,7 +246,7 @@ class SlowStore:
     def write(self, batches: list[Batch]) -> list[bool]:
         """Write, once the test lets it, or fail as the test wants it."""
         self.entered.release()
-        assert self.open.wait(20)
+        assert self.open.wait(60)
         if self.failure is not None:
             raise self.failure
         if any(batch.id == self.broken_by for batch in batches):
@@ -238,7 +261,7 @@ class SlowStore:
     def add_event(self, event: Event) -> None:
         """Keep an event, once the test lets it, or fail as the test wants it."""
         self.entered.release()
-        assert self.open.wait(20)
+        assert self.open.wait(60)
         if self.failure is not None:
             raise self.failure
         self._store.add_event(event)

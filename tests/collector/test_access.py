@@ -16,14 +16,21 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import httpx
 import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import SpanKind
 
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError
-from stagelens.instrumentors.exporter import Batch, Exporter
+from stagelens.instrumentors.exporter import Exporter
+from stagelens.instrumentors.outbox import Batch
 from stagelens.instrumentors.trust import Trust
 
 if TYPE_CHECKING:
@@ -37,6 +44,10 @@ access:
     - {{name: team-a, sha256: {hashlib.sha256(A.encode()).hexdigest()}, environment: prod}}
     - {{name: team-b, sha256: {hashlib.sha256(B.encode()).hexdigest()}, requests_per_second: 0.2}}
 """
+
+
+# What a resource says of its environment, by its name and by the one it had before.
+CLAIMED: dict[str, str] = {"deployment.environment.name": "staging", "deployment.environment": "staging"}
 
 
 @dataclass
@@ -112,6 +123,11 @@ def sealed(site: Callable[..., Site], authority: Authorities) -> Site:
     return site(f"access:\n  tls: {tls}\n  certificates: [{{common_name: checkout, environment: prod}}]\n")
 
 
+def attributes(values: dict[str, str]) -> list[dict[str, Any]]:
+    """Texts as attributes of OTLP/JSON."""
+    return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
+
+
 def environments(store: Store) -> Iterator[str]:
     """Yield the environment of each series."""
     with store.engine.connect() as connection:
@@ -139,10 +155,38 @@ def test_the_token_says_which_environment_and_a_resource_cannot_lie(
 ) -> None:
     """Whoever holds the token of staging cannot write into prod."""
     body = bodies.metrics(bodies.point())
-    claimed = {"key": "deployment.environment.name", "value": {"stringValue": "staging"}}
-    body["resourceMetrics"][0]["resource"]["attributes"] += [claimed, {**claimed, "key": "deployment.environment"}]
+    body["resourceMetrics"][0]["resource"]["attributes"] += attributes(CLAIMED)
 
     assert guarded.post(body, A).status_code == 200
+    assert list(environments(store)) == ["prod"]
+
+
+def test_the_token_says_which_environment_kept_traces_are_of(guarded: Site, bodies: Bodies, store: Store) -> None:
+    """Those that an agent has kept, whatever environment it claims."""
+    body = bodies.spans(*bodies.trace({"forward": 10**7}))
+    body["resourceSpans"][0]["resource"]["attributes"] += attributes(CLAIMED)
+
+    assert guarded.post(body, A, path="/v1/traces").status_code == 200
+    assert list(environments(store)) == ["prod"]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_token_says_which_environment_spans_are_of(guarded: Site, store: Store, ahead: Any, protocol: str) -> None:
+    """Those of any program, which become requests: what its resource claims is not believed."""
+    headers = {"authorization": f"Bearer {A}"}
+    exporter = (
+        HttpSpans(f"http://localhost:{guarded.collector.address[1]}/v1/traces", headers=headers)
+        if protocol == "http"
+        else GrpcSpans(f"http://localhost:{guarded.collector.grpc_port}", insecure=True, headers=headers)
+    )
+    provider = TracerProvider(resource=Resource({"service.name": "shop", **CLAIMED}))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with provider.get_tracer("any").start_as_current_span("GET /", kind=SpanKind.SERVER):
+        pass
+    provider.shutdown()
+    ahead.seconds = 60
+    guarded.collector.stop()  # which folds what waits
+
     assert list(environments(store)) == ["prod"]
 
 

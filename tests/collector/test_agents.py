@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import socket
+import subprocess
+import sys
 from collections import Counter, deque
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.collector.store import Selection
+from stagelens.core import names
 from stagelens.core.histogram import Histogram
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import loads, recorder
 from stagelens.instrumentors.agent import Agent
 from stagelens.instrumentors.config import AgentConfig, Keep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from conftest import Served
 
 STAGES = ("queue", "preprocess", "forward")
@@ -65,4 +72,85 @@ def test_what_an_agent_counted_is_in_the_store(served: Served, monkeypatch: pyte
         for route, status in series
     } == series
     assert len(served.store.read.exemplars(all_of_it, limit=10_000)) == 1000 * exports
-    assert "stagelens_collector_rejected_total{" not in served.client.get("/metrics").text
+    assert served.rejected() == 0
+
+
+SERVING = """
+import sys, time
+import stagelens
+for line in sys.stdin:
+    with stagelens.request("only"):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("true", {"cpu", "cpu_share", "memory", "threads"}), ("false", set())]
+)
+def test_a_process_tells_of_itself_while_it_is_asked_nothing(
+    served: Served, until: Callable[[Callable[[], object]], None], setting: str, expected: set[str]
+) -> None:
+    """After one request, and though nothing is counted: CPU, memory and threads of that very process; or nothing at all."""
+    env = {
+        **os.environ,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
+        "OTEL_SERVICE_NAME": "idle",
+        "STAGELENS_EXPORT_INTERVAL": "200ms",
+        "STAGELENS_HARDWARE": setting,
+    }
+    now = datetime.now(UTC)
+    selection = Selection(now - timedelta(minutes=1), now + timedelta(minutes=2), service="idle")
+
+    def told() -> set[tuple[str, str]]:
+        found = served.store.read.hardware(selection, timedelta(minutes=3))
+        return set(zip(found["measure"], found["place"], strict=True))
+
+    def ask(requests: int) -> None:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        until(lambda: served.store.read.latency(selection).count == requests)
+
+    with subprocess.Popen([sys.executable, "-c", SERVING], env=env, stdin=subprocess.PIPE) as process:
+        own = {(each, f"{socket.gethostname()}:{process.pid}") for each in expected}
+        ask(1)
+        until(lambda: own <= told())
+        # By then another export was due.
+        ask(2)
+        process.communicate()
+
+    assert bool(told()) == bool(expected)
+    assert served.store.read.latency(selection).count == 2
+    assert served.rejected() == 0
+
+
+def test_what_a_replica_says_of_its_start_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its birth, what it loaded before its first request, which one was cold, and how old it was then; each once."""
+    config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
+    agent = Agent(replace(config, resource={"service.name": "shop"}), instance="replica-1")
+    now = recorder.clock()
+    loads.loads.take()
+    monkeypatch.setattr(loads.loads, "_room", 1)
+    loads.loads.note("first_run", "resnet", "1x3x224x224", now - 9_000_000_000, now - 7_000_000_000)
+    for stage in ("load", "forward"):
+        marks: list[Any] = [recorder.CLOSED, now, 0, stage, now, now + 1_000_000]
+        monkeypatch.setattr(recorder, "pending", deque([(marks, now, now + 2_000_000, "/a", "", 200, "server")]))
+
+        assert agent.flush(30)
+
+    read, ended = served.store.read, datetime.now(UTC)
+    told = read.loads("shop")
+    around = Selection(ended - timedelta(hours=1), ended + timedelta(minutes=1))
+    kept = read.exemplars(replace(around, cold="1"))
+    trace = read.trace(f"{kept['trace_id'][0]}-{kept['span_id'][0]}")
+
+    assert list(zip(told["instance"], told["phase"], told["model"], told["shape"], strict=True)) == [
+        ("replica-1", "start", "", ""),
+        ("replica-1", "first_run", "resnet", "1x3x224x224"),
+    ]
+    assert told["seconds"].tolist() == pytest.approx([(now - loads.born) / 1e9, 2.0])
+    assert [read.latency(replace(around, cold=cold)).count for cold in (None, "0", "1")] == [2, 1, 1]
+    assert trace is not None
+    assert (trace.series.cold, trace.attributes[names.REPLICA_AGE]) == ("1", now - loads.born)
+    assert told["heard"].notna().all()
+    assert served.rejected() == 0

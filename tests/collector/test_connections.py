@@ -125,7 +125,9 @@ def test_connections_beyond_the_limit_are_told_when_to_come_back(
         until(lambda: len(accepted) == 2)
         with connected(served) as third:
             third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-            probed = third.recv(1000)
+            probed = b""
+            while not probed.endswith(b"ok\n"):
+                probed += third.recv(1000)
             third.sendall(request)
             refused = answer(third)
         second.sendall(request)
@@ -169,3 +171,25 @@ def test_who_does_not_read_is_disconnected(
         until(lambda: not accepted)
 
     assert served.client.get("/livez").status_code == 200
+
+
+def test_an_answer_is_not_written_to_who_has_left(
+    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of several requests on one connection the first is still at work when the other end goes: no answer is a fault."""
+    served = serve_slow()
+    server = served.collector._server.server_state
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    slow.open.clear()
+    with connected(served) as connection:
+        # The first waits for its commit, the second for the first.
+        connection.sendall((HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body) * 2)
+
+        assert slow.entered.acquire(timeout=10)
+
+    until(lambda: not server.connections)
+    slow.open.set()
+    until(lambda: not server.tasks)
+
+    assert [record.getMessage() for record in caplog.records] == []
+    assert served.counted() == 1

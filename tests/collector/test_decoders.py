@@ -26,7 +26,7 @@ class Reading:
     def wait(self, body: bytes) -> bytes:
         """Read *body*, in a while."""
         self.begun.release()
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         return body
 
     def together(self, bodies: Sequence[bytes]) -> list[bytes]:

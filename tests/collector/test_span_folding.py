@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stagelens.collector.config import CollectorConfig
@@ -16,34 +14,13 @@ from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.collector.store import Batch, Store
+from stagelens.collector.store.inbox import Fold
+from stagelens.collector.traces.columns import ROW, Spans, encode
+from stagelens.collector.traces.leftovers import Patience
 from stagelens.collector.writer import FullError
 from stagelens.core.errors import ConfigError, StoreError
 
 SECOND = 1_000_000_000
-
-
-@dataclass
-class Ahead:
-    """A clock that can be set ahead of the present."""
-
-    seconds: float = 0.0
-
-    def __call__(self) -> float:
-        """Return the time, in Unix seconds."""
-        return time.time() + self.seconds
-
-
-@pytest.fixture
-def ahead() -> Ahead:
-    return Ahead()
-
-
-@pytest.fixture
-def store(tmp_path: Path, ahead: Ahead) -> Generator[Store]:
-    """An empty store that goes by a clock of the test's."""
-    store = Store.open(f"sqlite:///{tmp_path}/stagelens.db", clock=ahead)
-    yield store
-    store.close()
 
 
 def spans(now_ns: int) -> dict[str, Any]:
@@ -64,7 +41,7 @@ def spans(now_ns: int) -> dict[str, Any]:
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
-def folding(store: Store, health: Health, max_waiting_bytes: int = 1000) -> Folding:
+def folding(store: Store, health: Health, max_waiting_bytes: int = 1000, patience: Patience | None = None) -> Folding:
     """The thread, not started."""
     return Folding(
         store,
@@ -72,20 +49,23 @@ def folding(store: Store, health: Health, max_waiting_bytes: int = 1000) -> Fold
         max_waiting_bytes=max_waiting_bytes,
         health=health,
         metrics=SelfMetrics(health),
+        patience=patience,
     )
 
 
-def test_spans_of_others_are_requests_with_stages(serve: Callable[..., Any], ahead: Ahead, bodies: Any) -> None:
+def test_spans_of_others_are_requests_with_stages(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
     """In the inbox when they are answered; counted, with a trace, by the last fold of a collector that ends."""
     served = serve()
     answer = served.post("/v1/traces", spans(bodies.now_ns))
     waiting = served.store.waiting()
+    agents = served.store.read.state().instances
     ahead.seconds = 20
     served.collector.stop()
     trace = served.store.read.trace("ab" * 16)
 
     assert (answer.status_code, answer.json()) == (200, {})
     assert waiting.parcels == 1
+    assert agents == 0
     assert served.store.waiting().parcels == 0
     assert served.counted() == 1
     assert trace.stages_ns == {"dependency": SECOND, "overhead": SECOND}
@@ -103,7 +83,7 @@ def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies
     assert served.store.waiting().parcels == 0
 
 
-def test_room_is_free_again_once_it_is_folded(store: Store, ahead: Ahead) -> None:
+def test_room_is_free_again_once_it_is_folded(store: Store, ahead: Any) -> None:
     """What other collectors have put in takes room, too."""
     thread = folding(store, Health(), 100)
     store.write([Batch("another's", spans=bytes(80))])
@@ -116,6 +96,33 @@ def test_room_is_free_again_once_it_is_folded(store: Store, ahead: Ahead) -> Non
     ahead.seconds = 1000
     thread.run_once()
     thread.admit(100)
+
+
+def test_room_is_free_again_while_a_backlog_is_folded(
+    store: Store, ahead: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when all of it is: while more comes than waits, that may take long."""
+    parcel = encode(Spans(np.zeros(0, ROW), [], []))
+    thread = folding(store, Health(), 3 * len(parcel), Patience(due_bytes=0))
+    store.write([Batch(name, spans=parcel) for name in "abc"])
+    thread.admit(3 * len(parcel))
+    had_room: list[bool] = []
+    fold = store.fold
+
+    def folded(work: Fold, max_bytes: int) -> bool:
+        try:
+            thread.admit(len(parcel))
+        except FullError:
+            had_room.append(False)
+        else:
+            had_room.append(True)
+        return fold(work, max_bytes)
+
+    monkeypatch.setattr(store, "fold", folded)
+    ahead.seconds = 1000
+    thread.run_once()
+
+    assert had_room == [False, True, True]
 
 
 def test_a_fold_that_fails_is_told_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +143,7 @@ def test_a_fold_that_fails_is_told_and_tried_again(store: Store, monkeypatch: py
     assert health.reasons == []
 
 
-def test_all_requests_are_kept_where_that_is_wanted(store: Store, ahead: Ahead, bodies: Any, serve: Any) -> None:
+def test_all_requests_are_kept_where_that_is_wanted(store: Store, ahead: Any, bodies: Any, serve: Any) -> None:
     """By a setting, of which a wrong value is named."""
     served = serve(keeps_all_traces=True)
     served.post("/v1/traces", spans(bodies.now_ns))
@@ -152,7 +159,7 @@ def test_all_requests_are_kept_where_that_is_wanted(store: Store, ahead: Ahead, 
         CollectorConfig.from_env({"STAGELENS_TRACES": "some"})
 
 
-def test_the_metrics_say_what_became_of_spans(serve: Callable[..., Any], ahead: Ahead, bodies: Any) -> None:
+def test_the_metrics_say_what_became_of_spans(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
     """How many were folded, and how much waits since when."""
     served = serve()
     served.post("/v1/traces", spans(bodies.now_ns))

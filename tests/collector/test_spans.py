@@ -271,3 +271,46 @@ def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
     reader.read([ResourceSpans({}, [root])])
 
     assert [trace.stages_ns for trace in reader.traces] == [stages_ns]
+
+
+def load(bodies: Any, **changes: Any) -> dict[str, Any]:
+    """A phase of a cold start, as an agent sends it."""
+    span = bodies.trace({"forward": 5_000_000_000})[0]
+    said = {names.LOAD_PHASE: "read", names.LOAD_OWN: 4_000_000_000, names.MODEL: "resnet", **changes}
+    span["attributes"] = [
+        {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
+        for key, value in said.items()
+        if value is not None
+    ]
+    return span
+
+
+def test_a_phase_of_a_cold_start_is_no_kept_request(bodies: Any) -> None:
+    """It may stand beside one in the same export; its process may have been idle for a month since."""
+    found = read(bodies.spans(load(bodies), *bodies.trace(STAGES)))
+    month = 30 * 86_400 * 1_000_000_000
+    old = load(bodies)
+    old |= {key: str(int(old[key]) - month) for key in ("startTimeUnixNano", "endTimeUnixNano")}
+    (told,) = found.loads
+
+    assert (told.service, told.place, told.phase, told.model, told.own, told.ended - told.started) == (
+        "shop",
+        "pod-1:pod-1",
+        "read",
+        "resnet",
+        4_000_000_000,
+        5_000_000_000,
+    )
+    assert len(found.traces) == 1
+    assert len(read(bodies.spans(old)).loads) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{names.LOAD_PHASE: "rest"}, {names.LOAD_OWN: 5_000_000_001}, {names.LOAD_OWN: -1}, {names.LOAD_OWN: None}],
+)
+def test_a_phase_that_cannot_be_is_refused_alone(bodies: Any, wrong: dict[str, Any]) -> None:
+    """One that nobody knows, or of which more was its own than there was."""
+    found = read(bodies.spans(load(bodies, **wrong), *bodies.trace(STAGES)))
+
+    assert (found.loads, len(found.traces), sum(found.tally.rejected.values())) == ([], 1, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from stagelens.collector.points import Window
 from stagelens.collector.replies import JSON, PROTOBUF
-from stagelens.collector.store import KeptTrace, Point, Selection
+from stagelens.collector.store import KeptTrace, Selection, documents
 from stagelens.collector.store.inbox import Delivery, Folded, Parcel
 from stagelens.collector.tally import Tally
 from stagelens.collector.traces.columns import encode
@@ -40,6 +39,12 @@ def capture(kind: str) -> bytes:
     return (CAPTURES / f"{kind}.json").read_bytes()
 
 
+def opened(trace: KeptTrace) -> KeptTrace:
+    """*trace* with its spans as they are read from the store again."""
+    assert trace.document is not None
+    return replace(trace, spans=documents.read(trace.document)["spans"])
+
+
 class Read:
     """What became of *exports* once all of them had come, and nothing more did."""
 
@@ -48,8 +53,8 @@ class Read:
         read = [READER.read(media_type, body, Window(0, 2**40), self.tally).spans for body in exports]
         parcels = [Parcel(1, counted=False, spans=encode(spans), id=number) for number, spans in enumerate(read, 1)]
         folded, self.outcome = fold(Delivery(MUCH_LATER, parcels, (), complete=True), Patience(), Keep(everything=True))
-        self.points: Sequence[Point] = folded.points
-        self.traces: Sequence[KeptTrace] = folded.traces
+        self.points = list(folded.points)
+        self.traces = [opened(trace) for trace in folded.traces]
 
     def histograms(self, metric: str) -> dict[str, Histogram]:
         """The histograms of one metric, by what tells them apart."""

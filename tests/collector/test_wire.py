@@ -203,6 +203,13 @@ def test_protobuf_of_countless_messages_is_too_large() -> None:
         protobuf_wire.read_metrics(b"\x0a\x00" * 250_001)
 
 
+def test_protobuf_of_countless_points_is_too_large() -> None:
+    """Nor need points that are left as bytes be built to be counted."""
+    metric = _field(10, b"\x0a\x00" * 600_000)
+    with pytest.raises(TooLargeError, match="send smaller batches"):
+        protobuf_wire.read_metrics(_field(1, _field(2, _field(2, metric))))
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_protobuf_of_countless_numbers_is_too_large(packed: bool) -> None:
     """So is one of bucket counts without end, packed or each as a field of its own."""

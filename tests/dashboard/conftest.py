@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import burning
 from playwright.sync_api import Browser
+from served import NOW
 from tabs import DESKTOP, Visit
 
 from stagelens.alerts.objectives.slo_file import LiveFile
@@ -24,7 +25,6 @@ from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 
 ROOT = Path(__file__).parents[2]
-NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 HISTORY = timedelta(minutes=40)
 SLOS = """slos:
   - name: vision-latency

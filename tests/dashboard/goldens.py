@@ -31,7 +31,8 @@ def complaint(screenshot: bytes, name: str) -> str:
     shown = _small(screenshot)
     if os.environ.get("STAGELENS_GOLDENS") == "accept":
         GOLDENS.mkdir(exist_ok=True)
-        shown.quantize(_COLOURS, method=Quantize.MEDIANCUT).save(golden, optimize=True)
+        # No colour far from its own: by others a picture of many tints differs from itself in more pixels than one may.
+        shown.quantize(_COLOURS, method=Quantize.MAXCOVERAGE).save(golden, optimize=True)
         return ""
     if not golden.exists():
         return f"there is no golden {name}: make one with STAGELENS_GOLDENS=accept, and look at it"

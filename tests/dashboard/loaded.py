@@ -11,8 +11,9 @@ import numpy as np
 
 from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.bands import BATCHES
+from stagelens.core.hardware import CPU, GPU, GPU_MEMORY, GPU_MEMORY_SHARE, GPU_POWER, LOOP_LAG, MEMORY, THREADS, joined
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import BATCH_DURATION, STATUS_OK
+from stagelens.core.names import BATCH_DURATION, HARDWARE, STATUS_OK
 
 STAGES = ("forward", "h2d", "preprocess", "serialize", "queue", "overhead")
 MEDIANS_MS = (38.0, 2.0, 12.0, 1.5, 0.0, 1.0)
@@ -64,6 +65,7 @@ def _batch(traffic: ModuleType, at: int, version: str) -> Batch:
     spent[:, STAGES.index("queue")] = random.exponential(wait * rho / (1 - rho), n)
     requests: Any = traffic.Requests(STAGES, (spent * 1e6).astype(np.int64))
     points: list[Point] = [*traffic.points(series, at, requests), *_runs(series, at, random, n)]
+    points += _machines(version, at, rho)
     return Batch(f"ocr-api:{at}", points, list(traffic.kept(series, at, requests, random)), 0, "ocr-1")
 
 
@@ -73,3 +75,29 @@ def _runs(series: Series, at: int, random: np.random.Generator, n: int) -> list[
     for size in random.choice([1, 2, 4, 8], n, p=[0.2, 0.3, 0.3, 0.2]).tolist():
         found.setdefault(BATCHES.of(size), Histogram()).record((20 + 4.5 * size) / 1e3 * random.lognormal(0, 0.05))
     return [Point(series, BATCH_DURATION, band, at, runs) for band, runs in found.items()]
+
+
+def _machines(version: str, at: int, rho: float) -> list[Point]:
+    """Return what two replicas of *version* and their GPUs did, which are as busy as the load makes them."""
+    series = Series("ocr-api", version, "prod")
+    busy = {"ocr-api-5d9c-x2x7k": rho, "ocr-api-5d9c-9qzvt": 0.6 * rho}
+    values = {
+        joined(measure.key, host + where): value
+        for host, share in busy.items()
+        for measure, where, value in (
+            (CPU, ":1", 0.2 + share),
+            (MEMORY, ":1", 3.4e9),
+            (THREADS, ":1", 41.0),
+            (LOOP_LAG, ":1", 0.004 + 0.05 * share**4),
+            (GPU, "/gpu0", share),
+            (GPU_MEMORY, "/gpu0", 58e9),
+            (GPU_MEMORY_SHARE, "/gpu0", 58 / 80),
+            (GPU_POWER, "/gpu0", 90 + 400 * share),
+        )
+    }
+    points: list[Point] = []
+    for name, value in values.items():
+        observed = Histogram()
+        observed.record(value)
+        points.append(Point(series, HARDWARE, name, at, observed))
+    return points

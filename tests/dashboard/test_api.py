@@ -195,6 +195,14 @@ def test_breakdown_adds_up(client: FlaskClient) -> None:
         assert sum(row[first_stage:]) == pytest.approx(row[names.index("value_seconds")])
 
 
+def test_where_nothing_held_requests_up_the_answer_has_no_rows(client: FlaskClient) -> None:
+    """It is a table all the same."""
+    told = asked(client, "/api/v1/query/stalls", service="vision-api", p="50,99")
+
+    assert [each["name"] for each in told["columns"]][:3] == ["percentile", "n", "value_seconds"]
+    assert told["rows"] == []
+
+
 def test_too_few_requests_are_said_to_be_too_few(client: FlaskClient) -> None:
     """A percentile that no ten requests stand above is marked."""
     told = asked(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")

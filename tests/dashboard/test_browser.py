@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from goldens import complaint
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 from stagelens.collector.store import Selection, Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
@@ -71,6 +71,19 @@ def test_a_page_is_quiet_readable_and_fits_phones(browser: Browser, base: str, s
     assert looks == [""] * 4
 
 
+@pytest.mark.parametrize("name", ["overview", "service", "slo"])
+def test_no_table_is_cut_on_a_small_laptop(browser: Browser, base: str, name: str) -> None:
+    """The last columns say what burns."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = Visit(context.new_page(), base).go(PAGES[name])
+    cut = page.locator(".tw").evaluate_all(
+        "all => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.innerText)"
+    )
+    context.close()
+
+    assert cut == []
+
+
 def prefer(visit: Visit, theme: Any) -> None:
     """Let the system prefer a theme, and wait until the charts have followed."""
     visit.page.emulate_media(color_scheme=theme)
@@ -94,11 +107,7 @@ def test_hovering_the_chart_rewrites_the_table(visit: Visit) -> None:
     page = visit.go("/s/vision-api")
     head, total = page.locator("th [data-percentile]"), page.locator("[data-total]")
     before = total.inner_text()
-    plot = page.locator("[data-chart=percentile] .nsewdrag").bounding_box()
-    assert plot is not None
-    page.mouse.move(plot["x"] + plot["width"] * 0.45, plot["y"] + plot["height"] / 2)
-    page.mouse.move(plot["x"] + plot["width"] * 0.5, plot["y"] + plot["height"] / 2)
-    expect(head).not_to_have_text("p99")
+    hover(page, "percentile", 0.5, lambda: expect(head).not_to_have_text("p99", timeout=SOON))
     hovered = total.inner_text()
     page.mouse.move(5, 5)
 
@@ -110,21 +119,22 @@ def test_hovering_the_chart_rewrites_the_table(visit: Visit) -> None:
 def test_a_click_pins_the_percentile_into_the_address(visit: Visit) -> None:
     """And the address opens it cold."""
     page = visit.go("/s/vision-api")
-    plot = page.locator("[data-chart=percentile] .nsewdrag").bounding_box()
-    assert plot is not None
-    page.mouse.move(plot["x"] + plot["width"] * 0.3, plot["y"] + 60)
-    page.mouse.move(plot["x"] + plot["width"] * 0.31, plot["y"] + 60)
-    # A click belongs to the point under the pointer, which Plotly finds a moment after the move.
-    expect(page.locator("th [data-percentile]")).not_to_have_text("p99")
-    page.mouse.down()
-    page.mouse.up()
-    page.wait_for_url(re.compile(r"[?&]p=\d"))
+    head = page.locator("th [data-percentile]")
+
+    def press() -> None:
+        # A click belongs to the point under the pointer, which Plotly finds a moment after the move.
+        expect(head).not_to_have_text("p99", timeout=SOON)
+        page.mouse.down()
+        page.mouse.up()
+        page.wait_for_url(re.compile(r"[?&]p=\d"), timeout=SOON)
+
+    hover(page, "percentile", 0.31, press)
     page.mouse.move(5, 5)
     pinned = "p" + page.url.partition("p=")[2]
-    expect(page.locator("th [data-percentile]")).to_have_text(pinned)
+    expect(head).to_have_text(pinned)
     visit.go(page.url.removeprefix(visit.base))
 
-    assert page.locator("th [data-percentile]").inner_text() == pinned != "p99"
+    assert head.inner_text() == pinned != "p99"
 
 
 def test_the_theme_switches_without_the_server(visit: Visit) -> None:

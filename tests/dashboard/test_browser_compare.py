@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -77,14 +77,10 @@ def test_the_report_is_copied_with_a_whole_link(browser: Browser, base: str) -> 
 def test_a_hover_tells_the_percentile(visit: Visit) -> None:
     """Both latencies with the band each is sure to lie in."""
     page = visit.go("/compare?svc=vision-api")
-    plot = page.locator("[data-chart=both] .nsewdrag")
-    plot.scroll_into_view_if_needed()
-    box = plot.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
-    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 70)
+    told = re.compile(r"p9[\d.]+ .*A .* to .*B .* to ")
+    box = page.locator("[data-chart=both] .hovertext")
 
-    expect(page.locator("[data-chart=both] .hovertext")).to_contain_text(re.compile(r"p9[\d.]+ .*A .* to .*B .* to "))
+    hover(page, "both", 0.6, lambda: expect(box).to_contain_text(told, timeout=SOON))
 
 
 def test_paper_is_light(browser: Browser, base: str) -> None:

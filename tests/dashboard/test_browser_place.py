@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from conftest import NOW
 from playwright.sync_api import Browser, expect
+from served import NOW
 from tabs import DESKTOP, Visit
 
 from stagelens.collector.store import Store
@@ -24,7 +24,7 @@ def test_new_data_leaves_what_the_reader_has_opened(browser: Browser, tmp_path: 
     page = visit.go("/s/vision-api/advice")
     option = page.locator("main details summary").first
     option.click()
-    before = page.locator("main").inner_text()
+    before = page.locator("main").text_content() or ""
     elements = page.evaluate_handle("[document.querySelector('main details'), document.activeElement]")
     traffic.fill(store, NOW - timedelta(minutes=20), NOW - timedelta(minutes=6))
     page.evaluate("dash_clientside.set_props('tick', {data: {beat: 1, at: Date.now(), search: ''}})")

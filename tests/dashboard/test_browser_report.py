@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from playwright.sync_api import Browser, expect
+from tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
@@ -51,10 +51,7 @@ def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> No
     looked_at(page, f"report-{theme}")
     complaints = grave(page)
     before = page.locator("[data-total]").inner_text()
-    box = page.locator("[data-chart=percentile] .nsewdrag").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] / 2)
-    page.wait_for_function("(before) => document.querySelector('[data-total]').innerText !== before", arg=before)
+    hover(page, "percentile", 0.2, lambda: expect(page.locator("[data-total]")).not_to_have_text(before, timeout=SOON))
     page.set_viewport_size(PHONE)
     width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     page.click("[data-theme-switch]")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
+from ports import free_port
 from tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 from stagelens.collector.store import Store
@@ -17,11 +18,7 @@ from stagelens.dashboard.serve import Dashboard, DashboardConfig
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 # Those that no other test opens cold.
-ADDRESSES = (
-    *("/regressions", "/advice", "/events", "/settings"),
-    *("/s/chat-llm/tokens", "/s/vision-api/capacity", "/s/vision-api/traces", "/s/vision-api/advice"),
-    "/s/vision-api?from=now-15m&vs=off&tz=utc&refresh=off",
-)
+ADDRESSES = ("/s/vision-api/traces", "/s/vision-api?from=now-15m&vs=off&tz=utc&refresh=off")
 
 
 def at(text: str) -> str:
@@ -310,7 +307,7 @@ def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
 @pytest.fixture
 def mortal(filled: Store) -> Iterator[list[Dashboard]]:
     """A dashboard that may be stopped; the last of the list is the one that runs."""
-    served = [Dashboard(DashboardConfig(port=0), filled, clock=NOW.timestamp)]
+    served = [Dashboard(DashboardConfig(port=free_port()), filled, clock=NOW.timestamp)]
     served[0].start()
     yield served
     served[-1].stop()

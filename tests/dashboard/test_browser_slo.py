@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from burning import ENV, NOW
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tabs import DESKTOP, PHONE, SOON, Visit, again, grave, looked_at
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
@@ -65,8 +65,12 @@ def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str
     visit.settled()
     page.evaluate("document.querySelector('[data-chart=spent]').scrollIntoView({block: 'center'})")
     page.wait_for_selector("[data-chart=spent][data-drawn] .barlayer .point path", state="attached")
-    page.mouse.click(*page.evaluate(HIGHEST))
-    expect(page).to_have_url(re.compile(r"/traces\?svc=hot&dom=queue&from="))
+
+    def press() -> None:
+        page.mouse.click(*page.evaluate(HIGHEST))
+        expect(page).to_have_url(re.compile(r"/traces\?svc=hot&dom=queue&from="), timeout=SOON)
+
+    again(press)
     page.go_back()
     page.get_by_role("region", name="Alert history").get_by_role("link", name="hot-latency").click()
     expect(page).to_have_url(re.compile(r"/incidents/sl-"))

@@ -136,12 +136,13 @@ def test_the_charts_bring_their_numbers(store: Store, tmp_path: Path) -> None:
     found = charts(rendered(source_of(store, tmp_path)))
     frames = [each.frame for each in found]
     assert all(frame is not None for frame in frames)
-    load, batch = (frame for frame in frames if frame is not None)
+    load, batch, machines = (frame for frame in frames if frame is not None)
 
     assert list(load.columns) == ["version", "time (UTC)", "requests", "rate (requests/s)", "p99 (seconds)"]
     assert set(load["version"]) == {"1.14.2", "1.15.0"}
     assert list(batch["batch size"]) == ["1", "2-3", "4-7", "8-15"]
     assert batch["cost per 1 M requests ($)"].is_monotonic_decreasing
+    assert list(machines.columns) == ["time (UTC)", "ocr-api-5d9c-9qzvt/gpu0", "ocr-api-5d9c-x2x7k/gpu0"]
 
 
 def test_services_without_batches_or_load_say_so(filled: Store, alerts: AlertsReader) -> None:

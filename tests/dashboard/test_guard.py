@@ -143,10 +143,11 @@ def test_a_refusal_does_not_speak_html_of_others(filled: Store) -> None:
     assert b"<script>" not in answer.data
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 @pytest.mark.parametrize("config", [DashboardConfig(), DashboardConfig(host="0.0.0.0", token=TOKEN)])
-def test_healthz_answers_without_a_token(filled: Store, config: DashboardConfig) -> None:
+def test_probes_are_answered_without_a_token(filled: Store, config: DashboardConfig, path: str) -> None:
     """A probe has none, and learns that the store answers and nothing else."""
-    answer = client_of(filled, config).get("/healthz")
+    answer = client_of(filled, config).get(path)
 
     assert answer.status_code == 200
     assert answer.text == "ok\n"
@@ -157,11 +158,14 @@ def test_healthz_says_why_the_store_does_not_answer(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'broken.db'}")
     with store.transaction() as connection:
         connection.execute(text("DROP TABLE services"))
-    answer = client_of(store, DashboardConfig()).get("/healthz")
+    client = client_of(store, DashboardConfig())
+    answer, living = client.get("/healthz"), client.get("/livez")
     store.close()
 
     assert answer.status_code == 503
     assert "services" in answer.text
+    # A restart would not mend the database.
+    assert living.status_code == 200
 
 
 def test_healthz_is_for_this_host_only(filled: Store) -> None:

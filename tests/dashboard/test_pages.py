@@ -170,6 +170,14 @@ def test_a_tick_without_new_data_sends_nothing(dashboard: Dashboard, path: str) 
     assert len(json.dumps(second)) < 500
 
 
+def test_a_tick_that_overtakes_a_page_brings_it(dashboard: Dashboard) -> None:
+    """The browser drops the answer that was overtaken: without it the old page would stand under the new address."""
+    seen = ticked(dashboard, "/traces", None)["seen"]["data"]
+    answer = ticked(dashboard, "/s/vision-api", seen)
+
+    assert "root" in answer["made"]["data"]
+
+
 def test_a_page_is_sent_again_for_data_of_its_own_service(fresh: Store, traffic: ModuleType) -> None:
     """Others' data changes what stands beside the page of a service, and the overview, not the page."""
     traffic.fill(fresh, NOW - timedelta(minutes=2), NOW)
@@ -471,6 +479,8 @@ def test_a_note_says_what_a_span_met_and_not_what_makes_no_sense() -> None:
     }
 
     assert note({"attributes": attributes}) == f"GC pause {duration(0.003)} · resnet50 · batch 8 · timed by gpu"
+    assert note({"attributes": {"stagelens.timing": "reported"}}) == "as its server says"
+    assert note({"attributes": {"stagelens.part": "body"}}) == "reading the answer"
     assert note({}) == ""
 
 

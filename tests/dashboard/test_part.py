@@ -327,7 +327,7 @@ def test_an_objective_of_one_route_is_not_drawn_over_all(promised: Source) -> No
 
 def _whose(source: Source, address: str) -> str:
     """Return whose budget the tile of a page says it shows; "" for that of just what is shown."""
-    tile = text(page(source, address).body[2]).partition("Error budget")[2]
+    tile = " ".join(map(text, page(source, address).body)).partition("Error budget")[2]
     found = re.match(r"\D*[\d.]+\W+left (all routes|route \S+) ·", tile)
     return found[1] if found else ""
 

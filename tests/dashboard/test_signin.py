@@ -187,8 +187,9 @@ def test_a_program_is_told_how_and_a_browser_is_not_asked_by_itself(filled: Stor
     assert "WWW-Authenticate" not in browser.headers
 
 
-def test_who_guesses_waits(filled: Store) -> None:
+def test_who_guesses_waits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even for the right token; a reader who is in stays in."""
+    monkeypatch.setattr("stagelens.dashboard.identity.Patience", lambda: Patience(lambda: 0.0))
     server = Dashboard(DashboardConfig(token=TOKEN), filled).app.server
     inside, guesser = server.test_client(), server.test_client()
     inside.get("/", query_string={"token": TOKEN})

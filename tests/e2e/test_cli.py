@@ -23,6 +23,8 @@ def test_help_names_every_command() -> None:
     assert result.returncode == 0
     for word in (
         "run",
+        "doctor",
+        "bench",
         "check",
         "up",
         "collector",

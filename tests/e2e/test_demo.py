@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from printing import Printing
 
 ROOT = Path(__file__).parent.parent.parent
 ARTIFACTS = ROOT / "artifacts"
@@ -23,54 +21,18 @@ PATIENCE_SECONDS = 200
 BLAMED = r"ALERT  \w+: (magika.*preprocess.* since version 2\.0\.0)"
 
 
-class Demo:
+class Demo(Printing):
     """A running `make demo`, without make."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(ROOT / "examples" / "demo" / "run.py")]
         # Long enough for the first release to be judged beyond p95: a slow request in twenty would stand on its edge.
-        self.process = subprocess.Popen(
-            [*command, "--port", "0", "--healthy-seconds", "45", "--export-interval", "1s"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._more = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._more:
-                self.lines.append(line.rstrip())
-                self._more.notify_all()
-        with self._more:
-            self._more.notify_all()
-
-    def wait_for(self, pattern: str) -> re.Match[str]:
-        """Return the first printed line that matches *pattern*."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        with self._more:
-            while True:
-                for line in self.lines:
-                    match = re.search(pattern, line)
-                    if match:
-                        return match
-                left = deadline - time.monotonic()
-                if left <= 0 or self.process.poll() is not None:
-                    pytest.fail(f"the demo never said {pattern!r}:\n" + "\n".join(self.lines))
-                self._more.wait(min(left, 1))
+        options = ("--port", "0", "--healthy-seconds", "45", "--export-interval", "1s")
+        super().__init__([sys.executable, ROOT / "examples" / "demo" / "run.py", *options])
 
     def stop(self) -> int:
         """Press Ctrl-C and return the exit code."""
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(timeout=60)
-        self._reader.join(timeout=60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        return self.wait()
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +40,7 @@ def demo() -> Generator[Demo]:
     """The demo, up to and including the alert."""
     running = Demo()
     try:
-        running.wait_for(BLAMED)
+        running.wait_for(BLAMED, PATIENCE_SECONDS)
         yield running
     finally:
         if running.process.poll() is None:

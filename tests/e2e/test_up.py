@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
+from printing import Printing
 
 from stagelens.collector.store import Selection, Store
 from stagelens.core.histogram import Histogram
@@ -31,40 +30,25 @@ STAGELENS = [sys.executable, "-m", "stagelens"]
 PATIENCE_SECONDS = 60
 
 
-class Server:
+class Server(Printing):
     """A running `stagelens up` over a database file."""
 
     def __init__(self, folder: Path, command: str = "up") -> None:
-        self.log = folder / "up.log"
         ports = ["--collector-port", "0"] if command == "collector" else []
         ports = ["--collector-port", "0", "--dashboard-port", "0"] if command == "up" else ports
-        with self.log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*STAGELENS, command, "--database", f"sqlite:///{folder / 'store.db'}", *ports],
-                cwd=folder,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        super().__init__(
+            [*STAGELENS, command, "--database", f"sqlite:///{folder / 'store.db'}", *ports],
+            cwd=folder,
+        )
 
     def url(self, name: str) -> str:
         """Return the address that was printed beside *name*, as soon as it is."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            match = re.search(rf"{name}\s+(http://\S+)", self.log.read_text())
-            if match:
-                return match[1]
-            time.sleep(0.02)
-        pytest.fail(f"stagelens did not say where {name} is:\n{self.log.read_text()}")
+        return self.wait_for(rf"{name}\s+(http://\S+)", PATIENCE_SECONDS)[1]
 
     def terminate(self) -> int:
         """Ask it to stop and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=PATIENCE_SECONDS)
-
-    def kill(self) -> None:
-        """End it as the kernel would under memory pressure."""
-        self.process.kill()
-        self.process.wait()
+        return self.wait(PATIENCE_SECONDS)
 
 
 @contextmanager

@@ -39,7 +39,8 @@ def test_the_wheel_holds_the_package_and_no_more(wheel: Path) -> None:
 
     assert not parts & {"tests", "examples", "benchmarks", "helm", "docs"}
     assert {f"stagelens/{path.relative_to(ROOT)}" for path in data} <= set(names)
-    assert {"stagelens/py.typed", "stagelens/instrumentors/autoload/sitecustomize.py"} <= set(names)
+    hooks = {f"stagelens/{path.relative_to(ROOT)}" for path in ROOT.glob("instrumentors/**/sitecustomize.py")}
+    assert {"stagelens/py.typed", *hooks} <= set(names)
 
 
 def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     """The command of the long run, over two of its targets: no crash, no hang, nothing left behind."""
     options = (
         "--inputs",
-        "6000",
+        "2000",
         "--seed",
         "7",
         "--found",

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from ports import free_port
 
 from stagelens.instrumentors import instrumentor, recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
@@ -114,13 +114,14 @@ class Sink:
         self.bodies: list[tuple[str, dict[str, Any]]] = []
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return this process's environment with an agent that reports here, soon, and keeps every trace."""
+        """Return this process's environment with an agent that reports here, soon, and keeps every trace, whatever that costs."""
         ours = {name for name in os.environ if name.startswith(("OTEL_", "STAGELENS_")) or name == "PYTHONPATH"}
         return {
             **{name: value for name, value in os.environ.items() if name not in ours},
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.address,
             "STAGELENS_EXPORT_INTERVAL": "200ms",
             "STAGELENS_KEEP_SLOW": "100",
+            "STAGELENS_OVERHEAD_BUDGET": "none",
             **more,
         }
 
@@ -194,9 +195,7 @@ class Service:
 
     def __init__(self, *arguments: str, env: Mapping[str, str], cwd: Path = HERE) -> None:
         command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-m", "uvicorn", *arguments]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the service
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],

@@ -54,7 +54,14 @@ def counted(exported: InMemorySpanExporter) -> dict[str, bool]:
     return dict(zip(names, (spans.rows["flags"] & Flag.COUNTED != 0).tolist(), strict=True))
 
 
-@pytest.mark.usefixtures("instrumented", "finished")
+@pytest.fixture(params=[recorder.NEVER, recorder.WITHOUT_STAGES], ids=["timed", "without stages"])
+def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is recorded of requests."""
+    monkeypatch.setattr(recorder, "spare", request.param)
+    monkeypatch.setattr(recorder, "_turns", iter([1]))
+
+
+@pytest.mark.usefixtures("instrumented", "finished", "recorded")
 def test_a_span_around_our_request_says_that_it_is_counted(exported: InMemorySpanExporter) -> None:
     """Whether it is the root or not: the collector goes on from it, up and down."""
     with span("consumer", kind=api.SpanKind.CONSUMER), span("around"), stagelens.request("job"), span("inside"):
@@ -63,7 +70,7 @@ def test_a_span_around_our_request_says_that_it_is_counted(exported: InMemorySpa
     assert counted(exported) == {"consumer": False, "around": True, "inside": False}
 
 
-@pytest.mark.usefixtures("instrumented", "finished")
+@pytest.mark.usefixtures("instrumented", "finished", "recorded")
 def test_a_server_span_inside_our_request_says_so_itself(exported: InMemorySpanExporter) -> None:
     """An instrumentation that opens it inside the application, called from elsewhere or from nowhere."""
     remote = api.SpanContext(7, 8, is_remote=True, trace_flags=api.TraceFlags(1))

@@ -8,6 +8,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from stagelens.instrumentors.functions import FunctionInstrumentor
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.registry import LIBRARIES
 
@@ -47,11 +48,25 @@ def test_beside_stagelens_run_each_library_is_patched_once(tmp_path: Path) -> No
         assert answer.stdout == "True True True\n", answer.stderr
 
 
+def test_named_stages_are_found_behind_opentelemetrys_launcher(tmp_path: Path) -> None:
+    """Its `sitecustomize` hides ours, and knows nothing of `--stage`: what that names is timed all the same."""
+    (tmp_path / "steps.py").write_text("def prepare(): ...\n")
+    (tmp_path / "app.py").write_text("import steps; print(hasattr(steps.prepare, '__wrapped__'))")
+    ours = [sys.executable, "-m", "stagelens", "run", "--stage", "preprocess=steps:prepare", "--"]
+    launcher = str(Path(sys.executable).parent / "opentelemetry-instrument")
+    env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
+    answer = subprocess.run(
+        [*ours, launcher, sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+
+    assert answer.stdout == "True\n", answer.stderr
+
+
 def test_every_library_module_is_an_entry_point() -> None:
     """A module that is registered with us and not with pip would be missing for half of the users."""
     found = {point.load() for point in entry_points(group="opentelemetry_instrumentor") if "stagelens" in point.value}
 
-    assert found == {library.load() for library in LIBRARIES}
+    assert found == {FunctionInstrumentor, *(library.load() for library in LIBRARIES)}
     for cls in found:
         assert issubclass(cls, Instrumentor)
         assert cls().instrumentation_dependencies() == (cls.library,)

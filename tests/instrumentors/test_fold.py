@@ -26,6 +26,7 @@ from stagelens.instrumentors.config import Keep
 from stagelens.instrumentors.fold import Delta, Dimensions, Fold
 from stagelens.instrumentors.otlp import Encoder, Interval, chunks
 from stagelens.instrumentors.spans import MAX_SPANS, Kept, Trace, trace_of
+from stagelens.instrumentors.stalls import Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
 
 MS = 1_000_000
@@ -104,6 +105,21 @@ def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any
     assert +spent == +Counter({bucket_index(max(end, 1) / 1e9): (end * len(requests) + 500) // 1000})
 
 
+def test_what_held_requests_up_is_counted_by_their_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In microseconds of the stage that was theirs then; where nothing did, nothing is sent."""
+    ring = Stalls()
+    ring.note("gc", 3 * MS, 5 * MS)
+    monkeypatch.setattr("stagelens.instrumentors.fold.stalls", ring)
+    delta = only(folded(record(("forward", 0, 4 * MS)), record(("forward", 2 * MS, 9 * MS)), record(end=2 * MS)))
+    bucket = bucket_index(0.01)
+
+    assert {key: histogram.buckets for key, histogram in of(delta, names.STALL_TIME).items()} == {
+        "gc:forward": {bucket: 3000},
+        "gc:overhead": {bucket: 1000},
+    }
+    assert of(only(folded(record(end=2 * MS))), names.STALL_TIME) == {}
+
+
 def test_a_series_shows_three_stages_of_the_users_own() -> None:
     """The first three names stay, also in later intervals; further ones are counted together."""
     fold = Fold(Keep(), random.Random(1))
@@ -159,6 +175,29 @@ def test_a_request_that_answers_bit_by_bit_is_counted_to_its_first_token_too() -
     }
 
 
+def test_what_was_measured_by_one_definition_is_never_counted_as_another() -> None:
+    """A service that hands on what it gets in parts: its own pauses, and those of whom it asked."""
+    delta = only(
+        folded(
+            record(
+                ("@first_token", 2 * MS, "client_first_content"),
+                ("@gap", MS, "client_first_content"),
+                ("@per_token", 6 * MS, (3, "client_first_content")),
+                ("@per_token", 4 * MS, 4),
+                ("@first_token", 3 * MS, "first_chunk"),
+                ("@gap", 5 * MS, "first_chunk"),
+                ("@gap", 2 * MS, "client_first_content"),
+            )
+        )
+    )
+
+    assert {by: gap.sum for by, gap in of(delta, names.STREAM_GAP).items()} == {
+        "client_first_content": 0.002,
+        "first_chunk": 0.005,
+    }
+    assert set(of(delta, names.FIRST_TOKEN)) == set(of(delta, names.OUTPUT_TOKEN)) == {"client_first_content"}
+
+
 def test_a_stream_that_tells_no_tokens_is_in_no_band() -> None:
     """Its first token is counted; how long prompt and answer were is not guessed."""
     delta = only(
@@ -205,9 +244,35 @@ def test_a_batch_of_no_size_costs_only_itself(batch: object) -> None:
 
 def test_a_batch_no_model_ran_is_not_counted() -> None:
     """A request that says how many items it has, but in which no model ran, has no such time."""
-    delta = only(folded(record(("load", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))))
+    for each in (record(("queue", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))):
+        assert of(only(folded(each)), names.BATCH_DURATION) == {}
 
-    assert of(delta, names.BATCH_DURATION) == {}
+
+def test_requests_in_which_something_was_loaded_are_a_series_of_their_own() -> None:
+    """Beside the others of the same model, also of failed ones and past the limit; a stage that others ran in all of makes none."""
+    others = (record(), record(("load", 0, MS), http_status=500), record(("load", 11 * MS, 12 * MS)))
+    deltas = folded(record(("load", 0, MS)), record(("forward", 0, MS), ("load", 2 * MS, 3 * MS)), *others)
+
+    assert {dimensions: delta.counts.requests for dimensions, delta in deltas.items()} == {
+        Dimensions("", "", "/predict", "", "ok"): 2,
+        Dimensions("", "", "/predict", "", "ok", "true"): 2,
+        Dimensions("", "", "/predict", "", "error", "true"): 1,
+    }
+
+
+def test_a_cold_series_takes_no_place_and_names_stages_as_its_warm_one_does() -> None:
+    """Past the limit both fold; a user's fourth stage is counted as other in both."""
+    own = [(f"own{number}", 0, MS) for number in range(4)]
+    deltas = folded(record(*own), record(*own[::-1], ("load", MS, 2 * MS)), max_series=1)
+    warm, cold = (set(of(delta, names.STAGE_DURATION)) for delta in deltas.values())
+    beyond = folded(record(("load", 0, MS)), *(record(("load", 0, MS), route=f"/{n}") for n in range(3)), max_series=2)
+
+    assert cold == warm | {"load"}
+    assert {dimensions.route: dimensions.cold for dimensions in beyond} == {
+        "/predict": "true",
+        "/0": "true",
+        OTHER: "true",
+    }
 
 
 def test_calls_that_failed_are_counted_whatever_became_of_the_request() -> None:
@@ -216,6 +281,20 @@ def test_calls_that_failed_are_counted_whatever_became_of_the_request() -> None:
     failed = of(delta, names.FAILED_CALL)
 
     assert {reason: (calls.count, calls.sum) for reason, calls in failed.items()} == {"triton:timeout": (2, 0.004)}
+
+
+def test_words_of_servers_that_were_not_used_are_counted_and_on_the_trace() -> None:
+    """By whose they are, each with the call it was about."""
+    item = record(
+        ("dependency", 0, 5 * MS), ("@suspect", "tgi", 5 * MS), ("@suspect", "openai", MS), ("@suspect", "tgi", MS)
+    )
+    suspects = of(only(folded(item)), names.SUSPECT_REPORT)
+
+    assert {dialect: (calls.count, calls.sum) for dialect, calls in suspects.items()} == {
+        "tgi": (2, 0.006),
+        "openai": (1, 0.001),
+    }
+    assert kept(item).spans[0].attributes[names.SUSPECT] == "openai, tgi"
 
 
 @pytest.mark.parametrize("when", ["soon", None, -5, 99 * MS])
@@ -463,6 +542,7 @@ KEYS = (
     "@per_token",
     "@gap",
     "@failed",
+    "@suspect",
     "@unheard_of",
 )
 

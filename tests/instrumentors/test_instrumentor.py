@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.instrumentors import imports, recorder
+from stagelens.instrumentors.imports import Hook
 from stagelens.instrumentors.instrumentor import Instrumentor, timed, timed_async
 
 if TYPE_CHECKING:
@@ -112,6 +113,39 @@ def test_a_reloaded_library_is_patched_anew(toy: ToyInstrumentor) -> None:
 
     assert not hasattr(library.Model.run, "__wrapped__")
     assert not hasattr(library.fetch, "__wrapped__")
+
+
+def test_a_property_is_patched_and_is_the_very_same_again() -> None:
+    """Its getter is ours; how it is set, and what it says of itself, is as before."""
+
+    class Owner:
+        held = 1
+
+        @property
+        def value(self) -> int:
+            """Say what is held."""
+            return self.held
+
+        @value.setter
+        def value(self, value: int) -> None:
+            self.held = value
+
+    class Patching(Instrumentor):
+        def hooks(self) -> Mapping[str, Hook]:
+            return {"json": lambda _: self.replace(Owner, "value", lambda original: lambda owner: -original(owner))}
+
+    before = vars(Owner)["value"]
+    patching = Patching()
+    patching.instrument()
+    owner = Owner()
+    owner.value = 5
+
+    assert (owner.value, owner.held) == (-5, 5)
+    assert vars(Owner)["value"].__doc__ == before.__doc__
+
+    patching.uninstrument()
+
+    assert vars(Owner)["value"] is before
 
 
 @pytest.mark.usefixtures("toy")

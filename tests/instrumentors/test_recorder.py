@@ -157,14 +157,14 @@ def test_a_running_thread_is_signalled_not_doubled() -> None:
     stop = threading.Event()
 
     def run() -> None:
-        if background.wait(10):
+        if background.wait(60):
             stop.set()
 
     background = recorder.Background(run)
     background.wake()
     background.wake()
 
-    assert stop.wait(timeout=10)
+    assert stop.wait(timeout=60)
 
 
 def test_a_thread_that_cannot_keep_up_is_told_once() -> None:
@@ -172,8 +172,8 @@ def test_a_thread_that_cannot_keep_up_is_told_once() -> None:
     asked, told = threading.Event(), queue.SimpleQueue[bool]()
 
     def run() -> None:
-        asked.wait(10)
-        told.put(background.wait(10))
+        asked.wait(60)
+        told.put(background.wait(60))
         told.put(background.wait(0.01))
 
     background = recorder.Background(run)

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import resource
+import json
+import subprocess
 import sys
-import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, cast
 
-import pytest
-from otlp_bodies import read_metrics
-
-from stagelens.core import names
-from stagelens.instrumentors import recorder
-from stagelens.instrumentors.agent import Agent
-from stagelens.instrumentors.config import AgentConfig
-from stagelens.instrumentors.exporter import Batch
 from stagelens.instrumentors.fold import MAX_SERIES
-from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
-from stagelens.instrumentors.manual import request, stage
 
-INSTRUMENTOR = ExecutorInstrumentor
-pytestmark = pytest.mark.usefixtures("instrumented")
-
+PROGRAM = Path(__file__).with_name("soak.py")
 REQUESTS = 200_000
 # By then every series, every thread of the pool and every cache is there.
 WARM = 50_000
@@ -38,284 +20,22 @@ MAX_BLOCKS = 2_000
 MAX_GROWTH_BYTES = 8 * 1024**2
 
 
-class Collector:
-    """Takes what the agent exports, acknowledges all of it, and adds up."""
+def test_two_hundred_thousand_requests_leave_nothing_but_their_counts() -> None:
+    """Memory, threads and series stay as they were after the first quarter, and every request is counted or told as dropped.
 
-    def __init__(self) -> None:
-        self.counted = self.dropped = 0
+    In a process of its own: other tests leave threads and memory that come and go.
+    """
+    command = [sys.executable, str(PROGRAM), str(REQUESTS), str(WARM)]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = json.loads(printed)
+    warm, last = found["warm"], found["last"]
 
-    def offer(self, batch: Batch) -> None:
-        """Count the requests of one post."""
-        if not batch.url.endswith("/v1/metrics"):
-            return
-        (of_process,) = read_metrics(batch.body)["resourceMetrics"]
-        for metric in of_process["scopeMetrics"][0]["metrics"]:
-            if metric["name"] == names.REQUEST_DURATION:
-                self.counted += sum(int(point["count"]) for point in metric["exponentialHistogram"]["dataPoints"])
-            elif metric["name"] == names.REQUESTS_DROPPED:
-                self.dropped += sum(int(point["asInt"]) for point in metric["sum"]["dataPoints"])
-
-    def drain(self, timeout_seconds: float) -> bool:
-        """Say that nothing is left to send."""
-        return timeout_seconds >= 0
-
-
-class Answer:
-    """What a device says later, or never."""
-
-    def __init__(self, *, known: bool) -> None:
-        self._known = known
-
-    def ready(self) -> bool:
-        """Say whether it has come."""
-        return self._known
-
-    def marks(self) -> recorder.Marks:
-        """Return a stage on the device."""
-        return ["forward@gpu", recorder.clock(), recorder.clock()]
-
-
-@stage("forward")
-def forward() -> None:
-    """Work."""
-
-
-@request("returns")
-def returns() -> None:
-    forward()
-
-
-@request("raises")
-def raises() -> None:
-    forward()
-    raise LookupError
-
-
-@request("recursive")
-def recursive(depth: int = 3) -> None:
-    forward()
-    if depth:
-        recursive(depth - 1)
-
-
-@request("stream")
-def stream() -> Generator[int]:
-    for number in range(3):
-        forward()
-        yield number
-
-
-@request("async stream")
-async def stream_later() -> AsyncGenerator[int]:
-    for number in range(3):
-        forward()
-        yield number
-
-
-@request("cancelled")
-async def cancelled() -> None:
-    with stage("dependency"):
-        await asyncio.sleep(60)
-
-
-class Load:
-    """Sends requests, a number of each kind of ending, and counts them."""
-
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
-        self._held: list[Any] = []
-        self._go = threading.Event()
-        self.sent = 0
-        self.sent_by_threads = recorder.Tally()
-
-    async def some(self, scale: int) -> None:
-        """Send some of every kind."""
-        kinds: list[tuple[Callable[[], Awaitable[None] | None], int]] = [
-            (returns, 40),
-            (self._raises, 10),
-            (recursive, 10),
-            (self._streams, 8),
-            (self._abandons, 8),
-            (self._throws, 4),
-            (self._forces, 6),
-            (self._waits_for_a_device, 4),
-            (self._has_a_name_of_its_own, 6),
-            (self._abandons_later, 4),
-            (self._cancels, 3),
-            (self._hands_a_job_over, 3),
-            (self._hands_a_job_over_and_leaves, 2),
-            (self._starts_a_thread_and_leaves, 1),
-        ]
-        for send, share in kinds:
-            for _ in range(share * scale):
-                self.sent += 1
-                waiting = send()
-                if waiting is not None:
-                    await waiting
-        await self._to_the_end()
-
-    def marks_too_much(self) -> None:
-        """Send a request with far more stages than any may keep."""
-        self.sent += 1
-        with request("huge"):
-            for _ in range(recorder.MAX_MARKS // 2):
-                forward()
-
-    def _raises(self) -> None:
-        with pytest.raises(LookupError):
-            raises()
-
-    def _streams(self) -> None:
-        list(stream())
-
-    def _abandons(self) -> None:
-        running = stream()
-        next(running)
-        # Some are closed by their consumer, some are freed, some only much later.
-        if self.sent % 3 == 0:
-            running.close()
-        elif self.sent % 3 == 1:
-            self._held.append(running)
-
-    def _throws(self) -> None:
-        running = stream()
-        next(running)
-        with pytest.raises(LookupError):
-            running.throw(LookupError())
-
-    async def _abandons_later(self) -> None:
-        running = stream_later()
-        await anext(running)
-        if self.sent % 2:
-            self._held.append(running)
-
-    def _forces(self) -> None:
-        with request("forced"):
-            forward()
-            cast("recorder.Marks", recorder.current.get()).extend(("@force", 1, 0))
-
-    def _waits_for_a_device(self) -> None:
-        with request("late"):
-            cast("recorder.Marks", recorder.current.get()).extend(("@late", Answer(known=self.sent % 2 == 0), 0))
-
-    def _has_a_name_of_its_own(self) -> None:
-        with request(f"number {self.sent}"):
-            forward()
-
-    async def _cancels(self) -> None:
-        task = asyncio.ensure_future(cancelled())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    async def _hands_a_job_over(self) -> None:
-        async with request("pool"):
-            await asyncio.get_running_loop().run_in_executor(self._pool, forward)
-
-    def _hands_a_job_over_and_leaves(self) -> None:
-        with request("job"):
-            self._held.append(self._pool.submit(self._stay))
-            self._held.append(job := self._pool.submit(forward))
-            if self.sent % 2:
-                job.cancel()
-
-    def _starts_a_thread_and_leaves(self) -> None:
-        with request("thread"):
-            thread = threading.Thread(target=self._stay)
-            thread.start()
-        self._held.append(thread)
-
-    def _stay(self) -> None:
-        self._go.wait(30)
-        forward()
-        with request("of a thread"):
-            pass
-        self.sent_by_threads.add()
-
-    async def _to_the_end(self) -> None:
-        """Have all that outlives its request end."""
-        self._go.set()
-        for item in self._held:
-            if isinstance(item, threading.Thread):
-                item.join(30)
-            elif isinstance(item, Future) and not item.cancelled():
-                cast("Future[None]", item).result(30)
-        self._held.clear()
-        self._go.clear()
-        # The loop closes abandoned async generators in tasks of its own.
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-
-class Footprint(NamedTuple):
-    """What the process holds when nothing is under way."""
-
-    blocks: int
-    resident_bytes: int
-    requests: int
-    threads: set[str]
-
-    @classmethod
-    def now(cls) -> Footprint:
-        """Measure it."""
-        gc.collect()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        requests = sum(type(item) is list and bool(item) and item[0] is recorder.CLOSED for item in gc.get_objects())
-        threads = {thread.name for thread in threading.enumerate()}
-        return cls(sys.getallocatedblocks(), pages * resource.getpagesize(), requests, threads)
-
-
-def known_series(agent: Agent) -> int:
-    return len(agent._fold._known)  # pyright: ignore[reportPrivateUsage] - nothing else tells
-
-
-@pytest.fixture
-def collector(monkeypatch: pytest.MonkeyPatch) -> Collector:
-    """Have agents fold and export only when they are told to, to a collector that acknowledges everything."""
-    collector = Collector()
-    monkeypatch.setattr(recorder, "pending", deque[recorder.Record]())
-    monkeypatch.setattr(recorder, "dropped", recorder.Tally())
-    monkeypatch.setattr(recorder, "MAX_PENDING", 1000)
-    monkeypatch.setattr(recorder.background, "wake_at", sys.maxsize)
-    monkeypatch.setattr("stagelens.instrumentors.agent.PAUSE_SECONDS", 0)
-    monkeypatch.setattr("stagelens.instrumentors.agent.Exporter", lambda **_: collector)
-    return collector
-
-
-def test_two_hundred_thousand_requests_leave_nothing_but_their_counts(collector: Collector) -> None:
-    """Memory, threads and series stay as they were after the first quarter, and every request is counted or told as dropped."""
-    agent = Agent(AgentConfig())
-
-    async def serve(load: Load) -> tuple[Footprint, Footprint]:
-        warm, series, rounds = None, 0, 0
-        while load.sent < REQUESTS:
-            await load.some(5)
-            rounds += 1
-            # Every tenth time we are late, and what comes next does not fit.
-            if rounds % 10:
-                agent._fold_pending()  # pyright: ignore[reportPrivateUsage] - what the background does meanwhile
-            if rounds % 40 == 0:
-                load.marks_too_much()
-                agent.flush(60)
-            if warm is None and load.sent >= WARM and rounds % 40 == 0:
-                warm, series = Footprint.now(), known_series(agent)
-        agent.flush(60)
-
-        assert warm is not None
-        # Every name, the two kinds of status, and what is past the limit.
-        assert known_series(agent) == series <= MAX_SERIES + 2
-
-        return warm, Footprint.now()
-
-    with ThreadPoolExecutor(2) as pool:
-        load = Load(pool)
-        warm, last = asyncio.run(serve(load))
-
-    assert collector.counted + collector.dropped == load.sent + load.sent_by_threads.read()
-    assert collector.dropped > 0
-    assert last.blocks - warm.blocks < MAX_BLOCKS
-    assert last.resident_bytes - warm.resident_bytes < MAX_GROWTH_BYTES
-    assert last.requests <= warm.requests + 2
-    assert last.threads == warm.threads
-    assert recorder.current.get() is None
+    assert found["counted"] + found["dropped"] == found["sent"]
+    assert found["dropped"] > 0
+    # Every name, the two kinds of status, and what is past the limit.
+    assert last["series"] == warm["series"] <= MAX_SERIES + 2
+    assert last["blocks"] - warm["blocks"] < MAX_BLOCKS
+    assert last["resident_bytes"] - warm["resident_bytes"] < MAX_GROWTH_BYTES
+    assert last["requests"] <= warm["requests"] + 2
+    assert last["threads"] == warm["threads"]
+    assert not found["left open"]

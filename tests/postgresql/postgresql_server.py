@@ -74,7 +74,8 @@ class Server:
 @contextmanager
 def postgresql(programs: Path) -> Generator[Server]:
     """Run a server with the *programs* of a folder; it does not wait for the disk, nothing in it outlives the tests."""
-    folder = Path(tempfile.mkdtemp(prefix="stagelens-pg"))
+    # On disk, which it does not wait for: its databases would fill the memory that other tests work in.
+    folder = Path(tempfile.mkdtemp(prefix="stagelens-pg", dir="/var/tmp"))
     owner: dict[str, Any] = {}
     if os.geteuid() == 0:
         # The user of Debian's package.

@@ -8,19 +8,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
+import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "shared"))
+
+from ports import free_port  # noqa: E402 - found by the line above
+
 INSTALLED = HERE.parent.parent / ".venv" / "triton"
 BINARIES = INSTALLED / "server" / "pytriton" / "tritonserver"
 PYTHON = INSTALLED / "python" / "bin"
@@ -38,12 +43,8 @@ class Ports(NamedTuple):
 
     @classmethod
     def free(cls) -> Ports:
-        """Return two that are free now."""
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in cls._fields]
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            return cls(*(each.getsockname()[1] for each in sockets))
+        """Return three that are free."""
+        return cls(*(free_port() for _ in cls._fields))
 
 
 class TritonServer:
@@ -62,7 +63,7 @@ class TritonServer:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         self._process = subprocess.Popen(
             [BINARIES / "bin" / "tritonserver", *self._options(traces_url)],
-            env=_environment(),
+            env=environment(),
             stdout=self._log,
             stderr=self._log,
         )
@@ -111,17 +112,32 @@ class TritonServer:
             self._process.wait()
         self._log.close()
 
+    @contextlib.contextmanager
+    def hanging(self) -> Generator[None]:
+        """Let it take connections and answer none."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def _is_ready(self) -> bool:
         try:
             with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=1) as answer:
                 return answer.status == 200
-        except (urllib.error.URLError, OSError):
+        except urllib.error.HTTPError as error:
+            # It is an answer, with a connection.
+            error.close()
+            return False
+        except OSError:
             return False
 
     def _options(self, traces_url: str) -> list[str]:
         options = [
             f"--model-repository={self._models}",
             f"--backend-directory={BINARIES / 'backends'}",
+            # It would wait half a minute for connections that a client has left open.
+            "--exit-timeout-secs=2",
             "--http-address=127.0.0.1",
             f"--http-port={self.ports.http}",
             "--grpc-address=127.0.0.1",
@@ -200,7 +216,8 @@ def is_installed() -> bool:
     return (BINARIES / "backends" / "python" / "triton_python_backend_stub").exists()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return what the server needs in its environment."""
     # The backend's process must load the very libpython that belongs to its interpreter's standard library.
     ask = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
     libraries = subprocess.run([PYTHON / "python", "-c", ask], capture_output=True, text=True, check=True).stdout

@@ -7,7 +7,7 @@ on both sides until it holds `MIN_REQUESTS`. Their mean stage shares, scaled to 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ....core.histogram import ZERO_THRESHOLD, Estimate, bucket_bounds, bucket_middle, rank_of
-from ....core.names import REQUEST_DURATION, STAGE_TIME
+from ....core.names import REQUEST_DURATION, STAGE_TIME, STALL_TIME
 from ....core.stages import OVERHEAD
 from ..columns import Columns, Counts, add_up
 from ..encoding import Ints
@@ -38,12 +38,14 @@ class Band:
         n: How many requests the shares are the mean of.
         shares: Share of their time by stage; adds up to 1.
         dominants: Share of these requests by the stage that took most of each; adds up to 1.
+        held_up: Share of their time in which something held them up, by what and in which stage; part of `shares`.
     """
 
     value: Estimate
     n: int
     shares: dict[str, float]
     dominants: dict[str, float]
+    held_up: dict[str, float] = field(default_factory=dict[str, float])
 
     def seconds(self) -> dict[str, float]:
         """Return the time by stage; adds up to the value."""
@@ -54,17 +56,18 @@ class Mixture:
     """The requests of one step, with the time they spent in each stage.
 
     Args:
-        columns: Points of *metrics*, at least one of them of the first.
+        columns: Points of *metrics*, at least one of them of the first; and of `STALL_TIME`, where that is asked for.
         metrics: What counts requests by a time, and what holds the time by stage in the same buckets.
     """
 
     def __init__(self, columns: Columns, metrics: tuple[str, str] = METRICS) -> None:
-        requests, times = (columns.of(metric) for metric in metrics)
+        requests, times, stalls = (columns.of(metric) for metric in (*metrics, STALL_TIME))
         self._stages = columns.stages
-        # The latency at its own scale, so that it is the same number everywhere; shares at one both metrics have.
+        # The latency at its own scale, so that it is the same number everywhere; shares at one all metrics have.
         self.latency = add_up(requests)
-        self._times = add_up(times, self.latency.scale)
-        self._requests = add_up(requests, self._times.scale) if self._times.scale < self.latency.scale else self.latency
+        shared = int(np.concatenate((times.scale, stalls.scale)).min(initial=self.latency.scale))
+        self._times, self._stalls = add_up(times, shared), add_up(stalls, shared)
+        self._requests = add_up(requests, shared) if shared < self.latency.scale else self.latency
 
     @property
     def n(self) -> int:
@@ -96,15 +99,18 @@ class Mixture:
         reaches = _reaches(self._requests, centres)
         inside = _between(self._requests, centres - reaches, centres + reaches)
         spent = _between(self._times, centres - reaches, centres + reaches)
+        held_up = _between(self._stalls, centres - reaches, centres + reaches)
         return [
-            self._band(bucket, inside[place], spent[place]) if ranks[place] > 0 else self._untimed()
+            self._band(bucket, inside[place], spent[place], held_up[place]) if ranks[place] > 0 else self._untimed()
             for place, bucket in enumerate(buckets.tolist())
         ]
 
-    def _band(self, bucket: int, inside: Ints, spent: Ints) -> Band:
+    def _band(self, bucket: int, inside: Ints, spent: Ints, held_up: Ints) -> Band:
         scale, n = self.latency.scale, int(inside.sum())
         value = Estimate(bucket_middle(bucket, scale), *bucket_bounds(bucket, scale))
-        return Band(value, n, self._shares(spent), self._named(inside / n))
+        return Band(
+            value, n, self._shares(spent), self._named(inside / n), self._named(held_up / max(int(spent.sum()), 1))
+        )
 
     def _untimed(self) -> Band:
         """Return the requests that took no time."""
@@ -169,7 +175,7 @@ def at_percentiles(mixed: Mixture | None, percentiles: Sequence[float]) -> pd.Da
 
 def rows(mixed: Mixture, percentiles: Sequence[float]) -> list[dict[str, Any]]:
     """Return the rows of the frame of `Reader.breakdown`."""
-    return [_row(*each) for each in zip(percentiles, mixed.bands(percentiles), strict=True)]
+    return [row(each, band, band.shares) for each, band in zip(percentiles, mixed.bands(percentiles), strict=True)]
 
 
 def dominants(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
@@ -187,7 +193,8 @@ def _falling(shares: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(shares.items(), key=lambda item: -item[1])
 
 
-def _row(quantile: float, band: Band) -> dict[str, Any]:
+def row(quantile: float, band: Band, shares: Mapping[str, float]) -> dict[str, Any]:
+    """Return the requests at *quantile* as a row of `COLUMNS`, and of seconds by what there are *shares* of."""
     value = band.value
     head = zip(COLUMNS, (quantile, band.n, value.value, value.low, value.high), strict=True)
-    return {**dict(head), **band.seconds()}
+    return {**dict(head), **{name: share * value.value for name, share in shares.items()}}

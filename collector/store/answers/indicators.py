@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 
 from ....core.histogram import Estimate
 from ....core.names import REQUEST_DURATION, STAGE_TIME
-from ....core.stages import OVERHEAD
+from ....core.stages import OVERHEAD, UNTIMED
 from .. import schema
 from ..columns import Columns, Floats, Steps, add_up
 from ..encoding import Ints
@@ -133,7 +133,8 @@ def _covered(columns: Columns, steps: Steps) -> pd.DataFrame:
     found = {
         "at": starts,
         "requests": added(columns.of(REQUEST_DURATION)),
-        "total": added(times) / _US,
+        # Of requests without stages nothing is known: neither that they explain the time, nor that they do not.
+        "total": (added(times) - added(only(times, UNTIMED))) / _US,
         "bad": added(only(times, OVERHEAD)) / _US,
     }
     return pd.DataFrame(found, columns=list(COLUMNS))

@@ -49,7 +49,8 @@ def versions(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
         select(table.c.version, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
         .where(*selection.conditions())
         .group_by(table.c.version)
-        .order_by("first_seen")
+        # Of those that came together, the one that was heard of first.
+        .order_by("first_seen", func.min(table.c.id))
     )
     rows = [
         {"version": version, "first_seen": first, "last_seen": last, "requests": int(seen.get(version, 0))}
@@ -99,7 +100,7 @@ def series_in(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
     counted = counted.groupby("id").agg({"requests": "sum", "first": "min", "last": "max"})
     columns = [schema.series.c[name] for name in ("id", *schema.DIMENSIONS, "first_seen", "last_seen")]
     known = pd.DataFrame(
-        snapshot.connection.execute(select(*columns).where(*selection.conditions())).all(),
+        snapshot.connection.execute(select(*columns).where(*selection.conditions()).order_by(schema.series.c.id)).all(),
         columns=["id", *schema.DIMENSIONS, "first_seen", "last_seen"],
     )
     merged = known.merge(counted, on="id")

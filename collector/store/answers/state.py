@@ -22,7 +22,7 @@ class StoreState:
 
     Args:
         last_received: When the last batch came, within the time batches are remembered.
-        instances: Processes that sent one in the last 60 s.
+        instances: Agents that sent one in the last 60 s: no scraped engine, and nobody who sends spans only.
         dropped: Requests the agents could not count, within the time batches are remembered.
         size_bytes: The room everything takes.
         budget_bytes: The room it may take; None for as much as it needs.
@@ -48,7 +48,8 @@ def state(snapshot: Snapshot, retention: Retention, now: int) -> StoreState:
     # A literal: with a parameter SQLite could not know that the partial index answers it.
     told = batches.c.dropped > literal_column("0")
     dropped = connection.execute(select(func.sum(batches.c.dropped)).where(told)).scalar()
-    live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS)
+    agent = batches.c.instance != literal_column("''")
+    live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS, agent)
     oldest = connection.execute(select(func.min(series.c.first_seen))).scalar()
     known = tiers.read(connection)
     return StoreState(

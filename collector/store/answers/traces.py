@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import pandas as pd
 from sqlalchemy import Row, Select, func, select
 
 from ....core.histogram import Histogram
-from .. import schema
+from .. import documents, schema
 from ..points import Snapshot
 from ..records import KeptTrace
 from ..retention import Retention
@@ -88,7 +87,7 @@ def _with_attribute(
 
 
 def _has(row: Row[Any], key: str, value: str) -> bool:
-    document = json.loads(zlib.decompress(row.spans))
+    document = documents.read(row.spans)
     every = [document["attributes"], *(span.get("attributes", {}) for span in document["spans"])]
     return any(str(attributes.get(key)) == value for attributes in every)
 
@@ -130,7 +129,7 @@ def _name(row: Row[Any]) -> tuple[str, str]:
 
 
 def _kept(row: Row[Any]) -> KeptTrace:
-    document = json.loads(zlib.decompress(row.spans))
+    document = documents.read(row.spans)
     return KeptTrace(
         trace_id=row.trace_id,
         span_id=row.span_id,

@@ -74,6 +74,8 @@ def explained(engine: Engine, doing: str) -> Generator[None]:
     # The driver's own cursors, which points go through, raise the driver's own errors.
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip()
+        # PostgreSQL quotes the statement below what is wrong with it; this is read by people, and by whoever asks /readyz.
+        said = said.partition("\nLINE ")[0]
         cure = next((cure for sign, cure in dialect(engine.url).CURES if sign in said.lower()), _NO_CURE)
         msg = f"{doing} {location(engine.url)}: {cure} ({said})"
         raise StoreError(msg) from error

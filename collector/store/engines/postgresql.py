@@ -102,8 +102,13 @@ def exclusive(connection: Connection) -> Generator[None]:
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
     """See `Dialect`."""
     _make_partitions(connection, rows)
+    insert_rows(connection, "points", PointRow._fields, rows)
+
+
+def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """See `Dialect`."""
     cursor: Any = connection.connection.cursor()
-    with cursor, cursor.copy(f"COPY points ({', '.join(PointRow._fields)}) FROM STDIN") as copy:
+    with cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
         for row in rows:
             copy.write_row(row)
 

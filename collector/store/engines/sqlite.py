@@ -120,9 +120,14 @@ def exclusive(connection: Connection) -> Generator[None]:
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """See `Dialect`; past SQLAlchemy, which takes longer over the rows than SQLite does."""
-    marks = ", ".join("?" for _ in PointRow._fields)
-    connection.exec_driver_sql(f"INSERT INTO points ({', '.join(PointRow._fields)}) VALUES ({marks})", list(rows))  # noqa: S608 - constants
+    """See `Dialect`."""
+    insert_rows(connection, "points", PointRow._fields, rows)
+
+
+def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """See `Dialect`."""
+    marks = ", ".join("?" for _ in columns)
+    connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", list(rows))  # noqa: S608 - constants
 
 
 def free(connection: Connection, tier: int, until: int) -> None:

@@ -36,13 +36,13 @@ def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]
         meter.body(size_bytes, now)
 
 
-def test_a_million_addresses_take_no_more_room_than_ten_thousand() -> None:
+def test_a_hundred_thousand_addresses_take_no_more_room_than_ten_thousand() -> None:
     """And the one that had spent all before is still known."""
     meters = Meters()
     spent = meters.of("attacker", ONE, 0.0)
     while not spent.request(0.0):
         pass
-    for number in range(1_000_000):
+    for number in range(100_000):
         meters.of(number, ONE, 0.0).request(0.0)
 
     assert len(meters) == 10_000

@@ -10,7 +10,7 @@ import pytest
 from stagelens.collector.scrape import catalog, exposition, reading
 from stagelens.collector.scrape.deltas import between
 from stagelens.collector.scrape.intervals import points
-from stagelens.collector.scrape.reading import Reading, Stream
+from stagelens.collector.scrape.reading import Counted, Reading, Stream
 from stagelens.collector.scrape.section import Target
 from stagelens.core import names
 
@@ -110,7 +110,7 @@ EXPECTED = {
         "kserve",
         {("stage", "preprocess"): (60, 0.06), ("stage", "forward"): (60, 0.48), ("stage", "postprocess"): (60, 0.03)},
     ),
-    "bentoml": Expected("bentoml", {("request", "engine"): (42, 22.004)}),
+    "bentoml": Expected("bentoml", {("request", "engine"): (82, 23.504)}),
 }
 
 
@@ -163,8 +163,18 @@ def test_labels_become_dimensions() -> None:
     assert {(each.series.status, each.series.route, each.series.model, each.series.version) for each in made} == {
         (names.STATUS_OK, "/summarize", "Summarization", "abc123"),
         (names.STATUS_ERROR, "/summarize", "Summarization", "abc123"),
+        (names.STATUS_OK, "/encode", "Encoder", "abc123"),
     }
     assert {(each.series.service, each.series.environment, each.at) for each in made} == {("shop", "prod", 95)}
+
+
+def test_a_label_with_nothing_to_say_says_nothing() -> None:
+    """BentoML has no version of a service that was not built; nor a model where nothing is in the first label."""
+    labels = (("runner_name", ""), ("service_name", "Summarization"), ("service_version", "not available"))
+    added = {Stream("request", "engine", labels): Counted({reading.ONE_BUCKET: 1}, 1.0)}
+    made = list(points(added, TARGET, catalog.engines()["bentoml"], 95))
+
+    assert {(each.series.model, each.series.version) for each in made} == {("Summarization", "")}
 
 
 def test_triton_tells_models_and_versions_apart() -> None:

@@ -3,65 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import socket
-import subprocess
-import sys
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from real_server import HERE, post, running
 
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Selection, Store
 
-HERE = Path(__file__).parent
-INSTALLED = HERE.parents[2] / ".venv" / "kserve"
+pytestmark = pytest.mark.stack
 CALLS = 5
 
 
 @pytest.fixture(scope="module")
 def kserve() -> Generator[str]:
-    """The address of a running server; where KServe is not installed its test is skipped, never in CI."""
-    if not INSTALLED.exists() and not os.environ.get("CI"):
-        pytest.skip("no KServe; `make kserve` installs it, and `make test` does")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, HERE / "served_by_kserve.py", str(port)]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(INSTALLED)}) as server:
-        try:
-            while server.poll() is None and not is_up(port):
-                threading.Event().wait(0.1)
-
-            assert server.poll() is None
-
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-
-
-def is_up(port: int) -> bool:
-    """Say whether anybody answers on *port*."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
+    """The address of a running server."""
+    with running("kserve", str(HERE / "served_by_kserve.py")) as url:
+        yield url
 
 
 def predict(kserve: str) -> None:
     """Have the model answer once."""
-    body = json.dumps({"instances": [[1, 2]]}).encode()
-    request = urllib.request.Request(f"{kserve}/v1/models/iris:predict", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert json.load(answer) == {"predictions": [3]}
+    assert post(f"{kserve}/v1/models/iris:predict", {"instances": [[1, 2]]}) == {"predictions": [3]}
 
 
 def test_steps_of_kserve_are_stages(kserve: str, tmp_path: Path) -> None:

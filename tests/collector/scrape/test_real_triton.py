@@ -54,21 +54,27 @@ def statistics(triton: TritonServer, model: str) -> dict[str, Any]:
         return json.load(answer)["model_stats"][0]
 
 
+def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
+    """Return what the server says of *model* once it has counted so many calls, which it does after it has answered."""
+    while (found := statistics(triton, model))["inference_stats"]["success"]["count"] < count:
+        time.sleep(0.01)
+    return found
+
+
 def test_what_triton_counts_arrives_exactly(triton: TritonServer, tmp_path: Path) -> None:
     """Requests, the means of all stages, and the runs by batch size are what the server's own statistics say."""
     target = Target(triton.metrics_url, "vision", every=1.0, statistics_url=f"http://{triton.http}/v2/models/stats")
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     scraper = Scraper(store, lambda: (target,), {})
-    call(triton, "batched")
-    call(triton, "plain")
+    for model in ("batched", "plain"):
+        call(triton, model)
+        await_calls(triton, model, 1)
     asyncio.run(scraper.scrape(target))
     before = statistics(triton, "batched")
     with ThreadPoolExecutor(CALLS) as threads:
         for done in [threads.submit(call, triton, "batched") for _ in range(CALLS)]:
             done.result()
-    # The server counts a call after it has answered.
-    while (after := statistics(triton, "batched"))["inference_stats"]["success"]["count"] < CALLS + 1:
-        time.sleep(0.01)
+    after = await_calls(triton, "batched", CALLS + 1)
     asyncio.run(scraper.scrape(target))
     now = datetime.now(UTC)
     found = {

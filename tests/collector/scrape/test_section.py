@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stagelens.collector.calling.addresses import MayCall
+from stagelens.collector.calling.tls import CallTls
 from stagelens.collector.scrape import section
 from stagelens.collector.scrape.section import Target
 from stagelens.core.reading import yaml_lines
@@ -14,7 +16,7 @@ from stagelens.core.reading import yaml_lines
 def read(text: str) -> tuple[tuple[Target, ...], list[str]]:
     """The targets of *text*, and its problems as line and text."""
     document = yaml_lines.parse(text)
-    targets = section.read(document, ("scrape",), document.value["scrape"])
+    targets = section.read(document, ("scrape",), document.value["scrape"], MayCall())
     return targets, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 
@@ -53,7 +55,7 @@ scrape:
     assert target.engine is not None
     assert (target.engine.key, target.version, target.environment, target.every) == ("triton", "1.0", "prod", 30.0)
     assert target.headers == {"X-Scope-OrgID": "team"}
-    assert (target.token_file, target.tls) == (files[0], section.Tls(*files[1:]))
+    assert (target.token_file, target.tls) == (files[0], CallTls(*files[1:]))
     assert target.statistics_url == "http://triton:8000/v2/models/stats"
 
 
@@ -72,6 +74,7 @@ scrape:
         queue: {names: my_queue_ms, count: my_requests}
         rerank: [rerank_us, rerank_micros]
       labels: {model: [model, name]}
+      without: {path: [/health, /ready], method: HEAD}
 """
     )
     engine = targets[0].engine
@@ -83,6 +86,7 @@ scrape:
     assert (engine.stages["queue"].count, engine.stages["queue"].unit_seconds) == (("my_requests",), 1e-3)
     assert engine.stages["rerank"].names == ("rerank_us", "rerank_micros")
     assert engine.labels == {"model": ("model", "name")}
+    assert engine.without == {"path": ("/health", "/ready"), "method": ("HEAD",)}
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,11 @@ scrape:
         ),
         ("rules: {stages: {queue: 7}}", 5, "scrape.targets[0].rules.stages.queue does not name metrics"),
         ("rules: {request: {names: a, unit: h}}", 5, "scrape.targets[0].rules.request.unit is 'h'; write one of s, ms"),
+        (
+            "rules: {request: a, without: [x]}",
+            5,
+            "scrape.targets[0].rules.without is a list; write keys and values, such as `path: [/health, /metrics]`",
+        ),
         ("rules: {}", 5, "generic reads nothing; add `request: my_request_duration_seconds`, or `stages:`"),
         (
             "engine: generic",
@@ -146,5 +155,5 @@ def test_where_clouds_hand_out_credentials_is_not_asked(host: str) -> None:
     meant, none = read(f"scrape:\n  targets:\n  - {allowed}\n")
 
     assert targets == ()
-    assert "where clouds hand out credentials; add `allow_link_local: true` if it is meant" in problems[0]
+    assert "which is not called; STAGELENS_MAY_CALL says what is, and `allow_link_local: true`" in problems[0]
     assert (len(meant), none) == (1, [])

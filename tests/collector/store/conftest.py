@@ -11,6 +11,7 @@ import pytest
 
 # Test modules are not a package: without it they could not import what they share.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
 
 from clickhouse_server import clickhouse_server, new_database
 from postgresql_server import Server

@@ -176,10 +176,10 @@ def test_every_step_is_that_of_one_histogram(
 @EXAMPLES
 @given(batches=deliveries(), cut=st.integers(1, 3 * HOUR // 10 - 1), quantiles=SOME_QUANTILES)
 def test_parts_of_the_whole_add_up_to_it(
-    site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
+    own_points_site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
 ) -> None:
     """Two stretches of time, or the versions, merged outside the store have the quantiles the store has of them together."""
-    one = site(retention=KEPT[10])
+    one = own_points_site(retention=KEPT[10])
     deliver(one, batches)
     read, middle = one.store.read, START + 10 * cut
     by_time = [read.latency(one.between(*ends)) for ends in ((START, middle), (middle, END))]
@@ -191,10 +191,10 @@ def test_parts_of_the_whole_add_up_to_it(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_quantiles_are_near_the_samples_at_their_rank(site: Callable[..., Site], shape: Shape) -> None:
+def test_quantiles_are_near_the_samples_at_their_rank(own_points_site: Callable[..., Site], shape: Shape) -> None:
     """Within 1.1 % of the exact order statistic, and its band holds it, as they come and when only hours are left."""
     samples = shape.samples(2000)
-    one = site(retention=KEPT[3600])
+    one = own_points_site(retention=KEPT[3600])
     one.write(spread(samples, START, END - START, SERIES))
     as_they_came = one.store.read.latency(one.between(START, END))
     deliver(one, [])

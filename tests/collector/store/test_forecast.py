@@ -13,6 +13,7 @@ from raw_requests import NOON, Request, Site
 from stagelens.collector.store import Retention, Series, SeriesCaps
 from stagelens.collector.store.answers.folds import Fold
 from stagelens.collector.store.answers.forecast import TierUse, days_until_full
+from stagelens.collector.store.answers.storage import TierStorage
 from stagelens.collector.store.schema import TIERS
 
 HOUR, DAY = 3600, 86_400
@@ -73,7 +74,7 @@ def test_the_day_on_which_room_has_to_be_made() -> None:
 def test_storage_adds_up_to_what_is_used(site: Callable[..., Site]) -> None:
     """Tables add up to the room used, tiers to the table of points; rows are those that are there."""
     one = site(retention=Retention(budget_bytes=10 * 1024**3))
-    for hour in range(8, 0, -1):
+    for hour in range(3, 0, -1):
         one.write([Request({"forward": 1_000_000 + step}, NOON - hour * HOUR + step * 10) for step in range(300)])
     one.store.maintain()
     storage = one.store.read.storage()
@@ -86,6 +87,23 @@ def test_storage_adds_up_to_what_is_used(site: Callable[..., Site]) -> None:
     assert storage.full_at is None
     assert storage.settled_bytes > storage.used_bytes
     assert storage.tiers[0].kept == timedelta(hours=24)
+
+
+def test_what_was_forecast_comes_true(sqlite_site: Callable[..., Site]) -> None:
+    """A store under a steady load is, when its retention has been reached, as large as was said after three hours."""
+    one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=12), minutes=timedelta(hours=12)))
+    told: list[list[TierStorage]] = []
+    for hours in (3, 14):
+        for _ in range(hours):
+            begun = int(one.clock.now)
+            one.clock.now += HOUR
+            one.write([Request({"forward": 1_000_000 * (1 + step % 50)}, begun + 10 * step) for step in range(360)])
+            one.store.maintain()
+        told.append(list(one.store.read.storage().tiers[:2]))
+
+    for early, late in zip(*told, strict=True):
+        assert late.bytes == pytest.approx(early.settled_bytes, rel=0.15)
+        assert late.bytes > 2.5 * early.bytes
 
 
 def test_an_empty_store_has_a_size_and_no_forecast(site: Callable[..., Site]) -> None:

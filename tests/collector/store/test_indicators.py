@@ -138,6 +138,15 @@ def test_coverage_is_the_time_stages_explain(site: Callable[..., Site]) -> None:
     assert (found.requests, found.total, found.bad) == (2, pytest.approx(4.0), pytest.approx(0.1))
 
 
+def test_coverage_does_not_judge_requests_without_stages(site: Callable[..., Site]) -> None:
+    """An agent that keeps to its budget neither explains their time nor leaves it unexplained."""
+    one = site()
+    one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"untimed": 3 * 10**9})])
+    found = one.store.read.tally(one.around(), Indicator("coverage"))
+
+    assert (found.requests, found.total, found.bad) == (2, pytest.approx(1.0), pytest.approx(0.1))
+
+
 def test_silence_makes_minutes_stale(site: Callable[..., Site]) -> None:
     """Ten minutes without data, of which five are allowed: the other five are bad, those before the first data count for nothing."""
     one = site()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 
@@ -169,6 +170,19 @@ def test_rewriting_the_traces_gives_their_room_back(postgresql_site: Callable[..
     assert one.store.read.trace(f"{5:032x}") is not None
 
 
+def test_more_traces_than_a_statement_can_name(postgresql_site: Callable[..., Site]) -> None:
+    """One write keeps them all, each once: a fold that keeps every request may bring a hundred thousand."""
+    one = postgresql_site()
+    trace = KeptTrace("", "01" * 8, Series("shop"), NOON * NS, 5, "forced", "forward", {"forward": 5})
+    traces = [replace(trace, trace_id=f"{number:032x}") for number in range(65_536)]
+    one.store.write([Batch("a", traces=traces[:10])])
+    one.store.write([Batch("b", traces=traces)])
+    with one.store.transaction() as connection:
+        count = connection.execute(text("SELECT count(*) FROM traces")).scalar_one()
+
+    assert count == len(traces)
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -184,3 +198,12 @@ def test_a_database_that_cannot_be_opened_is_named(postgresql_server: Server, ur
         Store.open(url.format(folder=postgresql_server.folder))
 
     assert "secret" not in str(refused.value)
+
+
+def test_an_error_does_not_quote_the_statement(postgresql_site: Callable[..., Site]) -> None:
+    """What is wrong is said to whoever asks /readyz; the statement is nobody's business."""
+    one = postgresql_site()
+    with one.store.transaction() as connection:
+        connection.exec_driver_sql("ALTER TABLE services RENAME TO gone")
+    with pytest.raises(StoreError, match=r'"services" does not exist\)$'):
+        one.store.read.revision("shop")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from random import Random
 
@@ -38,16 +38,18 @@ def drawn(seed: int) -> list[Request]:
     return made
 
 
-@pytest.fixture
-def fleet(site: Callable[..., Site]) -> Site:
-    """Three services, one of them by a coarser client; all but the newest requests are rolled up."""
+@pytest.fixture(scope="module")
+def fleet(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
+    """Three services, one of them by a coarser client; all but the newest requests are rolled up. It is only read."""
     made = site()
+    opened_sites.remove(made)
     requests = drawn(1)
     made.write([each for each in requests if each.series.service != "wide"])
     made.write([each for each in requests if each.series.service == "wide"], scale=3)
     made.store.maintain()
     made.write([Request({"queue": 5_000_000}, NOON - 5, SERIES[0])])
-    return made
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("environment", [None, "prod"])

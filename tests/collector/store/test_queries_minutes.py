@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from random import Random
 
@@ -37,10 +37,11 @@ GROUPS = {
 }
 
 
-@pytest.fixture
-def counted(site: Callable[..., Site]) -> Site:
-    """Two services and one of a coarser client over three hours; all but the newest requests are rolled up."""
+@pytest.fixture(scope="module")
+def counted(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
+    """Two services and one of a coarser client over three hours; all but the newest requests are rolled up. It is only read."""
     made, random = site(), Random(3)
+    opened_sites.remove(made)
     requests: list[Request] = []
     for _ in range(500):
         total, series = random.choice((0, int(random.lognormvariate(17, 1)))), random.choice(SERIES)
@@ -50,7 +51,8 @@ def counted(site: Callable[..., Site]) -> Site:
     made.write([each for each in requests if each.series.service == "wide"], scale=3)
     made.store.maintain()
     made.write([Request({"queue": 5_000_000}, NOON - 5, SERIES[0])])
-    return made
+    yield made
+    made.close()
 
 
 def of(site: Site, group: Group) -> Selection:

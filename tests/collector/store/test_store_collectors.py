@@ -20,6 +20,7 @@ from stored import added_totals, contents, counted, known, ledger, number, reque
 from stagelens.collector.store import Batch, KeptTrace, Retention, SeriesCaps, schema
 from stagelens.collector.store.engines import database
 
+SHARED = str(Path(__file__).parents[2] / "shared")
 # Writes batches until it has written so many, maintains in between, and prints which of them it was told are new.
 COLLECTOR = """
 import json, sys
@@ -62,7 +63,7 @@ def test_collectors_in_processes_of_their_own(shared_site: Callable[..., Site]) 
     """Three that write the same and different series at once, and the same batches: each counts once, for who was told so."""
     one = shared_site(series_caps=SeriesCaps(route=10))
     points = {name: value for name, value in one.options.items() if name == "points_url"}
-    command = [sys.executable, "-c", COLLECTOR, str(Path(__file__).parent), one.url, json.dumps(points)]
+    command = [sys.executable, "-c", COLLECTOR, SHARED, one.url, json.dumps(points)]
     running = [
         subprocess.Popen([*command, name, "15"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for name in ("a", "b", "c")
@@ -76,7 +77,7 @@ def test_collectors_in_processes_of_their_own(shared_site: Callable[..., Site]) 
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in running:
-        answer, _ = process.communicate(timeout=50)
+        answer, _ = process.communicate(timeout=200)
         told.append(json.loads(answer))
 
     assert [sum(collector[step][1] for collector in told) for step in range(15)] == [1] * 15
@@ -97,7 +98,7 @@ def test_the_same_batch_from_several_at_once(site: Callable[..., Site]) -> None:
     def send(collector: Site) -> list[bool]:
         answers: list[bool] = []
         for step in range(8):
-            begin.wait(20)
+            begin.wait(60)
             answers += collector.store.write([batch(f"same-{step}", route=f"/{step}")])
         return answers
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from raw_requests import NOON, Site
 from stored import added_totals, contents, counted, known, ledger, requests, totals
 
+SHARED = str(Path(__file__).parents[2] / "shared")
 # Forks processes that each send all batches of those before again, write one of their own, and maintain. Each dies before a
-# step (a statement, a begin or a commit) five further on, until one gets to its end. Prints how many there were, and how many
+# step (a statement, a begin or a commit) seven further on, until one gets to its end. Prints how many there were, and how many
 # batches were acknowledged.
 DYING = """
 import json, os, signal, sys
@@ -58,17 +59,17 @@ while not ended:
     acknowledged += b"x" in said
     ended = b"!" in said
     number += 1
-    last_step += 5
+    last_step += 7
 print(json.dumps([number, acknowledged]))
 """
 
 
 def test_what_was_acknowledged_survives_and_counts_once(shared_site: Callable[..., Site]) -> None:
-    """Through a death before every fifth step of writing and maintaining, with all batches sent again after each."""
+    """Through a death before every seventh step of writing and maintaining, with all batches sent again after each."""
     one = shared_site()
     one.close()
-    command = [sys.executable, "-c", DYING, str(Path(__file__).parent), one.url, json.dumps(one.options)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=55)
+    command = [sys.executable, "-c", DYING, SHARED, one.url, json.dumps(one.options)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=240)
     lives, acknowledged = json.loads(done.stdout)
     one.clock.now = NOON + 600 * lives
     one.reopen()

@@ -36,9 +36,9 @@ def moments(around: datetime, before: timedelta = DAY, after: timedelta = 2 * DA
 
 
 @pytest.fixture(scope="module")
-def autumn(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
-    """The days around the night in which an hour comes twice; nobody writes to it."""
-    one = lived(site(), moments(AUTUMN))
+def autumn(own_points_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
+    """The days around the night in which an hour comes twice; nobody writes to it. Points elsewhere are asked for in Unix seconds."""
+    one = lived(own_points_site(), moments(AUTUMN))
     opened_sites.remove(one)
     yield one
     one.close()

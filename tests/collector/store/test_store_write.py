@@ -196,12 +196,12 @@ def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Si
 
 
 def test_the_state_says_how_fresh_the_store_is(site: Callable[..., Site]) -> None:
-    """Time of the last batch, processes of the last minute, requests dropped, size, and the oldest bucket."""
+    """Time of the last batch, agents of the last minute, requests dropped, size, and the oldest bucket."""
     one = site()
     empty = one.store.read.state()
     one.store.write([Batch("a", batch("").points, dropped=2, instance="x"), Batch("b", instance="y", dropped=3)])
     one.clock.now += 50
-    one.store.write([Batch("c", instance="x"), Batch("d", instance="z")])
+    one.store.write([Batch("c", instance="x"), Batch("d", instance="z"), Batch("of no agent", batch("").points)])
     full = one.store.read.state()
     one.clock.now += 61
     silent = one.store.read.state()

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stagelens.collector.store import KeptTrace, Point, Series
+from stagelens.collector.store import KeptTrace, Point, Series, documents
 from stagelens.collector.store.inbox import Delivery, Parcel
-from stagelens.collector.traces.columns import ROW, Flag, Label, Source, Spans, Stream, encode
+from stagelens.collector.traces.columns import ROW, Flag, Label, Source, Spans, Stream, decode_rows, encode, streams_of
 from stagelens.collector.traces.folding import Outcome, fold
 from stagelens.collector.traces.keeping import Keep
 from stagelens.collector.traces.leftovers import Patience
+from stagelens.core import names
+from stagelens.core.bands import TOKENS
 from stagelens.core.counts import Counts
 from stagelens.core.partition import Interval, partition
+from stagelens.core.stages import OTHER
 
 # 2026-11-20 12:00:00 UTC.
 NOON = 1_795_176_000
@@ -50,7 +54,24 @@ def columns(spans: Sequence[Span]) -> Spans:
         row["label"], row["source"] = labels.index(span.label), sources.index(span.source)
         row["flags"] = span.flags
     streams = {place: span.stream for place, span in enumerate(spans) if span.stream is not None}
-    return Spans(rows, sources, labels, streams)
+    return Spans(rows, sources, labels, streams_of(streams))
+
+
+def opened(trace: KeptTrace) -> KeptTrace:
+    """Return *trace* as it is read from the store again."""
+    assert trace.document is not None
+    document = documents.read(trace.document)
+    return replace(trace, spans=document["spans"], attributes=document["attributes"], document=None)
+
+
+class Shown(NamedTuple):
+    """What a picture shows of a span; times in nanoseconds."""
+
+    name: str
+    stage: str
+    start: int
+    took: int
+    failed: bool = False
 
 
 class Inbox:
@@ -92,8 +113,12 @@ class Inbox:
         for parcel in folded.left:
             self.put_parcel(parcel)
         self.points += folded.points
-        self.traces += folded.traces
+        self.traces += map(opened, folded.traces)
         return outcome
+
+    def rows(self) -> int:
+        """How many rows wait."""
+        return sum(len(decode_rows(parcel.spans)) for parcel in self.parcels.values() if not parcel.counted)
 
     def waiting(self) -> int:
         """How many parcels wait."""
@@ -198,25 +223,80 @@ class Plain:
                 found.append((span.label.head, span.start, min(max(first, span.start), max(end, span.start))))
         return found
 
+    def shown(self, root: Span) -> list[Shown]:
+        """What the picture of the request of *root* shows, in any order."""
+        found: list[Shown] = []
+        for span in (span for span in self.spans.values() if self.root_of(span) is root):
+            below = [each for each in self.spans.values() if self._above(each) is span]
+            end = span.end or root.end or 0
+            at, took = span.start - root.start, max(end - span.start, 0)
+            servers = [
+                each
+                for each in self.below[span.trace, span.id]
+                if self._root_above(each) is each
+                and each.end is not None
+                and (each.source != span.source or span.label.kind in CALLS)
+            ]
+            is_call = span.label.kind == "client" and bool(servers) and bool(span.label.stage)
+            if span is not root:
+                stage = "network" if is_call else span.label.stage
+                found.append(Shown(span.label.name, stage, at, took, failed=bool(span.flags & Flag.ERROR)))
+            if span.label.head and below:
+                length = min(each.start for each in below) - span.start
+                found.append(Shown(span.label.head, span.label.head, at, min(max(length, 0), took)))
+            for each in servers:
+                start, length, until = each.start, (each.end or 0) - each.start, span.end or each.end or 0
+                if start < span.start or start + length > until:
+                    start = span.start + (until - span.start - length) // 2
+                stage = span.label.stage if span.label.kind == "client" else ""
+                found.append(Shown(each.label.name, stage, start - root.start, length))
+        return found
+
     def points(self) -> list[Point]:
         """Count all requests."""
         by_group: defaultdict[tuple[Series, int], Counts] = defaultdict(Counts)
         for root in self.roots:
             end = NOON + (root.end or 0) // NS
             rows = [span for span in self.spans.values() if self.root_of(span) is root]
-            by_group[self._series(root, rows), end - end % 10].add(self.own(root), (root.end or 0) - root.start)
+            counts = by_group[self._series(root, rows), end - end % 10]
+            counts.add(self.own(root), (root.end or 0) - root.start)
+            self._count_answer(counts, root, rows)
         return [
             Point(series, metric, key, at, histogram)
             for (series, at), counts in by_group.items()
             for metric, key, histogram in counts.histograms()
         ]
 
+    def _count_answer(self, counts: Counts, root: Span, rows: list[Span]) -> None:
+        told = [(self._depth(span, root), span, span.stream) for span in rows if span.stream is not None]
+        top = [(span, stream) for depth, span, stream in told if depth == min(told, key=itemgetter(0))[0]]
+        tokens_in, tokens_out = sum(each.tokens_in for _, each in top), sum(each.tokens_out for _, each in top)
+        for span, stream in top if len(top) == 1 else ():
+            first = stream.first_token_ns and span.start - root.start + stream.first_token_ns
+            if 0 < first <= (root.end or 0) - root.start:
+                own = partition(self._intervals(root), root.start, root.start + first)
+                counts.add_first_token(own, first, OTHER)
+                if tokens_in:
+                    counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKENS.of(tokens_in), first / NS)
+                rest = (span.end or 0) - root.start - first
+                if tokens_out > 1 and rest > 0:
+                    counts.add_stream(names.OUTPUT_TOKEN, OTHER, rest / (tokens_out - 1) / NS)
+                    counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.of(tokens_out), rest / (tokens_out - 1) / NS)
+            if stream.gap_ns:
+                counts.add_stream(names.STREAM_GAP, OTHER, stream.gap_ns / NS)
+        for kind, tokens in ((names.TOKENS_IN, tokens_in), (names.TOKENS_OUT, tokens_out)):
+            if tokens:
+                counts.add_stream(names.TOKENS, kind, tokens)
+
+    def _depth(self, span: Span, root: Span) -> int:
+        way = self._way(span)
+        return way.index(root) if root in way else len(way)
+
     def _series(self, root: Span, rows: list[Span]) -> Series:
         models: defaultdict[int, set[str]] = defaultdict(set)
         for span in rows:
             if span.label.model:
-                depth = self._way(span).index(root) if root in self._way(span) else len(self._way(span))
-                models[depth].add(span.label.model)
+                models[self._depth(span, root)].add(span.label.model)
         top = models[min(models)] if models else set[str]()
         source = root.source
         return Series(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from span_trees import NOON, NS, SHOP, STOCK, Inbox, Plain, Span, columns, counted
+from span_trees import NOON, NS, SHOP, STOCK, Inbox, Plain, Shown, Span, columns, counted
 
 from stagelens.collector.store.inbox import Parcel
 from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, Stream, encode
@@ -20,6 +20,14 @@ from stagelens.core import names
 
 KINDS = ("internal", "internal", "server", "client", "producer")
 STAGES = ("", "forward", "queue", "dependency", "mine")
+# Two tokens: what is between them is whole nanoseconds, so that sums do not depend on the order.
+ANSWERS = st.builds(
+    Stream,
+    first_token_ns=st.sampled_from((0, NS // 8, NS)),
+    tokens_in=st.sampled_from((0, 3, 200)),
+    tokens_out=st.integers(0, 2),
+    gap_ns=st.sampled_from((0, 5)),
+)
 
 
 @st.composite
@@ -51,6 +59,7 @@ def trees(draw: st.DrawFn) -> list[Span]:
                 draw(st.sampled_from((SHOP, SHOP, STOCK))),
                 trace,
                 draw(st.sampled_from((0, 0, Flag.ERROR))),
+                draw(st.one_of(st.none(), st.none(), ANSWERS)),
             )
         )
     return spans
@@ -88,6 +97,38 @@ def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random
     assert inbox.waiting() == 0
 
 
+@settings(max_examples=200, deadline=None)
+@given(spans=trees())
+def test_a_picture_shows_what_each_span_says(spans: list[Span]) -> None:
+    """The spans of the request with their times, what is before the first below one, and what was called elsewhere."""
+    inbox = Inbox()
+    inbox.put(spans, 0)
+    inbox.fold(20)
+    plain = Plain(spans)
+    roots = {(f"{7:016x}{root.trace:016x}", f"{root.id:016x}"): root for root in plain.roots}
+
+    assert roots.keys() == {(trace.trace_id, trace.span_id) for trace in inbox.traces}
+    for trace in inbox.traces:
+        shown = [
+            Shown(
+                span["name"], span["stage"], span["start_ns"], span["duration_ns"], names.STATUS in span["attributes"]
+            )
+            for span in trace.spans
+        ]
+
+        assert sorted(shown) == sorted(plain.shown(roots[trace.trace_id, trace.span_id]))
+
+
+def test_of_very_many_spans_the_longest_are_shown() -> None:
+    """In the order they began."""
+    inbox = Inbox()
+    inbox.put([Span(1, 0, 0, 10_000, SERVER), *(Span(n, 1, n, n + n % 1100, WORK) for n in range(2, 1102))], 0)
+    inbox.fold(20)
+    (trace,) = inbox.traces
+
+    assert [span["start_ns"] for span in trace.spans] == list(range(100, 1100))
+
+
 @settings(max_examples=50, deadline=None)
 @given(spans=trees(), seed=st.integers(0, 2**32))
 def test_spans_that_end_replace_those_that_had_not(spans: list[Span], seed: int) -> None:
@@ -122,7 +163,7 @@ def test_a_request_waits_for_what_is_still_on_its_way() -> None:
     root, below = request()
     inbox.put([root], 0)
 
-    assert inbox.fold(9) == Outcome(waiting=1)
+    assert (inbox.fold(9), inbox.rows()) == (Outcome(), 1)
     inbox.put([below], 9)
     assert inbox.fold(10) == Outcome(requests=1, folded=2)
     (trace,) = inbox.traces
@@ -165,11 +206,11 @@ def test_what_never_gets_a_root_is_given_up() -> None:
     inbox = Inbox()
     inbox.put([Span(2, 1, 2, 5, WORK), Span(3, 0, 1, None, SERVER, trace=2), Span(4, 3, 2, 5, WORK, trace=2)], 0)
     inbox.put([Span(6, 7, 2, 5, WORK), Span(7, 6, 2, 5, WORK), Span(8, 8, 2, 5, WORK)], 0)
-    round_and_round = inbox.fold(20)
+    round_and_round, rows = inbox.fold(20), inbox.rows()
     before = inbox.fold(900)
     after = inbox.fold(901)
 
-    assert (round_and_round.orphaned, round_and_round.waiting, before.orphaned, after.orphaned) == (3, 3, 0, 3)
+    assert (round_and_round.orphaned, rows, before.orphaned, after.orphaned) == (3, 3, 0, 3)
     assert inbox.points == []
     assert inbox.waiting() == 0
 
@@ -179,11 +220,11 @@ def test_the_oldest_of_too_much_that_waits_for_a_root_is_given_up() -> None:
     inbox = Inbox(Patience(carry_bytes=2 * ROW.itemsize))
     for number in range(2, 6):
         inbox.put([Span(number, 1, 2, 5, WORK)], 60 * number)
-    outcome = inbox.fold(320)
+    outcome, rows = inbox.fold(320), inbox.rows()
     inbox.put([Span(1, 0, 1, 10, SERVER)], 321)
     inbox.fold(331)
 
-    assert (outcome.orphaned, outcome.waiting) == (2, 2)
+    assert (outcome.orphaned, rows) == (2, 2)
     assert len(inbox.traces[0].spans) == 2
 
 

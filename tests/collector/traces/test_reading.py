@@ -163,7 +163,7 @@ def test_rows_stay_within_what_they_count_into(request: ExportTraceServiceReques
 
     assert (rows["label"] < max(len(spans.labels), 1)).all()
     assert (rows["source"] < max(len(spans.sources), 1)).all()
-    assert all(not rows["flags"][row] & Flag.DERIVED for row in spans.streams)
+    assert all(not rows["flags"][row] & Flag.DERIVED for row in spans.streams["row"])
     assert ((rows["trace_high"] | rows["trace_low"]) != 0).all()
     for row in rows[rows["flags"] & Flag.DERIVED != 0]:
         assert int(row["parent"]) in own
@@ -247,8 +247,8 @@ def test_streams_and_intervals_stay_with_their_spans_when_others_are_refused() -
 
     assert spans.rows["span"].tolist() == [2, 0]
     assert spans.rows["parent"].tolist() == [0, 2]
-    assert [stream.first_token_ns for stream in spans.streams.values()] == [20_000_000]
-    assert list(spans.streams) == [0]
+    assert spans.streams["first_token_ns"].tolist() == [20_000_000]
+    assert spans.streams["row"].tolist() == [0]
 
 
 def test_a_span_that_has_not_ended_tells_nothing_yet() -> None:
@@ -257,7 +257,7 @@ def test_a_span_that_has_not_ended_tells_nothing_yet() -> None:
     spans = read(export(span("chat", end_ms=None, values=values)))
 
     assert spans.rows["end"].tolist() == [0]
-    assert spans.streams == {}
+    assert len(spans.streams) == 0
 
 
 @pytest.mark.parametrize("walked", [0, 10**9])
@@ -319,15 +319,13 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch: pytest.M
         for first in (1, 100, 200)
     ]
     expected = [SpanReader().read(PROTOBUF, body, ALWAYS, Tally()).spans for body in bodies]
-    monkeypatch.setattr(meanings, "MAX_ATTRIBUTES", 20)
-    monkeypatch.setattr(meanings, "MAX_MEANINGS", 100)
+    monkeypatch.setattr(meanings, "MAX_MEANINGS_BYTES", 20 * 500)
     held = meanings.Meanings(Rules(built_in()))
     for body, spans in zip(bodies, expected, strict=True):
         found, _ = protobuf_spans.read_protobuf(body, held, None)
 
         assert same(assembling.assemble(found, ALWAYS, Tally()), spans)
-    assert len(held.tokens) <= 20
-    assert len(held.meanings) <= 20
+    assert 0 < len(held.meanings) <= 20
 
 
 def test_other_rules_hold_from_the_next_export_on() -> None:
@@ -376,13 +374,16 @@ def test_enumerations_may_be_spelt_out() -> None:
     assert np.array_equal(spans.rows["parent"], [0])
 
 
-def test_values_that_never_come_again_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else they would drive out those that do come again."""
-    monkeypatch.setattr(meanings, "MAX_UNWANTED_VALUES", 4)
+def test_attributes_of_new_names_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A span is of the same kind whatever it has besides, in whatever order; and too many such names do no harm."""
+    monkeypatch.setattr(meanings, "MAX_SHAPES_BYTES", 20 * 900)
     held = meanings.Meanings(Rules(built_in()))
-    values = [{"http.route": f"/{number % 3}", "job.id": f"job {number}"} for number in range(50)]
-    body = as_protobuf(export(*(span(id=number, values=each) for number, each in enumerate(values, start=1))))
-    protobuf_spans.read_protobuf(body, held, None)
+    every = [{f"job.{number}": number, "http.route": "/", "http.method": "GET"} for number in range(19)]
+    every += [dict(reversed(values.items())) for values in every]
+    body = as_protobuf(export(*(span(id=number, values=each) for number, each in enumerate(every, start=1))))
+    found, _ = protobuf_spans.read_protobuf(body, held, None)
 
-    assert len([attribute for attribute in held.tokens if b"job.id" in attribute]) == 4
-    assert len([attribute for attribute in held.tokens if b"http.route" in attribute]) == 3
+    # What is remembered of kinds of spans goes by the shapes, which are forgotten once at most.
+    assert len({id(meaning) for meaning in found.meanings}) <= 2
+    assert len({meaning.label for meaning in found.meanings}) == 1
+    assert 0 < len(held.shapes) <= 25

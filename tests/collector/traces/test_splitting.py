@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector.traces.splitting import Intervals, split
+from stagelens.core.counts import dominant
 from stagelens.core.partition import partition
 
 STAGES = ["forward", "queue", "mine", "overhead"]
@@ -36,5 +37,6 @@ def test_each_request_is_split_as_partition_does(found: list[tuple[int, ...]], o
             t1,
         )
 
-        assert result.of(number, STAGES) == expected
+        assert {STAGES[at]: int(result.own[number, at]) for at in np.flatnonzero(result.present[number])} == expected
+        assert STAGES[result.main[number]] == dominant(expected)
         assert sum(expected.values()) == t1 - t0

@@ -30,7 +30,8 @@ class Post:
     def resource(self) -> dict[str, str]:
         """The resource attributes."""
         (resource,) = read_metrics(self.body)["resourceMetrics"]
-        return {item["key"]: item["value"]["stringValue"] for item in resource["resource"]["attributes"]}
+        attributes = resource["resource"]["attributes"]
+        return {item["key"]: item["value"].get("stringValue") or item["value"]["intValue"] for item in attributes}
 
     def points(self, metric: str) -> list[dict[str, Any]]:
         """The data points of *metric*."""
@@ -116,12 +117,12 @@ def sink() -> Generator[Sink]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Wait until a condition holds, at most 20 s."""
+    """Wait until a condition holds, at most a minute."""
 
     def until(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, "it did not happen within 20 s"
+            assert time.monotonic() < deadline, "it did not happen within a minute"
 
             time.sleep(0.005)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
+import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +47,12 @@ def test_each_request_arrives_exactly_once(sink: Sink) -> None:
     assert agent.flush(10)
     assert [int(post.points("inference.request.duration")[0]["count"]) for post in sink.metrics()] == [300, 5]
     assert [post.name for post in sink.posts] == [f"{agent.instance}:{number}" for number in (1, 2, 3, 4)]
-    assert sink.metrics()[0].resource() == {"service.name": "python", "service.instance.id": agent.instance}
+    assert sink.metrics()[0].resource() == {
+        "service.name": "python",
+        "service.instance.id": agent.instance,
+        "host.name": socket.gethostname(),
+        "process.pid": str(os.getpid()),
+    }
 
 
 def test_intervals_follow_one_another_without_a_gap(sink: Sink) -> None:

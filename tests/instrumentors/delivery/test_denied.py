@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.instrumentors import exporter as module
-from stagelens.instrumentors.exporter import Batch, Exporter
+from stagelens.instrumentors.exporter import Exporter
+from stagelens.instrumentors.outbox import Batch
 from stagelens.instrumentors.trust import Trust
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from conftest import Sink
 
     Until = Callable[[Callable[[], object]], None]
+
+# Where a server goes while a client's connection waits to be accepted, Python's ssl leaves the client's socket to the collector of
+# garbage, which tells (python/cpython#108310: the peer reset before `wrap_socket` looked at it).
+pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -123,15 +128,19 @@ def test_a_denied_batch_is_sent_once_counted_and_told_once_with_the_cure(
         assert part in line
 
 
-def test_a_token_that_ends_later_is_told_again(sink: Sink, caplog: pytest.LogCaptureFixture) -> None:
-    """The first trouble was mended; this is another one."""
+@pytest.mark.parametrize(("quiet_seconds", "lines"), [(0.0, 2), (3600.0, 1)])
+def test_a_token_that_ends_later_is_told_again(
+    sink: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quiet_seconds: float, lines: int
+) -> None:
+    """The first trouble was mended; this is another one, unless it comes at once: one of two collectors lets nobody in."""
+    monkeypatch.setattr(module, "QUIET_SECONDS", quiet_seconds)
     sink.answers.extend([(401, {}, b""), (200, {}, b""), (401, {}, b"")])
     agent = exporter()
     for number in range(3):
         agent.offer(batch(sink.url, number))
 
     assert agent.drain(10)
-    assert len(caplog.messages) == 2
+    assert len(caplog.messages) == lines
 
 
 def test_a_client_certificate_is_shown(guarded: Guarded, authority: Authorities) -> None:
@@ -155,8 +164,8 @@ def test_without_the_right_certificate_nothing_is_lost_and_the_settings_are_name
     until(lambda: caplog.messages)
 
     assert guarded.seen == []
-    assert not agent.drain(1)
     assert len(caplog.messages) == 1
+    assert not agent.drain(1)
 
 
 def test_a_server_that_is_not_trusted_is_said_to_be_so(

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from google.rpc.status_pb2 import Status
+from hypothesis import given
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsPartialSuccess,
     ExportMetricsServiceResponse,
 )
 
 from stagelens.instrumentors import exporter as module
-from stagelens.instrumentors.exporter import Batch, Exporter, Outbox
+from stagelens.instrumentors.exporter import Exporter
+from stagelens.instrumentors.outbox import Batch, Outbox
 from stagelens.instrumentors.trust import Trust
 
 if TYPE_CHECKING:
@@ -192,14 +195,51 @@ def test_an_acknowledgement_with_a_garbage_body_is_one(
 def test_what_waits_is_bounded_and_the_oldest_goes_first(
     losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A collector that is away costs the host at most the buffer; what had to go is counted."""
+    """A collector that is away costs the host at most the buffer; what had to go is counted, and told once."""
     agent = exporter(buffer_bytes=100)
     for number in range(5):
-        agent.offer(Batch(f"instance:{number}", "http://127.0.0.1:1/v1/metrics", b"x" * 40, requests=10 + number))
-    agent.offer(Batch("instance:traces", "http://127.0.0.1:1/v1/traces", b"x" * 200, requests=0))
+        agent.offer(batch("http://127.0.0.1:1", number, b"x" * 40, requests=10 + number))
 
-    assert losses == [("buffer_full", count) for count in (10, 11, 12, 13, 14)]
-    assert len(caplog.messages) == 1
+    assert losses == [("buffer_full", count) for count in (10, 11, 12)]
+    assert caplog.messages == [
+        "stagelens: more waits for the collector than STAGELENS_BUFFER_SIZE allows: the oldest requests are not counted"
+    ]
+
+
+def test_traces_go_before_counts(losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """They are examples; with a count goes a request."""
+    agent = exporter(buffer_bytes=100)
+    for number in range(3):
+        agent.offer(batch("http://127.0.0.1:1", number, b"x" * 20, requests=0))
+        agent.offer(batch("http://127.0.0.1:1", number, b"x" * 30, requests=7))
+
+    assert losses == []
+    assert caplog.messages == [
+        "stagelens: more waits for the collector than STAGELENS_BUFFER_SIZE allows: kept traces are dropped"
+    ]
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 3)), max_size=30),
+)
+def test_no_count_goes_that_had_room(sizes: list[tuple[int, int]]) -> None:
+    """Whatever comes: never more waits than may, and a count goes only where all that waits are counts, newer than it."""
+    outbox = Outbox(100)
+    waiting: list[Batch] = []
+    for number, (size, requests) in enumerate(sizes):
+        new = batch("", number, b"x" * size, requests)
+        waiting.append(new)
+        evicted = outbox.put(new)
+        waiting = [each for each in waiting if each not in evicted]
+
+        assert sum(len(each.body) for each in waiting) <= 100
+        assert all(size > 100 or each.requests == 0 or all(left.requests for left in waiting) for each in evicted)
+        assert not evicted or size > 100 or sum(len(each.body) for each in [*waiting, evicted[-1]]) > 100
+    left: list[Batch] = []
+    while (oldest := outbox.take()) is not None:
+        left.append(oldest)
+
+    assert left == waiting
 
 
 def test_a_batch_under_way_is_not_dropped_for_a_new_one() -> None:
@@ -234,6 +274,24 @@ def test_a_dead_server_is_reported_once_and_its_return_is_noticed(
     assert agent.drain(10)
     assert len(caplog.messages) == 1
     assert "stagelens up" in caplog.messages[0]
+
+
+def test_a_server_that_comes_and_goes_does_not_fill_the_log(
+    sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second outage in a minute says nothing that the first has not said."""
+    sink.answers.extend([(503, {}, b"full\n"), (200, {}, b"")] * 3)
+    agent = exporter()
+    for number in range(3):
+        agent.offer(batch(sink.url, number))
+        agent.wake()
+        until(lambda expected=2 * (number + 1): len(sink.posts) == expected)
+        # Answered, too.
+        assert agent.drain(10)
+
+    assert caplog.messages == [
+        f"stagelens: {sink.url} does not take data (HTTP 503 full); they are kept and sent later."
+    ]
 
 
 def test_leaving_is_bounded(losses: Losses, exporter: Make) -> None:
@@ -282,6 +340,66 @@ def test_retry_after_is_obeyed(sink: Sink, exporter: Make, until: Until) -> None
     assert len(sink.posts) == 1
     assert agent.drain(10)
     assert [post.name for post in sink.posts] == ["instance:1", "instance:1", "instance:2"]
+
+
+class NotedEvent(threading.Event):
+    """Knows for how long it was waited for, and whether it was set by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[tuple[float | None, bool]] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Note how it stands, and wait."""
+        self.waits.append((timeout, self.is_set()))
+        return super().wait(timeout)
+
+
+def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, exporter: Make, until: Until) -> None:
+    """What a slow server says is obeyed, however many batches came while it took its time to say it."""
+    sink.answers.append((503, {"Retry-After": "3600"}, b""))
+    sink.answering.clear()
+    agent = exporter()
+    agent._wake = noted = NotedEvent()  # pyright: ignore[reportPrivateUsage] - else the wait would have to be waited for
+    agent.offer(batch(sink.url, 1))
+    agent.wake()
+    until(lambda: sink.posts)
+    agent.offer(batch(sink.url, 2))
+    agent.wake()
+    sink.answering.set()
+    until(lambda: len(noted.waits) > 1)
+
+    assert noted.waits[1] == (module.MAX_RETRY_AFTER_SECONDS, False)
+
+
+def test_what_was_to_be_sent_later_is_told_at_the_end(
+    exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that ends takes along what it kept."""
+    agent = exporter()
+    agent.offer(batch("http://127.0.0.1:1", 1, requests=7))
+    agent.wake()
+    until(lambda: caplog.messages)
+    agent.drain(10)
+
+    assert caplog.messages[1:] == [
+        "stagelens: requests that are still not delivered: 7; a process that ends now takes them along"
+    ]
+
+
+def test_a_collector_that_cannot_store_is_not_said_to_be_absent(
+    sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own words say what is wrong; to start another one would be the wrong cure."""
+    sink.answers.append((503, {"Retry-After": "3600"}, Status(message="the disk is full").SerializeToString()))
+    agent = exporter()
+    agent.offer(batch(sink.url, 1))
+    agent.wake()
+    until(lambda: caplog.messages)
+
+    assert caplog.messages == [
+        f"stagelens: {sink.url} does not take data (HTTP 503 the disk is full); they are kept and sent later."
+    ]
 
 
 def test_https_is_verified(sink: Sink, exporter: Make, until: Until) -> None:

@@ -213,7 +213,9 @@ def instrument_first() -> dict[str, list[str]]:
     instrument()
     patched: dict[str, list[str]] = {}
     for library in LIBRARIES:
-        importlib.import_module(library.trigger)
+        # Those that `make` puts beside the others may not be there.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(library.trigger)
         instrumentor = library.load()
         loaded(instrumentor())
         patched[library.trigger] = patches(instrumentor)

@@ -16,7 +16,7 @@ REQUESTS = 15
 
 
 def test_the_servers_part_reaches_the_collector(triton: TritonServer, sink: Any) -> None:
-    """Requests are mostly the model's 30 ms, hardly the network, and nearly all of their time is claimed."""
+    """Requests are their model's 30 ms at least, and nearly all of their time is claimed."""
     command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, SCRIPT, triton.http, str(REQUESTS)]
     subprocess.run(command, env=sink.environment(), check=True, timeout=120)
 
@@ -33,6 +33,5 @@ def test_the_servers_part_reaches_the_collector(triton: TritonServer, sink: Any)
     assert requests == REQUESTS
     # All but the first had a reading before them.
     assert seconds["forward"] > 0.030 * (REQUESTS - 2)
-    assert seconds["forward"] > seconds["network"]
     assert seconds["overhead"] < 0.05 * seconds["whole"]
     assert "forward" in {span["attributes"]["inference.stage"] for span in averaged}

@@ -236,12 +236,13 @@ def test_a_full_queue_is_a_rejected_call(call: Call, triton: TritonServer, finis
 
 def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
     """As the socket, the deadline or the handle's wait says it."""
-    with http.InferenceServerClient(triton.http, network_timeout=0.01) as client, pytest.raises(TimeoutError):
-        client.infer("double", inputs(http))
-    with grpc.InferenceServerClient(triton.grpc) as client, pytest.raises(InferenceServerException):
-        client.infer("double", inputs(grpc), client_timeout=0.01)
-    with http.InferenceServerClient(triton.http) as client:
-        handle = client.async_infer("limited", inputs(http, batch=True))
+    with triton.hanging():
+        with http.InferenceServerClient(triton.http, network_timeout=0.01) as client, pytest.raises(TimeoutError):
+            client.infer("plain", inputs(http))
+        with grpc.InferenceServerClient(triton.grpc) as client, pytest.raises(InferenceServerException):
+            client.infer("plain", inputs(grpc), client_timeout=0.01)
+    with http.InferenceServerClient(triton.http) as client, triton.hanging():
+        handle = client.async_infer("plain", inputs(http))
         with pytest.raises(InferenceServerException, match="failed to obtain"):
             handle.get_result(timeout=0.001)
 
@@ -253,14 +254,9 @@ def test_a_call_that_is_given_up_is_cancelled(
     triton: TritonServer, in_a_request: Recorded, inputs: Any, until: Any
 ) -> None:
     """By the handle of `async_infer`, or with the task that waits."""
-    errors: list[Any] = []
-    with grpc.InferenceServerClient(triton.grpc) as client:
-        call = client.async_infer("double", inputs(grpc), lambda result, error: errors.append((result, error)))
-        call.cancel()
-        until(lambda: errors, "the callback")
 
     async def give_up(client: Any, library: Any) -> None:
-        task = asyncio.create_task(client.infer("double", inputs(library)))
+        task = asyncio.create_task(client.infer("plain", inputs(library)))
         await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -271,7 +267,13 @@ def test_a_call_that_is_given_up_is_cancelled(
         await give_up(http_aio.InferenceServerClient(triton.http), http)
         await give_up(grpc_aio.InferenceServerClient(triton.grpc), grpc)
 
-    asyncio.run(both())
+    errors: list[Any] = []
+    with triton.hanging():
+        with grpc.InferenceServerClient(triton.grpc) as client:
+            call = client.async_infer("plain", inputs(grpc), lambda result, error: errors.append((result, error)))
+            call.cancel()
+            until(lambda: errors, "the callback")
+        asyncio.run(both())
 
     failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
     assert failed == ["triton:cancelled"] * 3

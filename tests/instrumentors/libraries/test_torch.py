@@ -27,6 +27,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import torch_models
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.manual import request
+from stagelens.instrumentors.stalls import stalls
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -245,14 +246,17 @@ def test_a_compiled_function_stays_whole(expected: torch.Tensor, net: Net, in_a_
 
 
 def test_a_recompilation_is_load_inside_a_forward(in_a_request: Finished, net: Net) -> None:
-    """A new shape that Dynamo compiles for is a cold start in the middle of a warm model's call."""
+    """A new shape that Dynamo compiles for is a cold start in the middle of a warm model's call, and holds others up."""
     torch._dynamo.reset()
     compiled: Any = torch.compile(net, backend="eager", dynamic=False)
     warm(compiled)
     compiled(X)
     compiled(torch.ones(3, 4))
+    begun, ended = next((begun, ended) for stage, begun, ended in in_a_request.marks() if stage == "load")
+    held_up = [stall for stall in stalls.during(begun, ended) if stall.cause == "compile"]
 
     assert in_a_request.stages() == ["forward", "load", "forward"]
+    assert (held_up[0].start, held_up[-1].end) == (begun, ended)
 
 
 def test_graph_breaks_and_recompilations_are_as_many_as_without_us(instrumented: Instrumentor) -> None:
@@ -405,7 +409,6 @@ def test_instrumenting_twice_doubles_nothing(in_a_request: Finished, instrumente
 @pytest.mark.parametrize(
     "order",
     [
-        "import torch; stagelens.instrument()",
         "from torch.nn import Module, Linear; stagelens.instrument(); import torch",
         "stagelens.instrument(); import torch",
     ],

@@ -12,7 +12,8 @@ import functools
 import inspect
 import pickle
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from types import SimpleNamespace
 from typing import Any, Self
 from unittest import mock
 
@@ -23,9 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import recorder
+from stagelens.instrumentors import loads, recorder
 from stagelens.instrumentors.libraries import torch as calls
-from stagelens.instrumentors.libraries import torch_copies, torch_device, torch_events
+from stagelens.instrumentors.libraries import torch_copies, torch_device, torch_events, torch_models
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 
 INSTRUMENTOR = TorchInstrumentor
@@ -81,7 +82,8 @@ class Event:
 
     def query(self) -> bool:
         """Say whether it has happened."""
-        assert threading.get_ident() in self.source.prepared
+        self.source.asked.add(threading.get_ident())
+        assert self.source.asked <= self.source.prepared
         return self.at is not None and self.source.host.now >= self.at
 
     def elapsed_time(self, end_event: Event) -> float:
@@ -103,6 +105,7 @@ class Source:
         self._default = Stream(host)
         self.made = self.records = 0
         self.prepared: set[int] = set()
+        self.asked: set[int] = set()
 
     @property
     def default(self) -> Stream:
@@ -119,8 +122,9 @@ class Source:
         self.made += 1
         return Event(self)
 
-    def prepare(self) -> None:
+    def prepare(self, device: Any) -> None:
         """Remember who may ask."""
+        assert device == Stream.device
         self.prepared.add(threading.get_ident())
 
 
@@ -243,7 +247,7 @@ class Request:
 def host(monkeypatch: pytest.MonkeyPatch) -> Generator[Host]:
     """The clock of everything that is recorded."""
     host = Host()
-    for module in (recorder, calls, torch_copies, torch_events):
+    for module in (recorder, calls, loads, torch_copies, torch_events):
         monkeypatch.setattr(module, "clock", host.clock)
     yield host
     recorder.current.set(None)
@@ -312,6 +316,26 @@ def test_the_first_call_is_load_on_the_device_too(host: Host, source: Source, x:
     request.close()
 
     assert request.fold()["load@gpu"] == (0, 10_000)
+
+
+def test_the_first_call_with_a_shape_is_load_where_kernels_are_searched_for_it(
+    host: Host, net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where cuDNN benchmarks: once for each shape; after so many of them a new one is nothing new."""
+    monkeypatch.setattr(torch_models, "BENCHMARKED", (KIND,))
+    monkeypatch.setattr(torch_models, "MAX_SHAPES", 2)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    request = Request(host)
+    for length in (3, 3, 4, 5):
+        net(Tensor(torch.ones(length)))
+    request.close()
+
+    assert [key for key in request.marks[::3] if key.endswith("@launch")] == [
+        "load@launch",
+        "forward@launch",
+        "load@launch",
+        "forward@launch",
+    ]
 
 
 def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Tensor) -> None:
@@ -413,6 +437,39 @@ def test_a_copy_that_nobody_waits_for_takes_the_devices_time(host: Host, x: torc
         "d2h@launch": (1_000, 1_010),
         "d2h@gpu": (10_000, 10_500),
     }
+
+
+def in_a_thread(function: Callable[[], Any]) -> Any:
+    """Return what *function* returns there."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(function()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def test_who_serves_a_request_asks_no_event(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+    """Events are recorded on its path; whether they have happened is asked behind its back, and the host's clock stands."""
+    request = Request(host)
+    net(x).cpu()
+    request.close()
+    times = in_a_thread(request.fold)
+
+    assert times["forward@gpu"] == (0, 10_000)
+    assert threading.get_ident() not in source.asked
+    assert host.now == request.end
+
+
+def test_every_thread_that_asks_is_prepared(host: Host, net: Net, x: torch.Tensor) -> None:
+    """A request that still waits when the process ends is asked for the last time by the thread that ends it."""
+    request = Request(host)
+    net(x)
+    request.close()
+    (late,) = request.late()
+    before = late.ready()
+    host.now += 20 * MS
+
+    assert (before, "forward@gpu" in in_a_thread(late.marks)) == (False, True)
 
 
 def test_events_are_used_again(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
@@ -760,11 +817,45 @@ class Backend:
         return f"event {enable_timing}"
 
 
+class Asked:
+    """A part of a library, and the functions that it is asked for."""
+
+    def __init__(self, part: Any, names: set[str]) -> None:
+        self._part = part
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if callable(found):
+            self._names.add(name)
+        return found
+
+
+def test_a_device_is_asked_for_events_and_nothing_else(
+    host: Host, net: Net, x: torch.Tensor, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above all for nothing that waits: `torch.cuda` and what comes of it could synchronize in many ways."""
+    names: set[str] = set()
+    backend = SimpleNamespace(
+        is_current_stream_capturing=lambda: source.default.capturing,
+        current_stream=lambda _: source.default,
+        Event=lambda *, enable_timing: Asked(Event(source), names) if enable_timing else None,
+    )
+    source.prepare(Stream.device)
+    monkeypatch.setattr(torch_device.devices, "sources", {KIND: torch_events.TorchEvents(Asked(backend, names), None)})
+    request = Request(host)
+    net(x).cpu()
+    request.close()
+
+    assert request.fold()["forward@gpu"] == (0, 10_000)
+    assert names == {"is_current_stream_capturing", "current_stream", "Event", "record", "query", "elapsed_time"}
+
+
 def test_the_source_of_real_devices_is_torchs_own() -> None:
     """Streams and timed events come from the library's module for the device; a capturing stream is none."""
     backend = Backend()
     events = torch_events.TorchEvents(backend, None)
-    events.prepare()
+    events.prepare(torch.device("cuda:1"))
     streams = [events.stream("cuda:1")]
     backend.capturing = True
     streams.append(events.stream("cuda:1"))
@@ -774,26 +865,3 @@ def test_the_source_of_real_devices_is_torchs_own() -> None:
     assert isinstance(torch_events.event_source(torch, "cuda"), torch_events.TorchEvents)
     assert isinstance(torch_events.event_source(torch, "xpu"), torch_events.TorchEvents)
     assert torch_events.event_source(torch, "mps") is None
-
-
-@pytest.mark.parametrize(
-    ("library", "function", "error"),
-    [("no-such-driver.so", "f", OSError), ("libc.so.6", "no_such_function", AttributeError)],
-)
-def test_who_cannot_relax_its_capture_mode_asks_nothing(library: str, function: str, error: type[Exception]) -> None:
-    """Asking for events could spoil the capture of another thread: `DeviceTimes` then leaves the launch."""
-    events = torch_events.TorchEvents(Backend(), (library, function))
-
-    with pytest.raises(error):
-        events.prepare()
-
-
-def test_a_driver_that_refuses_is_not_asked() -> None:
-    """Any answer but 0 is an error; 0 is remembered for the thread."""
-    refusing = torch_events.TorchEvents(Backend(), ("libc.so.6", "getpid"))
-    willing = torch_events.TorchEvents(Backend(), ("libc.so.6", "sched_yield"))
-    willing.prepare()
-    willing.prepare()
-
-    with pytest.raises(RuntimeError, match="getpid must return 0"):
-        refusing.prepare()

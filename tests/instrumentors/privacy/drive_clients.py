@@ -13,6 +13,7 @@ import grpc
 import httpx
 import httpx2
 import numpy as np
+import openai
 import requests
 import tritonclient.grpc
 import tritonclient.http
@@ -58,6 +59,7 @@ class Clients:
             "httpx2": lambda: self.httpx(httpx2),
             "aiohttp": lambda: asyncio.run(self.aiohttp()),
             "grpc": self.grpc,
+            "openai": self.openai,
             "triton-http": self.triton_http,
             "triton-grpc": self.triton_grpc,
         }
@@ -95,6 +97,14 @@ class Clients:
                 await answer.read()
             with contextlib.suppress(aiohttp.ClientError):
                 await session.get(self._nowhere)
+
+    def openai(self) -> None:
+        """Have two answers come token by token, one of them as a whole."""
+        said: Any = [{"role": "user", "content": secret("prompt")}]
+        more: Any = {"model": secret("modelasked"), "messages": said, "user": secret("enduser")}
+        with openai.OpenAI(base_url=self._url, api_key=secret("apikey"), default_headers=HEADERS) as client:
+            list(client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **more))
+            _fail(client.chat.completions.create, **more)
 
     def grpc(self) -> None:
         """Call a method that answers, and one that fails."""

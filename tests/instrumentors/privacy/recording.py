@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
@@ -92,15 +94,31 @@ class Recording(_Server):
 
 
 class Upstream(_Server):
-    """Answers every call with a secret."""
+    """Answers every call with a secret, and one for a chat as a stream of them."""
 
     def __init__(self) -> None:
         class Handler(_Quiet):
             def do_POST(self) -> None:
                 self.read()
-                self.answer(200, secret("incomingbody").encode(), f"text/plain; {secret('incomingheader')}")
+                kind = f"text/plain; {secret('incomingheader')}"
+                body = secret("incomingbody").encode()
+                if self.path.endswith("/chat/completions"):
+                    kind, body = "text/event-stream", b"".join(b"data: %b\n\n" % part for part in _chat())
+                self.answer(200, body, kind)
 
         super().__init__(Handler)
+
+
+def _chat() -> Iterator[bytes]:
+    head = {"id": secret("answerid"), "object": "chat.completion.chunk", "created": 1, "model": secret("modelanswered")}
+    for text in (secret("answer"), secret("answeragain")):
+        delta = {"content": text, secret("deltakey"): secret("deltavalue")}
+        yield json.dumps({**head, "choices": [{"index": 0, "delta": delta}]}).encode()
+    numbers = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3, secret("usagekey"): secret("usagevalue")}
+    # One number that can be true, and one that is none.
+    times = {"queue_time_ms": 0.001, "time_to_first_token_ms": secret("metric"), secret("metrickey"): 1}
+    yield json.dumps({**head, "choices": [], "usage": numbers, "metrics": times}).encode()
+    yield b"[DONE]"
 
 
 class Rpc(grpc.GenericRpcHandler):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ports import free_port
 
 if TYPE_CHECKING:
     from ..conftest import Sink
@@ -36,9 +36,7 @@ class Server:
     """
 
     def __init__(self, command: list[str], environment: dict[str, str], cwd: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         address = f"127.0.0.1:{self.port}"
         words = [word.format(address=address, port=self.port) for word in command]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server

@@ -1,26 +1,26 @@
-"""A real Prometheus: classic histograms written into its own blocks, and asked for quantiles over HTTP.
+"""A real Prometheus: classic histograms written into its own blocks, or what it scrapes, and questions over HTTP.
 
-Native histograms cannot come this way: neither the text formats nor `promtool` can write them.
+Native histograms come by scraping alone: neither the text formats nor `promtool` can write them.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 import urllib.parse
 import urllib.request
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
+from ports import free_port
 from raw_requests import Request
 
 HINT = "no Prometheus on this machine; `apt-get install prometheus`, which brings promtool, or `make test`, which does"
@@ -51,13 +51,30 @@ class Prometheus:
         """Return what `histogram_quantile` says of the histogram *name* over the *seconds* before *at*, as dashboards ask."""
         # One step more: the sample it starts from belongs to the window in every version.
         window = f"rate({name}_bucket[{seconds + STEP_SECONDS - 1}s])"
-        query = urllib.parse.urlencode({"query": f"histogram_quantile({quantile}, sum by (le) ({window}))", "time": at})
-        (found,) = self._get(f"query?{query}")["result"]
+        (found,) = self.query(f"histogram_quantile({quantile}, sum by (le) ({window}))", at)
         return float(found["value"][1])
+
+    def query(self, expression: str, at: float | None = None) -> list[Any]:
+        """Return the series that *expression* has at *at*, in Unix seconds, or now."""
+        asked = {"query": expression} if at is None else {"query": expression, "time": at}
+        return self._get(f"query?{urllib.parse.urlencode(asked)}")["result"]
+
+    def number(self, expression: str, at: float | None = None) -> float | None:
+        """Return the one number that *expression* is at *at*, in Unix seconds, or now; None where it is none."""
+        found = self.query(expression, at)
+        return float(found[0]["value"][1]) if found else None
 
     def _get(self, path: str) -> Any:
         with urllib.request.urlopen(f"{self.address}/api/v1/{path}", timeout=START_SECONDS) as answer:
             return json.load(answer)["data"]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until *condition* holds, which is asked ten times a second."""
+    deadline = time.monotonic() + START_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition did not come true in {START_SECONDS} seconds"
+        time.sleep(0.1)
 
 
 def scraped(start: int, end: int) -> range:
@@ -110,18 +127,23 @@ def exposition(name: str, bounds: Sequence[float], requests: Sequence[Request], 
 
 
 @contextmanager
-def serving(folder: Path) -> Generator[Prometheus]:
+def serving(
+    folder: Path, configuration: str = "scrape_configs: []\n", flags: Sequence[str] = ()
+) -> Generator[Prometheus]:
     """Run a server on the blocks below *folder*; it is stopped at the end.
+
+    Args:
+        folder: Its data.
+        configuration: What it scrapes, in YAML.
+        flags: Of its command line, besides.
 
     Raises:
         RuntimeError: It did not start; with what it has printed.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    configuration = folder / "prometheus.yml"
-    configuration.write_text("scrape_configs: []\n")
-    options = (f"--config.file={configuration}", f"--storage.tsdb.path={folder}", f"--web.listen-address={address}")
+    address = f"127.0.0.1:{free_port()}"
+    file = folder / "prometheus.yml"
+    file.write_text(configuration)
+    options = (f"--config.file={file}", f"--storage.tsdb.path={folder}", f"--web.listen-address={address}", *flags)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(["prometheus", *options], stdout=log, stderr=log)
         try:

@@ -1,0 +1,68 @@
+"""`stagelens export rules|itself|grafana`: what others need to show and watch what the collector tells Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...core.errors import StagelensError
+from ..config import DEFAULT_FILE
+from ..objectives import slo_file
+from ..policy_file import default_policy
+from . import grafana, itself, rules
+from .expressions import Histograms
+
+
+def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Write what *argv* asks for.
+
+    Raises:
+        StagelensError: The SLO file is wrong, or nothing can be written there.
+    """
+    options = _parser(env).parse_args(argv)
+    if options.what == "itself":
+        text = itself.write(options.runbook)
+    elif options.what == "grafana":
+        text = grafana.write(Histograms(native=options.native))
+    else:
+        definitions = slo_file.read(options.slo, env)
+        for line in definitions.warnings:
+            print(f"warning: {line}", file=sys.stderr)
+        text = rules.write(definitions.slos, default_policy(), Histograms(native=options.native))
+    _put(options.output, text)
+    return 0
+
+
+def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stagelens export",
+        description="Write rules for Prometheus, or a dashboard for Grafana, over what the collector tells on /metrics.",
+    )
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    made = kinds.add_parser("rules", help="recording and alerting rules made from an SLO file")
+    path = Path(env.get("STAGELENS_SLO_FILE") or DEFAULT_FILE)
+    made.add_argument("--slo", type=Path, default=path, metavar="FILE", help="the SLO file (default %(default)s)")
+    dashboard = kinds.add_parser("grafana", help="a dashboard as JSON, to be imported")
+    about = kinds.add_parser("itself", help="alerting rules about Stagelens itself")
+    where = "where the runbook is, for links (default %(default)s)"
+    about.add_argument("--runbook", default=itself.RUNBOOK, metavar="URL", help=where)
+    for command in kinds.choices.values():
+        command.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to (default: the output)")
+    for command in (made, dashboard):
+        command.add_argument(
+            "--native", action="store_true", help="read native histograms, which Prometheus has to be told to keep"
+        )
+    return parser
+
+
+def _put(path: Path | None, text: str) -> None:
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        msg = f"{path} cannot be written ({error.strerror or error}); name another file with -o"
+        raise StagelensError(msg) from error

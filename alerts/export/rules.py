@@ -1,0 +1,176 @@
+"""Recording and alerting rules for Prometheus, made from an SLO file: the burn rates and tiers of `burning.burn`.
+
+What our own evaluation knows and a rule cannot is said in a comment, where it concerns the promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import yaml
+
+from ...collector.prometheus.section import DEFAULT_LABELS, LABELS
+from ...collector.prometheus.text import spell
+from .. import words
+from ..burning import burn
+from ..burning.burn import Tier
+from ..burning.measure import tiers_of
+from ..objectives.slo import Slo
+from ..policy_file import Policy
+from .expressions import Histograms, needed_bucket, needed_labels, span
+
+REQUESTS, BAD, BURN = "slo:stagelens_requests:rate", "slo:stagelens_bad_requests:rate", "slo:stagelens_burn:ratio_rate"
+ALERT = "StagelensBudgetBurns"
+# What division leaves must not decide, see `burn`.
+_STEP = 0.0001
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as such, and everything in full where it stands."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """See PyYAML: what is there twice is written twice."""
+        del data
+        return True
+
+
+def _as_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _as_text)
+
+
+def write(slos: Sequence[Slo], policy: Policy, histograms: Histograms) -> str:
+    """Return the rule file for *slos*.
+
+    Args:
+        slos: All promises of the file.
+        policy: The tiers and their guard.
+        histograms: How the collector's histograms are read.
+    """
+    lines = [*_head(slos, policy, histograms), "groups:" if _ruled(slos) else "groups: []"]
+    for slo in slos:
+        lines += ["", *(f"  # {line}" for line in _about(slo, policy))]
+        if slo.kind != "freshness":
+            dumped = yaml.dump(
+                [_group(slo, policy, histograms)], Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000
+            )
+            lines += [f"  {line}" if line else "" for line in dumped.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _ruled(slos: Sequence[Slo]) -> list[Slo]:
+    return [slo for slo in slos if slo.kind != "freshness"]
+
+
+def _head(slos: Sequence[Slo], policy: Policy, histograms: Histograms) -> Iterator[str]:
+    kind = "native" if histograms.native else "classic"
+    yield f"# Made by `stagelens export rules` for Prometheus 2.42 and later, over the {kind} histograms of the collector's /metrics."
+    told = {label: None for slo in _ruled(slos) for label in needed_labels(slo)}
+    labels = [label for label in LABELS if label in told or label in DEFAULT_LABELS]
+    buckets = [] if histograms.native else sorted({bound for slo in _ruled(slos) if (bound := needed_bucket(slo))})
+    if buckets or set(labels) > set(DEFAULT_LABELS):
+        yield "#"
+        yield "# They are right only if the collector's file has had this section for as long as an alert's short window:"
+        yield "# without a label there are no requests, and without a bucket every one is bad."
+        yield f"#   prometheus: {{labels: [{', '.join(labels)}], buckets: {buckets}}}"
+    keep, quiet = words.percent(policy.patience.keep), span(policy.patience.quiet)
+    yield "#"
+    yield "# What Stagelens' own alerts do besides, and rules cannot:"
+    yield "# - of a service that was seen for less than a tier's short window, the rest of the window counts as good;"
+    yield f"# - what fires goes on down to {keep} of its burn rate, and ends after {quiet} of quiet (here: keep_firing_for: {quiet});"
+    yield "# - while the collector does not work, nothing is opened or ended (here: alert on absent(up) of its job);"
+    yield "# - a message names the stage to blame, and the requests that show it;"
+    yield "# - the budget that is left: over 30 days it would need more than Prometheus keeps by default."
+
+
+def _about(slo: Slo, policy: Policy) -> Iterator[str]:
+    yield " ".join(f"{slo.name}: {slo.in_words()}.".split())
+    if slo.kind == "freshness":
+        yield "Left out: minutes without new data cannot be counted by a rule. Leave it to Stagelens."
+        return
+    for tier in burn.tiers(policy, slo.window):
+        if not burn.reachable(tier, slo.objective):
+            yield f"Left out: {tier.severity} over {span(tier.long)}, for it cannot burn {words.times(tier.burn)} at this objective."
+    if slo.maintenance.planned:
+        yield "Planned work of the file is not known here: mute its times in Alertmanager (mute_time_intervals)."
+    if slo.reset is not None:
+        yield f"Its reset at {slo.reset.isoformat()} is not known here: what was before counts, where a window reaches it."
+    if slo.budgets:
+        yield "The budgets of its stages are not known here."
+
+
+def _group(slo: Slo, policy: Policy, histograms: Histograms) -> dict[str, Any]:
+    tiers = tiers_of(slo, policy)
+    recorded = [rule for length in burn.windows(policy, tiers) for rule in _recorded(slo, span(length), histograms)]
+    alerts = [_alert(slo, tier, policy) for tier in tiers]
+    return {"name": f"stagelens-slo-{slo.name}", "interval": "1m", "rules": [*recorded, *alerts]}
+
+
+def _recorded(slo: Slo, window: str, histograms: Histograms) -> Iterator[dict[str, Any]]:
+    labels, chosen = _named(slo), _chosen(slo)
+    yield {"record": f"{REQUESTS}{window}", "labels": labels, "expr": histograms.requests(slo, window)}
+    yield {"record": f"{BAD}{window}", "labels": labels, "expr": histograms.bad(slo, window)}
+    ratio = f"{BAD}{window}{chosen} / {REQUESTS}{window}{chosen} / {round(slo.budget, 12)!r}"
+    yield {"record": f"{BURN}{window}", "labels": labels, "expr": f"round({ratio}, {_STEP})"}
+
+
+def _alert(slo: Slo, tier: Tier, policy: Policy) -> dict[str, Any]:
+    burns = f"{words.times(tier.burn)} over {span(tier.long)} and {span(tier.short)}"
+    annotations = {
+        "summary": f"{slo.name}: the error budget burns {burns}",
+        "description": slo.description or slo.in_words(),
+    }
+    if slo.runbook:
+        annotations["runbook_url"] = slo.runbook
+    return {
+        "alert": ALERT,
+        "expr": _condition(slo, tier, policy),
+        "keep_firing_for": span(policy.patience.quiet),
+        "labels": {"severity": tier.severity, "window": span(tier.long), **_plain(_named(slo))},
+        "annotations": _plain(annotations),
+    }
+
+
+def _condition(slo: Slo, tier: Tier, policy: Policy) -> str:
+    """Return the expression of `burn.fires`, and not `burn.calm`."""
+    chosen, guard = _chosen(slo), policy.guard
+    long, short = span(tier.long), span(tier.short)
+
+    def counted(what: str, length: timedelta) -> str:
+        return f"round({what}{span(length)}{chosen} * {length.total_seconds():.0f}, {_STEP})"
+
+    lines = [
+        f"{BURN}{long}{chosen} >= {tier.burn:g} and {BURN}{short}{chosen} >= {tier.burn:g}",
+        "and (",
+        f"  {counted(BAD, tier.long)} >= {guard.bad:g}",
+        f"  or ({counted(BAD, tier.short)} >= {guard.all_bad:g}",
+        f"      and {BURN}{short}{chosen} >= {1 / slo.budget * (1 - 1e-6):.6g})",
+        ")",
+    ]
+    if tier.short > policy.calm.window:
+        recent = span(policy.calm.window)
+        expected = policy.calm.evidence / min(1.0, tier.burn * slo.budget)
+        lines += [
+            "unless (",
+            f"  {BURN}{recent}{chosen} < 1",
+            f"  and {counted(REQUESTS, policy.calm.window)} >= {expected:.6g}",
+            ")",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _chosen(slo: Slo) -> str:
+    return f"{{{spell([('slo', slo.name)])}}}"
+
+
+def _named(slo: Slo) -> dict[str, str]:
+    return {"slo": slo.name, "service_name": slo.service}
+
+
+def _plain(texts: dict[str, str]) -> dict[str, str]:
+    """Return *texts* of an alert, which are templates, so that they come out as they are."""
+    return {key: text.replace("{{", '{{ "{{" }}') for key, text in texts.items()}

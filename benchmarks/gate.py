@@ -1,0 +1,68 @@
+"""How often `stagelens compare --fail-on p99:+10%` fails, where the truth is known.
+
+    python benchmarks/gate.py [COMPARISONS]
+
+Both sides are drawn from one distribution, B's times so many per cent. A gate that fails at +0 % is a false alarm; one that
+passes at +20 % has missed it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from stagelens.core.histogram import Histogram, bucket_index
+from stagelens.reports.difference import difference, judge
+from stagelens.reports.thresholds import read_thresholds
+
+LIMIT = "p99:+10%"
+COMPARISONS = 1000
+REQUESTS = (1000, 10_000)
+SLOWER = (0, 20, 50)
+_RANDOM = np.random.default_rng(20261122)
+
+
+def main(comparisons: int = COMPARISONS) -> None:
+    """Print how many of 100 comparisons fail: a row for each distribution and number of requests."""
+    print(f"{LIMIT}, of 100 ({comparisons} each)   " + "".join(f"{f'B +{each} %':>24}" for each in SLOWER))
+    for name, draw in (("exponential", _exponential), ("a service with 5 % outliers", _service)):
+        for requests in REQUESTS:
+            rates = (failing(draw, requests, 1 + each / 100, comparisons) for each in SLOWER)
+            cells = (f"{sure:.1f} (strict {strict:.1f})" for sure, strict in rates)
+            print(f"{name:28}{requests:>8}" + "".join(f"{each:>24}" for each in cells), flush=True)
+
+
+def failing(draw: Callable[[int], np.ndarray], requests: int, factor: float, comparisons: int) -> tuple[float, float]:
+    """Return how many of 100 comparisons fail when B truly takes *factor* times as long: as they are, and with --strict."""
+    (limit,) = read_thresholds(LIMIT)
+    failed = [0, 0]
+    for _ in range(comparisons):
+        found = difference(_counted(draw(requests)), _counted(draw(requests) * factor), limit.quantile)
+        for place, strict in enumerate((False, True)):
+            failed[place] += judge(limit, found, strict=strict) == "failed"
+    sure, strict = (100 * each / comparisons for each in failed)
+    return sure, strict
+
+
+def _exponential(requests: int) -> np.ndarray:
+    return _RANDOM.exponential(0.1, requests)
+
+
+def _service(requests: int) -> np.ndarray:
+    """Some 40 ms, and in one of twenty 50 ms more, exponentially."""
+    usual = 0.02 + _RANDOM.gamma(4, 0.005, requests)
+    return usual + np.where(_RANDOM.random(requests) < 0.05, _RANDOM.exponential(0.05, requests), 0)
+
+
+def _counted(seconds: np.ndarray) -> Histogram:
+    made = Histogram()
+    for each in seconds.tolist():
+        index = bucket_index(each, made.scale)
+        made.buckets[index] = made.buckets.get(index, 0) + 1
+    return made
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

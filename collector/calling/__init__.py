@@ -1,0 +1,1 @@
+"""Calls out of the server: whom it may call, and how it makes sure that it is them."""

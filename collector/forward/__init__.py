@@ -1,0 +1,1 @@
+"""Sending on what was received, to any OTLP endpoint."""

@@ -1,0 +1,199 @@
+"""The section `forward:` of the collector's file: whom everything that is received is sent on to.
+
+forward:
+  destinations:
+    - name: tempo
+      endpoint: https://tempo.example.com:4318     # /v1/traces, /v1/metrics and /v1/logs are added
+      protocol: http                               # or grpc, with an endpoint such as http://tempo:4317 or https://…
+      signals: [traces]                            # left out: metrics, traces and logs
+      headers:
+        X-Scope-OrgID: team-a
+        Authorization: {env: TEMPO_AUTHORIZATION}  # or {file: /run/secrets/tempo}: the whole value of the header
+      tls: {ca_file: /etc/ca.pem, cert_file: /etc/client.pem, key_file: /etc/client.key}
+      compression: gzip                            # or none; over http also zstd
+      timeout: 10s
+      most_waiting: 512MiB
+      when_full: refuse                            # or drop_oldest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import httpx
+
+from ...core.errors import ConfigError
+from ...core.reading.fields import Fields
+from ...core.reading.yaml_lines import Document, Place
+from ...core.settings import parse_size
+from ..calling.addresses import ENV, MayCall
+from ..calling.tls import CallTls
+from ..calling.tls import read as read_tls
+from ..replies import Exported
+from .headers import Secret
+from .headers import read as read_headers
+
+SIGNALS: tuple[Exported, ...] = ("metrics", "traces", "logs")
+_PROTOCOLS, _WHEN_FULL = ("http", "grpc"), ("refuse", "drop_oldest")
+_COMPRESSIONS = ("gzip", "zstd", "none")
+_EXAMPLES = {"http": "http://tempo:4318", "grpc": "http://tempo:4317"}
+# OTEL_EXPORTER_OTLP_TIMEOUT is 10 s by default.
+DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS = 10.0, 60.0
+DEFAULT_MOST_WAITING_BYTES = 512 * 1024**2
+_MAX_NAME_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Whom to send to.
+
+    Args:
+        name: What it is called; bodies wait under it.
+        endpoint: The base of its addresses, over gRPC a host and a port; may hold a secret in its path.
+        signals: What it takes.
+        protocol: How it is spoken to.
+        headers: Sent with each request.
+        secrets: The same, of which only is known where they are.
+        tls: For https.
+        compression: What is done to bodies.
+        timeout: Of one request. [seconds]
+        most_waiting_bytes: How much may wait for it, compressed.
+        when_full: What is done then: `refuse` has senders come back later, `drop_oldest` drops what has waited longest.
+        link_local: Whether it may be where clouds hand out credentials.
+    """
+
+    name: str
+    endpoint: str = field(repr=False)
+    signals: tuple[Exported, ...] = SIGNALS
+    protocol: Literal["http", "grpc"] = "http"
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    secrets: Mapping[str, Secret] = field(default_factory=dict[str, Secret])
+    tls: CallTls = field(default_factory=CallTls)
+    compression: Literal["gzip", "zstd", "none"] = "gzip"
+    timeout: float = DEFAULT_TIMEOUT_SECONDS
+    most_waiting_bytes: int = DEFAULT_MOST_WAITING_BYTES
+    when_full: Literal["refuse", "drop_oldest"] = "refuse"
+    link_local: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: without the path, which may hold a secret."""
+        url = httpx.URL(self.endpoint)
+        return f"{url.scheme}://{url.netloc.decode('ascii')}"
+
+
+def read(
+    document: Document, place: Place, value: Any, env: Mapping[str, str], may_call: MayCall
+) -> tuple[Destination, ...]:
+    """Read the section; what is wrong with it, or *may_call* has not, is in the document's problems, and left out."""
+    fields = Fields(document, place, value, example="destinations: []")
+    found: dict[str, Destination] = {}
+    for at, item in fields.items("destinations"):
+        one = Fields(document, at, item, example="name: tempo")
+        destination = _destination(one, env, may_call)
+        if destination is None:
+            continue
+        if destination.name in found:
+            one.complain(f"{destination.name} is a destination already; give each a name of its own", "name")
+        found.setdefault(destination.name, destination)
+    fields.finish()
+    return tuple(found.values())
+
+
+def _destination(fields: Fields, env: Mapping[str, str], may_call: MayCall) -> Destination | None:
+    if fields.broken:
+        return None
+    link_local = fields.value("allow_link_local") is True
+    protocol = _one_of(fields, "protocol", _PROTOCOLS)
+    name = fields.text("name", example="tempo")
+    if len(name) > _MAX_NAME_CHARS or not name.isprintable():
+        fields.complain(f"{fields.name('name')} is too long; {_MAX_NAME_CHARS} plain characters are the most", "name")
+    headers, secrets = read_headers(fields, env, protocol)
+    destination = Destination(
+        name=name,
+        endpoint=_endpoint(fields, protocol, may_call.also("metadata") if link_local else may_call),
+        protocol=cast("Any", protocol),
+        signals=_signals(fields),
+        headers=headers,
+        secrets=secrets,
+        tls=read_tls(fields),
+        compression=cast("Any", _compression(fields, protocol)),
+        timeout=_timeout(fields),
+        most_waiting_bytes=_most_waiting(fields),
+        when_full=cast("Any", _one_of(fields, "when_full", _WHEN_FULL)),
+        link_local=link_local,
+    )
+    fields.finish()
+    return destination if name and destination.endpoint else None
+
+
+def _endpoint(fields: Fields, protocol: str, may_call: MayCall) -> str:
+    key, example = "endpoint", _EXAMPLES[protocol]
+    written = fields.address(key, example=example)
+    if not written:
+        return ""
+    try:
+        url = httpx.URL(written)
+    except (httpx.InvalidURL, ValueError):
+        url = httpx.URL("")
+    # Its text may hold a password or a key: it is not repeated.
+    if not url.host:
+        fields.complain(f"{fields.name(key)} is no address; write one such as {example}", key)
+    elif url.userinfo or url.query or url.fragment:
+        fields.complain(f"{fields.name(key)} has a user or a query in it; send secrets as headers: instead", key)
+    elif protocol == "grpc" and url.path.strip("/"):
+        fields.complain(f"{fields.name(key)} has a path, and gRPC has none; write it as in {example}", key)
+    elif url.path.rstrip("/").endswith(tuple(f"/v1/{signal}" for signal in SIGNALS)):
+        cure = "write the address up to there, the paths of the signals are added"
+        fields.complain(f"{fields.name(key)} ends in the path of one signal; {cure}", key)
+    elif why := may_call.why_not(url.host):
+        cure = f"{ENV} says what is, and `allow_link_local: true` allows a metadata service to this destination"
+        fields.complain(f"{fields.name(key)} is {why}, which is not called; {cure}", key)
+    else:
+        return str(url).rstrip("/")
+    return ""
+
+
+def _signals(fields: Fields) -> tuple[Exported, ...]:
+    written = fields.texts("signals", example="traces") if fields.has("signals") else list(SIGNALS)
+    for wrong in (each for each in written if each not in SIGNALS):
+        fields.complain(f"{fields.name('signals')} has {wrong!r}; write some of {', '.join(SIGNALS)}", "signals")
+    return tuple(signal for signal in SIGNALS if signal in written)
+
+
+def _one_of(fields: Fields, key: str, allowed: tuple[str, ...]) -> str:
+    return (fields.one_of(key, allowed) if fields.has(key) else "") or allowed[0]
+
+
+def _compression(fields: Fields, protocol: str) -> str:
+    found = _one_of(fields, "compression", _COMPRESSIONS)
+    if protocol == "grpc" and found == "zstd":
+        fields.complain(
+            f"{fields.name('compression')} is zstd, which gRPC does not know; write gzip or none", "compression"
+        )
+    return found
+
+
+def _timeout(fields: Fields) -> float:
+    given = fields.duration("timeout", example="10s", required=False)
+    seconds = given.total_seconds() if given else DEFAULT_TIMEOUT_SECONDS
+    if not 1 <= seconds <= MAX_TIMEOUT_SECONDS:
+        limits = f"1s to {MAX_TIMEOUT_SECONDS:g}s"
+        fields.complain(f"{fields.name('timeout')} is {seconds:g}s; write {limits}, such as 10s", "timeout")
+    return seconds
+
+
+def _most_waiting(fields: Fields) -> int:
+    key, written = "most_waiting", fields.text("most_waiting")
+    if not written:
+        return DEFAULT_MOST_WAITING_BYTES
+    try:
+        size = parse_size(written, fields.name(key))
+    except ConfigError as error:
+        fields.complain(str(error), key)
+        return DEFAULT_MOST_WAITING_BYTES
+    if size < 1024**2:
+        fields.complain(f"{fields.name(key)} is {written!r}; it must be at least 1MiB, such as 512MiB", key)
+    return size

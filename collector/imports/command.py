@@ -1,0 +1,140 @@
+"""`stagelens import`: what was measured elsewhere, into the store."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ...core.options import COLLECTOR, STORE
+from .. import config_file
+from ..config import CollectorConfig
+from ..opening import open_store
+from ..points import Window
+from ..store.schema import FINEST
+from ..traces.keeping import Keep
+from .formats import FORMATS
+from .imported import Imported
+from .importing import import_file
+from .source import ImportFileError
+
+# A file may have been written by a clock that runs ahead of ours. [seconds]
+_AHEAD_SECONDS = 86_400
+_INTERRUPTED = 130
+# Live traffic is put together every two seconds, a file once or a few times: more of it is kept each time.
+_KEEP = Keep(errors=50, slow=50, uniform=20)
+_SERVICES_SHOWN = 8
+_SETTINGS = ("STAGELENS_DATABASE", "STAGELENS_POINTS", "STAGELENS_COLLECTOR_CONFIG")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    read = "\n".join(f"  {each.title}" for each in FORMATS)
+    made = argparse.ArgumentParser(
+        "stagelens import",
+        description="Count what files tell of requests, each file once. gzip is fine.",
+        epilog=f"formats, told apart by what is in the file:\n{read}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    made.add_argument("--service", metavar="NAME", help="whose requests these are (default what the file says)")
+    made.add_argument("--environment", metavar="NAME", help="the environment they are of (default what the file says)")
+    for setting in (*STORE, *COLLECTOR):
+        if setting.variable in _SETTINGS:
+            made.add_argument(setting.option, dest=setting.variable, metavar="X", help=setting.help.replace("%", "%%"))
+    return made
+
+
+def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Import the files that *words* name.
+
+    Args:
+        words: The command line after `import`.
+        environment: The settings.
+
+    Returns:
+        The exit code: 0 if all of every file was counted, 1 if something was left out, 2 for a wrong command line.
+
+    Raises:
+        StagelensError: The store or the settings are wrong.
+    """
+    options = parser().parse_args(words)
+    logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
+    given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
+    config = CollectorConfig.from_env(dict(environment) | given)
+    rules = config_file.read(config.config_file, environment).rules if config.config_file else ()
+    failed, imported = False, list[Imported]()
+    with closing(open_store(config)) as store:
+        now = int(time.time())
+        window = Window(now - int(config.retention.hours.total_seconds()), now + _AHEAD_SECONDS)
+        keep = replace(_KEEP, everything=config.keeps_all_traces)
+        for path in options.files:
+            try:
+                found = import_file(path, store, window, rules, keep, options.service, options.environment)
+            except ImportFileError as error:
+                print(f"stagelens: {error}", file=sys.stderr)
+                failed = True
+            except KeyboardInterrupt:
+                print("\nstagelens: interrupted; importing the same files again goes on from here", file=sys.stderr)
+                return _INTERRUPTED
+            else:
+                imported.append(found)
+                print("\n".join(_said(found, config, now)), flush=True)
+                failed = failed or found.broken_count > 0
+        store.maintain()
+    print("\n".join(_next(imported, given)))
+    return int(failed)
+
+
+def _said(found: Imported, config: CollectorConfig, now: int) -> Iterator[str]:
+    yield f"{found.path}: {found.format}"
+    if found.requests:
+        spans = f", from {found.spans:,} spans" if found.spans else ""
+        services = ", ".join(f"{name} {count:,}" for name, count in found.services.most_common(_SERVICES_SHOWN))
+        more = f" and {len(found.services) - _SERVICES_SHOWN} more" if len(found.services) > _SERVICES_SHOWN else ""
+        yield f"  {found.requests:,} requests{spans}; {found.traces:,} kept as traces"
+        yield f"  services  {services}{more}"
+        yield f"  time      {_moment(found.first)} to {_moment(found.last + FINEST)} UTC"
+    if found.dropped:
+        yield f"  {found.dropped:,} requests more could not be counted, say their agents"
+    if found.known:
+        yield f"  {found.known:,} requests had been imported before, from this file or one like it: they count once"
+    if not found.requests and not found.known:
+        yield "  no request was found in it: nothing was counted"
+    for note in (*found.notes, *_kept(found, config, now)):
+        yield f"  note: {note}"
+    for each in found.broken:
+        yield f"  left out: {each}"
+    if found.broken_count > len(found.broken):
+        yield f"  left out: {found.broken_count:,} records in all"
+
+
+def _kept(found: Imported, config: CollectorConfig, now: int) -> Iterator[str]:
+    """Say what the store does not keep of something so old."""
+    if not found.requests:
+        return
+    for what, kept, lost in (
+        ("buckets of 10 s", config.retention.seconds_10, "it is kept by the minute"),
+        ("buckets of a minute", config.retention.minutes, "it is kept by the hour"),
+        ("traces", config.retention.traces, "those kept here go again"),
+    ):
+        if found.first < now - kept.total_seconds():
+            yield f"some of it is older than {what} are kept ({kept.days} days): {lost}"
+
+
+def _next(imported: Sequence[Imported], given: Mapping[str, str]) -> Iterator[str]:
+    if any(each.requests or each.known for each in imported):
+        options = {"STAGELENS_DATABASE": "--database", "STAGELENS_POINTS": "--points"}
+        words = [word for key, option in options.items() if key in given for word in (option, given[key])]
+        yield f"see it: {shlex.join(['stagelens', 'dashboard', *words])}, and choose the time above"
+
+
+def _moment(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

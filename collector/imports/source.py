@@ -1,0 +1,221 @@
+"""A file that is imported: what it holds, piece by piece, whether or not it is compressed; and where it is broken."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import hashlib
+import io
+import json
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import ijson
+
+from ...core.errors import StagelensError
+from .gunzip import Gunzip
+
+_GZIP = b"\x1f\x8b"
+_READ_BYTES = 1 << 20
+# ijson takes memory by the square of the depth; within so much nobody sees how deep it gets. [bytes]
+_DEEPEST, _SUMMED_BYTES = 1000, 16 * 1024
+# What may be read a second time, all at once, to say at which line it is broken.
+_MOST_LOOKED_AT_BYTES = 32 * 1024**2
+# A line of JSON lines is read as a whole.
+MAX_LINE_BYTES = 64 * 1024**2
+_MAX_TOLD = 5
+
+
+class ImportFileError(StagelensError):
+    """A file cannot be imported; it names the file, the place and the cure."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What a reader has to say of a file beside what it holds.
+
+    Args:
+        notes: What was made of it that is not plain, such as where its times come from.
+        broken: The first records that could not be read, each with its place.
+        broken_count: How many there are.
+    """
+
+    notes: list[str] = field(default_factory=list[str])
+    broken: list[str] = field(default_factory=list[str])
+    broken_count: int = 0
+
+    def note(self, text: str) -> None:
+        """Say *text*, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def skip(self, place: str, why: str, count: int = 1) -> None:
+        """Leave out *count* records, of which the first is at *place*."""
+        self.broken_count += count
+        if len(self.broken) < _MAX_TOLD:
+            self.broken.append(f"{place}: {why}")
+
+
+class Source:
+    """A file that can be read several times over, each time from its start.
+
+    Args:
+        path: Where it is.
+
+    Attributes:
+        path: The same.
+        told: What there is to say of it.
+        digest: Names its content: compressed or not, it is the same.
+
+    Raises:
+        ImportFileError: It cannot be read, or holds nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.told = Told()
+        try:
+            self._modified = _modified(path)
+            self._is_compressed = self._begins_with(_GZIP)
+            self.digest, size = self._summed()
+        except OSError as error:
+            msg = f"{path}: cannot be read ({error.strerror or error})"
+            raise ImportFileError(msg) from error
+        if not size:
+            msg = f"{path}: {self.told.broken[0]}" if self.told.broken else f"{path}: is empty"
+            raise ImportFileError(msg)
+
+    @property
+    def ended_ns(self) -> int:
+        """When what it tells of ended, where it has no date of its own: when it was written last; in Unix nanoseconds."""
+        return int(self._modified * 1e9)
+
+    def note_undated(self) -> None:
+        """Say where the times come from when they are those of `ended_ns`."""
+        at = datetime.fromtimestamp(self._modified, UTC)
+        self.told.note(f"its times have no date: the last is taken for that of the file, {at:%Y-%m-%d %H:%M:%S} UTC")
+
+    def items(self, prefix: str, *, quiet: bool = False) -> Iterator[Any]:
+        """Yield what lies at *prefix*, an ijson path, one by one, of every JSON value in the file.
+
+        What follows a place that is no JSON is left out and told, unless *quiet*.
+        """
+        count = 0
+        with self._open() as file:
+            try:
+                for item in ijson.items(file, prefix, use_float=True, multiple_values=True):
+                    count += 1
+                    yield item
+            except (ijson.JSONError, ValueError) as error:
+                if not quiet:
+                    self.told.skip(self._place(error), f"what follows is left out; {count} records before it were read")
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that hold something, each with its number; one that is too long is left out and told."""
+        number = 0
+        with self._open() as file:
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    self.told.skip(f"line {number}", f"is longer than {MAX_LINE_BYTES // 1024**2} MiB")
+                    while line and not line.endswith(b"\n"):
+                        line = file.readline(_READ_BYTES)
+                elif line.strip():
+                    yield number, line
+
+    def keys(self) -> Iterator[tuple[str, str]]:
+        """Yield each key of a top object as `("", key)`, and of an object in a top list as `("item", key)`.
+
+        Raises:
+            ImportFileError: It is no JSON up to the one that was asked for.
+        """
+        with self._open() as file:
+            try:
+                for prefix, event, value in ijson.parse(file, use_float=True, multiple_values=True):
+                    if event == "map_key" and prefix in ("", "item"):
+                        yield prefix, cast("str", value)
+            except (ijson.JSONError, ValueError) as error:
+                raise ImportFileError(self._place(error)) from error
+
+    def first_line_is_whole(self) -> bool:
+        """Say whether the first line is a JSON value by itself, as in JSON lines."""
+        with self._open() as file:
+            try:
+                json.loads(file.readline(_MOST_LOOKED_AT_BYTES))
+            except (ValueError, RecursionError):
+                return False
+        return True
+
+    def _begins_with(self, magic: bytes) -> bool:
+        with self.path.open("rb") as file:
+            return file.read(len(magic)) == magic
+
+    def _open(self) -> io.BufferedReader:
+        raw = self.path.open("rb", buffering=0)
+        file: io.BufferedReader = io.BufferedReader(Gunzip(raw) if self._is_compressed else raw)
+        begins = file.peek(len(codecs.BOM_UTF8))
+        if begins.startswith(codecs.BOM_UTF8):
+            file.read(len(codecs.BOM_UTF8))
+        elif begins.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            file.close()
+            msg = f"{self.path}: is in UTF-16; write it in UTF-8 instead:  iconv -f UTF-16 -t UTF-8 FILE > NEW"
+            raise ImportFileError(msg)
+        return file
+
+    def _summed(self) -> tuple[str, int]:
+        digest, size, opened, most = hashlib.blake2b(digest_size=16), 0, 0, 0
+        with self._open() as file:
+            while piece := file.read(_SUMMED_BYTES):
+                digest.update(piece)
+                size += len(piece)
+                opened += sum(map(piece.count, (b"[", b"{"))) - sum(map(piece.count, (b"]", b"}")))
+                most = max(most, opened)
+            broken = file.raw.broken if isinstance(file.raw, Gunzip) else ""
+        if broken:
+            self.told.skip(f"after {size} bytes inflated", broken)
+            digest.update(b"cut off")
+        if most > _DEEPEST and self._is_deep():
+            msg = f"{self.path}: is nested more than {_DEEPEST} deep, as no format that is read is"
+            raise ImportFileError(msg)
+        return digest.hexdigest(), size
+
+    def _is_deep(self) -> bool:
+        """Say whether it is: what was counted may be text."""
+        depth = 0
+        with self._open() as file, contextlib.suppress(ijson.JSONError, ValueError):
+            for event, _ in ijson.basic_parse(file, use_float=True, multiple_values=True):
+                depth += event.startswith("start_") - event.startswith("end_")
+                if depth > _DEEPEST:
+                    return True
+        return False
+
+    def _place(self, error: Exception) -> str:
+        """Say where it is broken: the line and the column where it is small enough to look again."""
+        try:
+            with self._open() as file:
+                text = file.read(_MOST_LOOKED_AT_BYTES + 1)
+            if len(text) <= _MOST_LOOKED_AT_BYTES:
+                json.loads(text)
+        except json.JSONDecodeError as found:
+            return f"line {found.lineno} column {found.colno} is no JSON ({found.msg})"
+        except RecursionError:
+            return "it is nested too deeply"
+        except ValueError as found:
+            return f"it is no JSON ({_short(found)})"
+        return f"it is no JSON ({_short(error)})"
+
+
+def _modified(path: Path) -> float:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        msg = f"{path}: is a pipe or a device, which cannot be read twice; write it to a file first"
+        raise ImportFileError(msg)
+    return found.st_mtime
+
+
+def _short(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,157 @@
+"""Spans that are made of other formats, in OTLP's JSON form, and the rules that say what they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from ...core import names, stages
+from ..traces.conditions import When
+from ..traces.rules import Rule, Streaming
+
+SCOPE = "stagelens.import"
+TOKEN, FIRST_TOKEN, TOKENS_IN, TOKENS_OUT = "token", "first_token", "tokens.input", "tokens.output"
+_SERVER, _INTERNAL, _ERROR = 2, 1, 2
+# Spans in one export, about; a request is never torn apart.
+EXPORT_SPANS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A stage of a request.
+
+    Args:
+        stage: Which one.
+        start: [Unix nanoseconds]
+        end: [Unix nanoseconds]
+        name: What it is shown as; the stage if left out.
+    """
+
+    stage: str
+    start: int
+    end: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, as a format tells it.
+
+    Args:
+        name: What it is shown as.
+        start: [Unix nanoseconds]
+        end: [Unix nanoseconds]
+        intervals: Its stages; they may overlap and stick out.
+        attributes: Of the request: route, model, device, tokens.
+        tokens: When parts of its answer came. [Unix nanoseconds]
+        failed: Whether it did.
+    """
+
+    name: str
+    start: int
+    end: int
+    intervals: Sequence[Interval] = ()
+    attributes: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
+    tokens: Sequence[int] = ()
+    failed: bool = False
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Return what the spans of `exports` are: requests, and intervals that name their stage."""
+    request = Rule(
+        "imported request",
+        (When(scopes=(SCOPE,), kinds=("server",)),),
+        request=True,
+        model=(names.MODEL,),
+        route=(names.ROUTE,),
+        device=(names.DEVICE,),
+        stream=Streaming(
+            first_token=(FIRST_TOKEN,),
+            answers=(TOKEN,),
+            tokens_in=(TOKENS_IN,),
+            tokens_out=(TOKENS_OUT,),
+            definition=names.BY_CLIENT_CHUNK,
+            unit="ns",
+        ),
+    )
+    of_stages = (
+        Rule(f"imported {key}", (When(scopes=(SCOPE,), attributes=((names.STAGE, (key,)),)),), stage=key, request=False)
+        for key in stages.BY_KEY
+        if key != stages.OVERHEAD
+    )
+    return (request, *of_stages)
+
+
+def exports(requests: Iterable[Request], service: str, digest: str) -> Iterator[dict[str, Any]]:
+    """Yield *requests* as exports of spans.
+
+    Args:
+        requests: As they come.
+        service: Whose they are.
+        digest: Names the file; the ids of the spans are made of it and of the number of the request.
+    """
+    spans: list[dict[str, Any]] = []
+    for number, request in enumerate(requests):
+        spans += _spans(request, f"{digest}/{number}")
+        if len(spans) >= EXPORT_SPANS:
+            yield export(spans, service, SCOPE)
+            spans = []
+    if spans:
+        yield export(spans, service, SCOPE)
+
+
+def export(spans: list[dict[str, Any]], service: str, scope: str) -> dict[str, Any]:
+    """Return *spans* as an ExportTraceServiceRequest in its JSON form."""
+    resource = {"attributes": attributes({names.SERVICE_NAME: service})}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": scope}, "spans": spans}]}]}
+
+
+def attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
+    """Return *values* as OTLP/JSON writes attributes."""
+    return [
+        {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}
+        for key, value in values.items()
+    ]
+
+
+def identifier(text: str, digits: int) -> str:
+    """Return an id of so many hexadecimal *digits* for *text*, the same each time."""
+    return hashlib.blake2b(text.encode(), digest_size=digits // 2).hexdigest()
+
+
+def span(
+    ids: tuple[str, str, str], name: str, times: tuple[int, int], kind: int, values: Mapping[str, str | int]
+) -> dict[str, Any]:
+    """Return a span: trace id, span id and parent's id; start and end in Unix nanoseconds."""
+    trace, own, parent = ids
+    return {
+        "traceId": trace,
+        "spanId": own,
+        "parentSpanId": parent,
+        "name": name,
+        "kind": kind,
+        "startTimeUnixNano": str(times[0]),
+        "endTimeUnixNano": str(times[1]),
+        "attributes": attributes(values),
+    }
+
+
+def event(name: str, at: int) -> dict[str, str]:
+    """Return an event of a span, *at* Unix nanoseconds."""
+    return {"name": name, "timeUnixNano": str(at)}
+
+
+def _spans(request: Request, key: str) -> Iterator[dict[str, Any]]:
+    trace, root = identifier(key, 32), identifier(key, 16)
+    made = span((trace, root, ""), request.name, (request.start, request.end), _SERVER, request.attributes)
+    made["events"] = [event(TOKEN, at) for at in request.tokens]
+    if request.failed:
+        made["status"] = {"code": _ERROR}
+    yield made
+    for number, each in enumerate(request.intervals):
+        ids = trace, identifier(f"{key}/{number}", 16), root
+        yield span(ids, each.name or each.stage, (each.start, each.end), _INTERNAL, {names.STAGE: each.stage})

@@ -1,0 +1,218 @@
+"""What this collector has counted since it began, as Prometheus wants it: counters that only grow.
+
+They are those of one process. Each batch is counted by one collector of those that share a database, so what they tell adds up,
+and a collector that begins anew is the reset that Prometheus expects of a counter.
+
+A histogram is shown empty at first: Prometheus sees only what a counter has grown by since it first saw it, and the first
+failure of a service must not be lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
+from ...core.stages import OTHER
+from ..store.columns import Floats
+from ..store.encoding import Ints
+from ..store.point_columns import Identity, PointColumns
+from ..store.texts import name as storable_name
+from . import buckets
+from .section import LABELS, Settings
+
+# A scrape a minute, which is Prometheus' own default, sees it empty once, even a late one.
+EMPTY_SECONDS = 75.0
+# A version that is gone, a route that nobody asks for: what has not grown for so long is shown no more.
+IDLE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric.
+
+    Args:
+        name: What Prometheus calls it.
+        text: What it is, in a sentence.
+        source: The metric of ours it counts, one of `names.METRICS`.
+        key: The label that tells its points apart; "" where they are added up.
+    """
+
+    name: str
+    text: str
+    source: str
+    key: str
+
+
+FAMILIES = (
+    Family("stagelens_request_duration_seconds", "Requests by how long they took.", REQUEST_DURATION, ""),
+    Family(
+        "stagelens_stage_duration_seconds",
+        "Requests that had a stage by how long they were in it; the sums of all stages are that of the requests.",
+        STAGE_DURATION,
+        "stage",
+    ),
+    Family("stagelens_first_token_seconds", "Requests by the time to their first token.", FIRST_TOKEN, "definition"),
+    Family(
+        "stagelens_output_token_seconds",
+        "Requests by their mean time from one token to the next.",
+        OUTPUT_TOKEN,
+        "definition",
+    ),
+    Family(
+        "stagelens_agent_cost_seconds",
+        "Requests by what being recorded cost each; by what was recorded, for agents keep to a budget.",
+        AGENT_COST,
+        "level",
+    ),
+    Family(
+        "stagelens_suspect_report_seconds",
+        "Calls whose server says of its own time what cannot be true, by how long they took.",
+        SUSPECT_REPORT,
+        "dialect",
+    ),
+)
+_BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The histograms of one metric.
+
+    Args:
+        family: Which.
+        labels: Names and values of each; n of them.
+        counts: By bucket; shape (n, buckets.NUMBER).
+        zero: What was below a nanosecond; shape (n,).
+        sum: Shape (n,). [seconds]
+        bounds: Of classic buckets. [seconds]
+    """
+
+    family: Family
+    labels: Sequence[Sequence[tuple[str, str]]]
+    counts: Ints
+    zero: Ints
+    sum: Floats
+    bounds: tuple[float, ...]
+
+
+# What a histogram is about: the number of its family, and the values of its labels.
+_Key = tuple[int, tuple[str, ...]]
+
+
+class Counters:
+    """Counts what was committed. Thread-safe.
+
+    Args:
+        settings: What is told; where it changes, all begins anew.
+        clock: Seconds, from any moment on.
+    """
+
+    def __init__(
+        self, settings: Callable[[], Settings] = Settings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings, self._clock = settings, clock
+        self._lock = threading.Lock()
+        self._begin(settings())
+
+    def _begin(self, settings: Settings) -> None:
+        self._in_force = settings
+        self._dimensions = attrgetter("service", "status", *settings.labels)
+        # The last ones are for those that no room is left for: one for each metric and status.
+        size = settings.histograms + 2 * len(FAMILIES)
+        # Memory is only taken by what is written to.
+        self._counts = np.zeros((size, buckets.NUMBER), np.int64)
+        self._zero, self._sum = np.zeros(size, np.int64), np.zeros(size)
+        self._born, self._grown = np.zeros(size), np.zeros(size)
+        self._rows: dict[_Key, int] = {}
+        self._free = list(range(size))[::-1]
+
+    def count(self, points: PointColumns) -> None:
+        """Add *points*, which were just committed."""
+        settings = self._settings()
+        with self._lock:
+            if settings != self._in_force:
+                self._begin(settings)
+            if settings.histograms and len(points):
+                self._add(points)
+
+    def _add(self, points: PointColumns) -> None:
+        known: dict[Identity, int] = {}
+        for identity in points.identities:
+            if identity not in known:
+                known[identity] = self._row(identity)
+        row = np.fromiter(map(known.__getitem__, points.identities), np.int64, len(points))
+        histograms = points.histograms
+        chosen = row >= 0
+        np.add.at(self._zero, row[chosen], histograms.zero[chosen])
+        np.add.at(self._sum, row[chosen], histograms.sum[chosen])
+        self._grown[row[chosen]] = self._clock()
+        lengths = histograms.buckets.lengths
+        wide, scale = np.repeat(row, lengths), np.repeat(histograms.scale, lengths)
+        within = wide >= 0
+        place = buckets.place(histograms.buckets.index[within], scale[within])
+        np.add.at(self._counts.reshape(-1), wide[within] * buckets.NUMBER + place, histograms.buckets.amount[within])
+
+    def _row(self, about: Identity) -> int:
+        """Return the row that counts what *about* is about; below zero for what is not told."""
+        family = _BY_SOURCE.get(about.metric)
+        if family is None:
+            return -1
+        keyed = (about.stage,) if FAMILIES[family].key else ()
+        values = tuple(map(storable_name, (*self._dimensions(about.series), *keyed)))
+        row = self._rows.get((family, values))
+        if row is None and len(self._rows) < self._in_force.histograms:
+            row = self._take((family, values))
+        if row is not None:
+            return row
+        # Statuses are two: what failed stays apart.
+        rest = family, (OTHER, values[1], *(OTHER for _ in values[2:]))
+        row = self._rows.get(rest)
+        return self._take(rest) if row is None else row
+
+    def _take(self, key: _Key) -> int:
+        row = self._rows[key] = self._free.pop()
+        self._born[row] = self._clock()
+        return row
+
+    @property
+    def used(self) -> int:
+        """How many histograms there are, those of what had no room included."""
+        return len(self._rows)
+
+    @property
+    def limit(self) -> int:
+        """How many there may be."""
+        return self._in_force.histograms
+
+    def read(self) -> list[Counted]:
+        """Return all histograms as they are to be shown now, metric by metric."""
+        with self._lock:
+            self._forget()
+            keys = sorted(self._rows)
+            rows = np.array([self._rows[key] for key in keys], np.int64)
+            shown = self._clock() - self._born[rows] >= EMPTY_SECONDS
+            counts = self._counts[rows] * shown[:, np.newaxis]
+            zero, total = self._zero[rows] * shown, self._sum[rows] * shown
+            settings = self._in_force
+        bounds = tuple(sorted({*buckets.LADDER, *settings.buckets}))
+        names = ("service_name", "status", *(LABELS[label] for label in settings.labels))
+        found: list[Counted] = []
+        for number, family in enumerate(FAMILIES):
+            own = [place for place, key in enumerate(keys) if key[0] == number]
+            named = (*names, family.key) if family.key else names
+            labels = [tuple(zip(named, keys[place][1], strict=True)) for place in own]
+            found.append(Counted(family, labels, counts[own], zero[own], total[own], bounds))
+        return found
+
+    def _forget(self) -> None:
+        since = self._clock() - IDLE_SECONDS
+        for key in [key for key, row in self._rows.items() if self._grown[row] < since]:
+            row = self._rows.pop(key)
+            self._counts[row], self._zero[row], self._sum[row] = 0, 0, 0
+            self._free.append(row)

@@ -1,0 +1,167 @@
+"""Bodies that wait to be sent on, a row for each destination they are for, and who sends them.
+
+A body is written in the transaction that counts its batch, so whatever was acknowledged is here or has been taken by its
+destination, whoever is killed. Of several collectors one holds a destination, for a while that it renews; it deletes what was
+taken. What was sent by one who was killed before that, or held up for longer than it had, is sent again: at least once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from . import schema
+
+_IDS_AT_ONCE = 500
+# Rows that are looked through at once for the oldest that go.
+_DROP_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A body for one destination.
+
+    Args:
+        destination: Its name.
+        signal: metrics, traces or logs.
+        media_type: How the body is written.
+        body: As it came, but inflated; compressed with zstd.
+        via: The collectors it has passed, separated by commas.
+        received: When. [Unix seconds]
+        id: Its number in the store, 0 before it has one.
+    """
+
+    destination: str
+    signal: str
+    media_type: str
+    body: bytes
+    via: str = ""
+    received: int = 0
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits for a destination.
+
+    Args:
+        bodies: How many.
+        size_bytes: Their size, compressed.
+        oldest: When the first of them was received, None if there is none. [Unix seconds]
+    """
+
+    bodies: int = 0
+    size_bytes: int = 0
+    oldest: int | None = None
+
+
+def put(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
+    """Put in *bodies*, received *now*, in Unix seconds."""
+    rows = [
+        {
+            "destination": each.destination,
+            "signal": each.signal,
+            "media_type": each.media_type,
+            "via": each.via,
+            "received": now,
+            "size": len(each.body),
+            "body": each.body,
+        }
+        for each in bodies
+    ]
+    if rows:
+        connection.execute(insert(schema.outgoing), rows)
+
+
+def identity(connection: Connection) -> str:
+    """Return what this store calls itself: no other has that name."""
+    return connection.execute(select(schema.identity.c.id)).scalar_one()
+
+
+def hold(connection: Connection, destination: str, holder: str, now: float, seconds: float) -> bool:
+    """Take *destination* for *holder* from *now* on, in Unix seconds, or go on holding it; return whether it is theirs."""
+    table = schema.destinations
+    mine = update(table).where(
+        table.c.name == destination,
+        (table.c.holder == holder) | (table.c.until <= now) | (table.c.until > now + 86_400),
+    )
+    if connection.execute(mine.values(holder=holder, until=now + seconds)).rowcount:
+        return True
+    if connection.execute(select(table.c.name).where(table.c.name == destination)).first() is not None:
+        return False
+    connection.execute(insert(table).values(name=destination, holder=holder, until=now + seconds))
+    return True
+
+
+def release(connection: Connection, holder: str) -> None:
+    """Give back everything *holder* holds, so that others need not wait for its end."""
+    table = schema.destinations
+    connection.execute(update(table).where(table.c.holder == holder).values(until=0.0))
+
+
+def oldest(connection: Connection, destination: str, max_bodies: int, max_bytes: int) -> list[Outgoing]:
+    """Return what has waited longest for *destination*: one body however large it is, more only up to both limits."""
+    table = schema.outgoing
+    sizes = connection.execute(
+        select(table.c.id, table.c.size)
+        .where(table.c.destination == destination)
+        .order_by(table.c.destination, table.c.id)
+        .limit(max_bodies)
+    ).all()
+    room, chosen = max_bytes, list[int]()
+    for number, size in sizes:
+        if chosen and size > room:
+            break
+        chosen.append(number)
+        room -= size
+    rows = connection.execute(select(table).where(table.c.id.in_(chosen)).order_by(table.c.id))
+    return [
+        Outgoing(row.destination, row.signal, row.media_type, bytes(row.body), row.via, row.received, row.id)
+        for row in rows
+    ]
+
+
+def remove(connection: Connection, numbers: Sequence[int]) -> None:
+    """Take out the bodies of these *numbers*; those that are gone already are no trouble."""
+    table = schema.outgoing
+    for start in range(0, len(numbers), _IDS_AT_ONCE):
+        connection.execute(delete(table).where(table.c.id.in_(numbers[start : start + _IDS_AT_ONCE])))
+
+
+def backlogs(connection: Connection) -> dict[str, Backlog]:
+    """Return what waits, by destination."""
+    table = schema.outgoing
+    rows = connection.execute(
+        select(table.c.destination, func.count(), func.sum(table.c.size), func.min(table.c.received)).group_by(
+            table.c.destination
+        )
+    )
+    return {name: Backlog(count, int(size), first) for name, count, size, first in rows}
+
+
+def drop_oldest(connection: Connection, destination: str, max_bytes: int) -> int:
+    """Drop what has waited longest for *destination* until the rest holds no more than *max_bytes*; return how many."""
+    table = schema.outgoing
+    mine = table.c.destination == destination
+    over = int(connection.execute(select(func.sum(table.c.size)).where(mine)).scalar() or 0) - max_bytes
+    dropped = 0
+    while over > 0:
+        first = select(table.c.id, table.c.size).where(mine).order_by(table.c.destination, table.c.id)
+        chosen = list[int]()
+        for number, size in connection.execute(first.limit(_DROP_ROWS)):
+            if over <= 0:
+                break
+            chosen.append(number)
+            over -= size
+        remove(connection, chosen)
+        dropped += len(chosen)
+    return dropped
+
+
+def forget_others(connection: Connection, destinations: Collection[str], before: int) -> int:
+    """Drop what was received *before* then, in Unix seconds, for none of *destinations*; return how many bodies."""
+    table = schema.outgoing
+    old = table.c.destination.not_in(list(destinations)) & (table.c.received < before)
+    return connection.execute(delete(table).where(old)).rowcount

@@ -1,0 +1,155 @@
+"""The log of the server's commands, on the error output: lines for people, or one JSON object a line.
+
+STAGELENS_LOG_LEVEL     info    debug, info, warning or error: nothing below it is written
+STAGELENS_LOG_FORMAT    text    text or json
+
+A JSON line has `time`, `level`, `logger` and `message`; `fields` where the call gave some (`extra=`), `exception` where there was
+one. Passwords in addresses, and what the environment holds as a secret, are written as `…`, whoever logs them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TextIO
+from urllib.parse import unquote
+
+from .errors import ConfigError, StagelensError
+
+_log = logging.getLogger("stagelens")
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+FORMATS = ("text", "json")
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+# What these say when all is well is of no use to an operator.
+_QUIET = ("alembic", "httpx", "uvicorn", "waitress", "werkzeug")
+# What a record has without anybody's doing.
+_OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+
+_HIDDEN = "…"
+# user:password@ of an address, up to the last "@": a password may have any in it.
+_LOGIN = re.compile(r"(?<=://)([^\s/@:]*):(\S+)(?=@)")
+# Names of variables that hold a secret, rather than the place of one.
+_SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|WEBHOOK|ROUTING_KEY|API_KEY|ACCESS_KEY|CREDENTIAL")
+_PLACE = re.compile(r"_(FILE|PATH|DIR)$")
+# Shorter ones would hide half of every line.
+_MIN_SECRET_CHARS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How a command speaks to who started it: to people on its output, to machines in the log.
+
+    Args:
+        is_json: Whether the log is JSON: then no other line may be written.
+    """
+
+    is_json: bool
+
+    def tell(self, *lines: str) -> None:
+        """Say that a command has started, or ends."""
+        if not self.is_json:
+            print(*lines, sep="\n  ", flush=True)
+            return
+        for line in "\n".join(lines).splitlines():
+            _log.info("%s", " ".join(line.split()))
+
+    @contextmanager
+    def explaining(self) -> Generator[None]:
+        """Log the error that ends a command, and exit with 1; in text whoever called says it.
+
+        Raises:
+            StagelensError: There was one.
+            SystemExit: There was one, and it is in the log.
+        """
+        try:
+            yield
+        except StagelensError as error:
+            if not self.is_json:
+                raise
+            _log.error("%s", error)
+            raise SystemExit(1) from error
+
+
+def set_up(env: Mapping[str, str], stream: TextIO | None = None) -> Voice:
+    """Let all loggers write, as *env* says.
+
+    Args:
+        env: The environment.
+        stream: Where to; the error output if left out.
+
+    Raises:
+        ConfigError: A value is not what its key allows.
+    """
+    level, form = (
+        _one_of(env, "STAGELENS_LOG_LEVEL", "info", LEVELS),
+        _one_of(env, "STAGELENS_LOG_FORMAT", "text", FORMATS),
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter((_Json if form == "json" else _Lines)(secrets_of(env)))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(LEVELS[level])
+    for library in _QUIET:
+        logging.getLogger(library).setLevel(max(LEVELS[level], logging.WARNING))
+    return Voice(form == "json")
+
+
+def secrets_of(env: Mapping[str, str]) -> list[str]:
+    """Return what of *env* must not be written anywhere: values of what is called a secret, and passwords of addresses."""
+    named = [text for name, text in env.items() if _SECRET.search(name.upper()) and not _PLACE.search(name.upper())]
+    within = [found[2] for text in env.values() for found in _LOGIN.finditer(text)]
+    found = {text.strip() for text in (*named, *within, *map(unquote, within))}
+    return sorted((text for text in found if len(text) >= _MIN_SECRET_CHARS), key=len, reverse=True)
+
+
+def _one_of(env: Mapping[str, str], key: str, otherwise: str, allowed: Mapping[str, int] | tuple[str, ...]) -> str:
+    text = (env.get(key) or otherwise).strip().lower()
+    if text not in allowed:
+        msg = f"{key} is {text!r}; write one of {', '.join(allowed)}"
+        raise ConfigError(msg)
+    return text
+
+
+class _Lines(logging.Formatter):
+    """One line a record, and its traceback, without secrets."""
+
+    def __init__(self, secrets: list[str]) -> None:
+        super().__init__(_TEXT)
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._clean(super().format(record))
+
+    def _clean(self, text: str) -> str:
+        text = _LOGIN.sub(rf"\1:{_HIDDEN}", text)
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+
+class _Json(_Lines):
+    """One JSON object a record, whatever is in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._clean(record.getMessage()),
+        }
+        if fields := {key: self._plain(value) for key, value in vars(record).items() if key not in _OWN}:
+            said["fields"] = fields
+        if record.exc_info:
+            said["exception"] = self._clean(self.formatException(record.exc_info))
+        return json.dumps(said, ensure_ascii=False)
+
+    def _plain(self, value: object) -> object:
+        return value if isinstance(value, bool | int | float | None) else self._clean(str(value))

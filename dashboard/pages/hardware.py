@@ -1,0 +1,174 @@
+"""The machines of a service: how busy they were when its requests were slow, and what each process and GPU did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+from dash import html
+from dash.development.base_component import Component
+
+from ...core import hardware as measures
+from ...core.hardware import Measure
+from ..components import Node, card, chart, empty, spark, table
+from ..figures.hardware import hardware_figure
+from ..format import SPACE, UNKNOWN, count, duration, enough, percent, percentile, size, span
+from ..hardware import Compared, busy, of_measure, when_slow
+from .page import Context
+
+# More lines than these nobody tells apart, and more rows nobody reads.
+_MOST_LINES, _MOST_ROWS = 12, 24
+_QUANTILES = (0.99, 0.95, 0.9, 0.5)
+# A share that differs by less is the same, for a sentence. [ratio]
+_MORE = 0.05
+_Write = Callable[[float], str]
+_Columns = Mapping[Measure, tuple[str, str, _Write]]
+
+_PROCESS: _Columns = {
+    measures.CPU: ("CPUs", "mean", count),
+    measures.CPU_SHARE: ("of its CPUs", "mean", percent),
+    measures.THROTTLED: ("at its limit", "mean", percent),
+    measures.MEMORY: ("Memory", "most", size),
+    measures.THREADS: ("Threads", "most", lambda threads: count(int(threads))),
+    measures.LOOP_LAG: ("Worst loop lag", "most", duration),
+}
+_GPU: _Columns = {
+    measures.GPU: ("Busy", "mean", percent),
+    measures.GPU_MEMORY: ("Memory", "most", size),
+    measures.GPU_MEMORY_SHARE: ("filled", "most", percent),
+    measures.GPU_POWER: ("Power", "mean", lambda watts: f"{count(watts)}{SPACE}W"),
+    measures.PCIE_IN: ("PCIe in", "mean", lambda rate: f"{size(rate)}/s"),
+    measures.PCIE_OUT: ("PCIe out", "mean", lambda rate: f"{size(rate)}/s"),
+}
+_TORCH: _Columns = {
+    measures.TORCH_ALLOCATED: ("Allocated", "most", size),
+    measures.TORCH_RESERVED: ("Reserved", "most", size),
+}
+# What may hold requests up while the service itself is not busy, before its share then and otherwise, and after it.
+_OTHERS = {
+    measures.HOST_CPU: ("Then the CPUs of the whole machine were", "busy"),
+    measures.THROTTLED: ("Then the container was stopped at its CPU limit in", "of the scheduler's periods"),
+}
+
+
+def told(context: Context) -> pd.DataFrame:
+    """Return what is known of the machines in the window, as `Reader.hardware` answers."""
+    return context.source.ask(context.source.read.hardware, context.selection, context.axis.step)
+
+
+def hardware_card(context: Context) -> Component:
+    """Return what the machines of the service did."""
+    frame = told(context)
+    if frame.empty:
+        return card("Hardware", _nothing())
+    axis = context.axis_of(frame)
+    (kind, shares), (quantile, tail) = busy(frame), _tail(context)
+    tail_name = percentile(quantile)
+    body: list[Node] = [html.P(_finding(frame, kind, shares, tail, tail_name), className="says")]
+    if len(shares):
+        drawn = _busiest(shares)
+        figure = hardware_figure(drawn, tail, axis, name=f"{kind} busy", tail_name=tail_name)
+        spoken = f"{kind} busy {percent(float(shares['share'].mean()))} on average, up to {percent(float(shares['share'].max()))} in a step."
+        wide = shares.assign(share=shares["share"].round(4)).pivot_table(index="at", columns="place", values="share")
+        body.append(
+            chart("hardware", figure, spoken, 260, frame=wide.reset_index().rename(columns={"at": "time (UTC)"}))
+        )
+    for what, columns in (("GPU", _GPU), ("Process", _PROCESS), ("Device of torch", _TORCH)):
+        body.append(_table(frame, what, columns))
+    return card(
+        "Hardware", body, sub=f"means of each {span(axis.step)}, memory and lag at their most", foot=_foot(frame, kind)
+    )
+
+
+def _nothing() -> Component:
+    return empty(
+        "Nothing told of the machines in this window",
+        "Agents tell of their process every ten seconds, from their first request on; those of an older version do not. "
+        "Of GPUs they tell where nvidia-ml-py is installed beside the service:",
+        html.Pre("pip install 'stagelens[gpu]'", className="code mono", tabIndex=0),
+    )
+
+
+def _tail(context: Context) -> tuple[float, pd.DataFrame]:
+    """Return the highest percentile that most steps can tell, and its course in columns at and value [seconds]."""
+    courses = context.source.ask(
+        context.source.read.quantiles_over_time, context.selection, _QUANTILES, context.axis.step
+    )
+    for quantile in _QUANTILES:
+        sure = courses[[enough(int(n), quantile) for n in courses["n"]]]
+        if 2 * len(sure) >= len(courses) or quantile == _QUANTILES[-1]:
+            return quantile, sure[["at"]].assign(value=sure[f"p{100 * quantile:g}"])
+    raise AssertionError  # the last one returns
+
+
+def _finding(frame: pd.DataFrame, kind: str, shares: pd.DataFrame, tail: pd.DataFrame, tail_name: str) -> str:
+    """Say whether the machines were busier while requests were slow."""
+    if shares.empty:
+        return "How busy the GPUs were is not told: a slice of one (MIG) has no utilization of its own."
+    found = when_slow(shares, tail)
+    mean = f"{kind}s busy {percent(float(shares['share'].mean()))} of the time"
+    if found is None:
+        return (
+            f"{mean}; too few steps of time tell {tail_name} to say whether they were busier when requests were slow."
+        )
+    when = f"In the slowest tenth of the time ({tail_name} above {duration(found.threshold_seconds)}) {kind}s were"
+    return " ".join([f"{when} {_compared(found)}.", *_others(frame, tail)])
+
+
+def _compared(found: Compared) -> str:
+    if abs(found.slow - found.other) < _MORE:
+        return f"as busy as otherwise, {percent(found.slow)}: their load does not explain it"
+    return f"{percent(found.slow)} busy, otherwise {percent(found.other)}"
+
+
+def _others(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
+    """Say what else was worse then."""
+    said: list[str] = []
+    for measure, (before, after) in _OTHERS.items():
+        found = when_slow(of_measure(frame, measure.key), tail)
+        if found is not None and found.slow - found.other >= _MORE:
+            said.append(f"{before} {percent(found.slow)} {after}, otherwise {percent(found.other)}.")
+    return said
+
+
+def _busiest(shares: pd.DataFrame) -> pd.DataFrame:
+    most = shares.groupby("place")["share"].mean().nlargest(_MOST_LINES).index
+    return shares[shares["place"].isin(most)]
+
+
+def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | None:
+    """Return what each *what* did, the busiest first; None where there is none."""
+    own = frame[frame["measure"].isin([each.key for each in columns])]
+    if own.empty:
+        return None
+    shown = {each: told for each, told in columns.items() if (own["measure"] == each.key).any()}
+    first = next(iter(shown)).key
+    means = own[own["measure"] == first].groupby("place")["mean"].mean()
+    places = sorted({str(each) for each in own["place"]}, key=lambda each: (-float(means.get(each, 0.0)), each))
+    head: list[tuple[Node, str]] = [(what, ""), ("", "hide"), *((name, "r") for name, _, _ in shown.values())]
+    rows = [_row(own[own["place"] == place], place, first, shown) for place in places[:_MOST_ROWS]]
+    more = f"{len(places) - _MOST_ROWS} more, which did less, are left out." if len(places) > _MOST_ROWS else None
+    return html.Div([table(head, rows, what), html.P(more, className="muted") if more else None])
+
+
+def _row(own: pd.DataFrame, place: str, first: str, columns: _Columns) -> Component:
+    course = [float(each) for each in own[own["measure"] == first]["mean"]]
+    cells: list[Component] = [
+        html.Th(html.Span(place, className="mono"), scope="row"),
+        html.Td(spark(course, css="spk"), className="hide"),
+    ]
+    for measure, (_, kept, write) in columns.items():
+        values = own[own["measure"] == measure.key]
+        text = UNKNOWN
+        if len(values):
+            text = write(float(values["most"].max() if kept == "most" else values["mean"].mean()))
+        cells.append(html.Td(text, className="r"))
+    return html.Tr(cells)
+
+
+def _foot(frame: pd.DataFrame, kind: str) -> str:
+    host = frame[frame["measure"] == measures.HOST_CPU.key]["mean"]
+    whole = f"All CPUs of the machines, whoever used them: {percent(float(host.mean()))} busy. " if len(host) else ""
+    if kind == "GPU":
+        return f"{whole}A GPU is busy while a kernel runs on it, however small: busy is not full."
+    return f"{whole}No GPU is told of; with one, pip install 'stagelens[gpu]' beside the service shows it here."

@@ -1,0 +1,163 @@
+"""The replicas of a service: how old each is, what it loaded and warmed up before it was fast, and whether p99 is just that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import pandas as pd
+from dash import html
+from dash.development.base_component import Component
+
+from ...core.loads import PHASES, START
+from ..components import Node, card, empty, table
+from ..format import UNKNOWN, count, day, duration, enough, percentile, several, span
+from ..view import ONLY_COLD, WITHOUT_COLD
+from .page import Context, Page, panel
+from .rows import records
+from .service_frame import service_page
+
+# Agents send every ten seconds, and try again.
+_SILENT = timedelta(seconds=60)
+# The newest; a rollout of more is read in the first of them.
+_MAX_REPLICAS, _MAX_LOADS = 50, 100
+_LOADING = tuple(phase for phase in PHASES.values() if phase is not START)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One process.
+
+    Args:
+        name: Its host and process id, as the card *Hardware* calls it.
+        instance: Its `service.instance.id`.
+        version: Of the service.
+        began: When it was started; None where it has not said so.
+        heard: When it was last heard of; None if long ago.
+        seconds: What each phase took it.
+    """
+
+    name: str
+    instance: str
+    version: str
+    began: datetime | None
+    heard: datetime | None
+    seconds: dict[str, float]
+
+    def sends(self, now: datetime) -> bool:
+        """Say whether it has sent something just now: one without requests has nothing to send."""
+        return self.heard is not None and now - self.heard < _SILENT
+
+
+def render(context: Context) -> Page:
+    """Return the replicas of one service."""
+    return service_page(context, "replicas", lambda: _body(context))
+
+
+def loads_of(context: Context) -> pd.DataFrame:
+    """Return what replicas told of their starts, of the part that the address names."""
+    read, view = context.source.read, context.view
+    found = context.source.ask(read.loads, context.service or "", view.text("env"))
+    return found[found["version"] == view.part["v"]] if "v" in view.part else found
+
+
+def _body(context: Context) -> list[Node]:
+    found = loads_of(context)
+    if found.empty:
+        text = "An agent tells of its process when it has served the first request."
+        return [card(None, empty("No replica has told of its start", text))]
+    return [
+        _finding(context),
+        panel("Replicas", lambda: _replicas_card(context, replicas(found))),
+        panel("What was loaded", lambda: _loads_card(context, found[found["phase"] != START.key])),
+    ]
+
+
+def replicas(found: pd.DataFrame) -> list[Replica]:
+    """Return who told *found*, the last started first."""
+    told = [_replica(records(rows)) for _, rows in found.groupby("instance", sort=False)]
+    return sorted(told, key=lambda each: each.began.timestamp() if each.began else 0.0, reverse=True)
+
+
+def _replica(rows: Sequence[dict[str, object]]) -> Replica:
+    seconds: dict[str, float] = {}
+    for row in rows:
+        phase = str(row["phase"])
+        seconds[phase] = seconds.get(phase, 0.0) + float(str(row["seconds"]))
+    began = next((row["started"] for row in rows if row["phase"] == START.key), None)
+    name, instance, version = (str(rows[0][key]) for key in ("place", "instance", "version"))
+    return Replica(name, instance, version, _python(began), _python(rows[0]["heard"]), seconds)
+
+
+def _python(at: object) -> datetime | None:
+    return at.to_pydatetime(warn=False) if isinstance(at, pd.Timestamp) else None
+
+
+def _finding(context: Context) -> Component | None:
+    """Say what is left of p99 without cold requests; nothing where there are none."""
+    read = context.source.read
+    everything, warm, cold = (
+        context.source.ask(read.latency, replace(context.selection, cold=kind))
+        for kind in (None, WITHOUT_COLD, ONLY_COLD)
+    )
+    quantile = next((each for each in (context.view.percentile, 0.95, 0.9) if enough(warm.count, each)), 0.5)
+    found, left = everything.quantile(quantile), warm.quantile(quantile)
+    if not cold.count or found is None:
+        return None
+    first = f"{percentile(quantile)} is {duration(found.value)}"
+    first += f", and {duration(left.value)} without cold requests." if left else "; all requests were cold."
+    rest = f"{several(cold.count, 'request')} of {count(everything.count)} had something loaded or warmed up in them."
+    inside = [html.Div(first, className="big"), html.Div(rest, className="muted")]
+    return html.Div(html.Div(inside, className="say"), className="verdict")
+
+
+def _replicas_card(context: Context, found: Sequence[Replica]) -> Component:
+    now = context.source.now()
+    sending = sum(each.sends(now) for each in found)
+    head = [("", ""), ("Replica", ""), ("Version", "hide"), ("Started", "r"), ("Age", "r"), (START.label, "r")]
+    head += [(phase.label, "r") for phase in _LOADING]
+    rows = [_replica_row(context, each) for each in found[:_MAX_REPLICAS]]
+    sub = f"{sending} sending · each phase without those inside it"
+    sub += f" · the newest {_MAX_REPLICAS} of {len(found)}" if len(found) > _MAX_REPLICAS else ""
+    return card("Replicas", table(head, rows, "Replicas"), sub=sub, flush=True)
+
+
+def _replica_row(context: Context, found: Replica) -> Component:
+    now = context.source.now()
+    sends, began = found.sends(now), found.began
+    shape, word = ("good", "Sending") if sends else ("none", "Silent")
+    cells: list[Component] = [
+        html.Td(html.Span([html.I(className=f"dot {shape}"), word], className=f"pill {shape}")),
+        html.Td(found.name, className="mono", title=found.instance),
+        html.Td(found.version, className="hide"),
+        html.Td(day(began.astimezone(context.view.zone)) if began else UNKNOWN, className="r"),
+        html.Td(span(now - began) if began and sends else UNKNOWN, className="r"),
+    ]
+    phases = (START, *_LOADING)
+    told = (found.seconds.get(phase.key) for phase in phases)
+    cells += [html.Td(UNKNOWN if each is None else duration(each), className="r") for each in told]
+    return html.Tr(cells)
+
+
+def _loads_card(context: Context, found: pd.DataFrame) -> Component:
+    if found.empty:
+        return card("What was loaded", empty("Nothing that took a millisecond or more"))
+    head = [("Ended", ""), ("Replica", ""), ("Phase", ""), ("Model", ""), ("Input", "hide"), ("Took", "r")]
+    rows = [_load_row(context, each) for each in records(found.head(_MAX_LOADS))]
+    sub = f"the last {_MAX_LOADS} of {len(found)}" if len(found) > _MAX_LOADS else None
+    return card("What was loaded", table(head, rows, "What was loaded"), sub=sub, flush=True)
+
+
+def _load_row(context: Context, load: dict[str, object]) -> Component:
+    ended = _python(load["ended"])
+    phase = PHASES.get(str(load["phase"]))
+    cells = [
+        html.Td(f"{ended.astimezone(context.view.zone):%-d %b %H:%M:%S}" if ended else UNKNOWN, className="nowrap"),
+        html.Td(str(load["place"]), className="mono", title=str(load["instance"])),
+        html.Td(phase.label if phase else str(load["phase"]), title=phase.text if phase else None),
+        html.Td(str(load["model"]) or UNKNOWN),
+        html.Td(str(load["shape"]), className="hide mono"),
+        html.Td(duration(float(str(load["seconds"]))), className="r"),
+    ]
+    return html.Tr(cells)

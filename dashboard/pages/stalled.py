@@ -1,0 +1,94 @@
+"""What held requests up, in words: garbage collections, a stalled event loop, torch.compile; and what else went on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...core.names import AROUND, STALL_PREFIX
+from ...core.stages import label, position
+from ...core.stalls import CAUSES, joined, parted
+from ..format import duration
+
+_NS = 1e9
+# Less than this share of the latency explains nothing. [ratio]
+_NOTICED = 0.01
+
+
+def by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
+    """Return what held stages up by cause, the worst first; what explains next to nothing of *whole* is left out.
+
+    Args:
+        seconds: By what `core.stalls.joined` makes.
+        whole: The latency it is part of. [seconds]
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name, spent in seconds.items():
+        cause, stage = parted(name)
+        if cause in CAUSES and stage and spent > 0:
+            found.setdefault(cause, {})[stage] = spent
+    worst = sorted(found, key=lambda cause: -sum(found[cause].values()))
+    return {cause: found[cause] for cause in worst if sum(found[cause].values()) >= _NOTICED * whole}
+
+
+def explained(seconds: Mapping[str, float], whole: float, named: str) -> str:
+    r"""Say what held requests up, a sentence for each cause; "" where nothing did.
+
+    Args:
+        seconds: As in `by_cause`.
+        whole: The latency it is part of. [seconds]
+        named: What the latency is called.
+
+    >>> explained({"gc:forward": 0.048, "gc:queue": 0.013}, 0.5, "p99")
+    'GC explains 61.0\u202fms of p99, 48.0\u202fms of it in Forward.'
+    >>> explained({"loop:queue": 0.2}, 0.5, "p99"), explained({"gc:forward": 0.001}, 0.5, "p99")
+    ('A stalled event loop explains 200\u202fms of p99, in Queue.', '')
+    """
+    return " ".join(_sentence(cause, stages, named) for cause, stages in by_cause(seconds, whole).items())
+
+
+def _sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
+    most = min(stages, key=lambda stage: (-stages[stage], position(stage)))
+    whole, most_of_it = duration(sum(stages.values())), duration(stages[most])
+    part = "" if whole == most_of_it else f"{most_of_it} of it "
+    return f"{CAUSES[cause].told} {whole} of {named}, {part}in {label(most)}."
+
+
+def of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
+    """Return what held up the request that has these *attributes* at its root, in seconds as in `by_cause`.
+
+    >>> of_trace({"stagelens.stall.gc": 3_000_000, "stagelens.stall.gc.forward": 3_000_000, "stagelens.stall.": "odd"})
+    {'gc:forward': 0.003}
+    """
+    found: dict[str, float] = {}
+    for key, spent in attributes.items():
+        cause, _, stage = key.removeprefix(STALL_PREFIX).partition(".")
+        if key.startswith(STALL_PREFIX) and stage and isinstance(spent, int):
+            found[joined(cause, stage)] = spent / _NS
+    return found
+
+
+# Of `names.AROUND`, without the length.
+_HAPPENED = ("Switches", "Page faults", "Allocator retries")
+
+
+def around(attributes: Mapping[str, object]) -> dict[str, str]:
+    r"""Return what the whole process went through around the request that has these *attributes* at its root.
+
+    >>> around({"stagelens.around": 1_000_000_000, "stagelens.around.switches": 340})
+    {'Switches': '340 of the process in 1.00\u202fs'}
+    """
+    length, *counts = (attributes.get(key) for key in AROUND)
+    if not isinstance(length, int):
+        return {}
+    told = zip(_HAPPENED, counts, strict=True)
+    return {name: f"{n} of the process in {duration(length / _NS)}" for name, n in told if isinstance(n, int)}
+
+
+def marked(attributes: Mapping[str, object]) -> list[str]:
+    r"""Return what held up the span that has these *attributes*.
+
+    >>> marked({"stagelens.stall.gc": 3_000_000})
+    ['GC pause 3.00\u202fms']
+    """
+    met = {cause: attributes.get(STALL_PREFIX + key) for key, cause in CAUSES.items()}
+    return [f"{cause.label} {duration(spent / _NS)}" for cause, spent in met.items() if isinstance(spent, int)]

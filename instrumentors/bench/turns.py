@@ -1,0 +1,175 @@
+"""Taking turns: in every round the command without us and with us, in random order."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from ...core.errors import StagelensError
+from ...core.order_statistics import bears
+from .. import run
+from ..session import Session
+from .comparing import Turn
+from .load import Asking, burst, run_load, wait_until_ready
+
+# Written in the command and the address where the two may run at the same time.
+PORT = "{port}"
+CPU, TIME, THROUGHPUT = "CPU time", "time", "throughput"
+# The highest of them that the requests of a turn can tell.
+_TAILS = (0.999, 0.99, 0.95, 0.9)
+
+Both: TypeAlias = tuple[Turn, Turn]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure.
+
+    Args:
+        command: The command; with `PORT` in it both variants run at once, else each is started for every turn.
+        environments: Without us, and with us.
+        asking: The request; None where the command ends by itself, and is its own load.
+        load: A command of the user's own that is the load instead of requests, "" for none.
+        requests: Requests a turn.
+        concurrency: How many are under way at a time.
+        rounds: How often each variant has its turn.
+        warm_up: Requests after a start that are not measured.
+        patience_seconds: How long a start may take. [seconds]
+    """
+
+    command: Sequence[str]
+    environments: tuple[Mapping[str, str], Mapping[str, str]]
+    asking: Asking | None
+    load: str
+    requests: int
+    concurrency: int
+    rounds: int
+    warm_up: int
+    patience_seconds: float
+
+
+def environments(
+    current: Mapping[str, str], stages: Sequence[str], endpoint: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the environment without us and with us; all that is measured goes to *endpoint* in both.
+
+    Raises:
+        ConfigError: One of *stages* is not written as it must be.
+    """
+    here = {name: value for name, value in current.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
+    here |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+    theirs = [entry for entry in current.get("PYTHONPATH", "").split(os.pathsep) if entry != str(run.AUTOLOAD)]
+    without = {name: value for name, value in here.items() if name not in ("PYTHONPATH", run.PID_VARIABLE)}
+    if theirs != [""]:
+        without["PYTHONPATH"] = os.pathsep.join(theirs)
+    return without, run.environment(here, stages)
+
+
+def rounds(plan: Plan) -> Iterator[Both]:
+    """Yield what each round has measured, without us and with us.
+
+    Raises:
+        StagelensError: The command or the load fails.
+    """
+    if plan.asking is None:
+        yield from _in_turn(plan, lambda env: _whole(plan, env))
+    elif PORT in " ".join(plan.command):
+        yield from _at_once(plan, plan.asking)
+    else:
+        asking = plan.asking
+        _check_free(asking)
+        yield from _in_turn(plan, lambda env: _started(plan, asking, env))
+
+
+def _in_turn(plan: Plan, measure: Callable[[Mapping[str, str]], Turn]) -> Iterator[Both]:
+    for _ in range(plan.rounds):
+        turns = {place: measure(plan.environments[place]) for place in random.sample((0, 1), 2)}
+        yield turns[0], turns[1]
+
+
+def _at_once(plan: Plan, asking: Asking) -> Iterator[Both]:
+    with ExitStack() as stack:
+        running: list[tuple[Session, Plan, Asking]] = []
+        for env in plan.environments:
+            port = str(_free_port())
+            own = replace(
+                plan, command=[word.replace(PORT, port) for word in plan.command], load=plan.load.replace(PORT, port)
+            )
+            there = replace(asking, url=asking.url.replace(PORT, port))
+            service = stack.enter_context(Session(own.command, env))
+            _make_ready(service, own, there)
+            running.append((service, own, there))
+        for _ in range(plan.rounds):
+            turns = {place: _measured(*running[place]) for place in random.sample((0, 1), 2)}
+            yield turns[0], turns[1]
+
+
+def _started(plan: Plan, asking: Asking, env: Mapping[str, str]) -> Turn:
+    with Session(plan.command, env) as service:
+        _make_ready(service, plan, asking)
+        return _measured(service, plan, asking)
+
+
+def _make_ready(service: Session, plan: Plan, asking: Asking) -> None:
+    wait_until_ready(service, asking, plan.patience_seconds)
+    if plan.load:
+        run_load(plan.load)
+    elif plan.warm_up:
+        burst(asking, plan.warm_up, plan.concurrency)
+
+
+def _measured(service: Session, plan: Plan, asking: Asking) -> Turn:
+    """Put the load on *service* once."""
+    cpu_before, begun = service.cpu_seconds(), time.perf_counter()
+    latencies = [] if plan.load else burst(asking, plan.requests, plan.concurrency)
+    if plan.load:
+        run_load(plan.load)
+    took, cpu = time.perf_counter() - begun, service.cpu_seconds()
+    turn = {TIME: took} if plan.load else _latency(latencies, took)
+    if cpu is not None and cpu_before is not None:
+        turn[CPU] = (cpu - cpu_before) / (1 if plan.load else plan.requests)
+    return turn
+
+
+def _whole(plan: Plan, env: Mapping[str, str]) -> Turn:
+    """Run the command to its end."""
+    begun = time.perf_counter()
+    with Session(plan.command, env) as service:
+        cpu = service.wait()
+        return {TIME: time.perf_counter() - begun, CPU: cpu}
+
+
+def _latency(latencies: Sequence[float], took: float) -> dict[str, float]:
+    """Return the measures of a burst, whose *latencies* are in order."""
+    turn = {"p50": statistics.median(latencies)}
+    for tail in (tail for tail in _TAILS if bears(len(latencies), tail)):
+        turn[f"p{tail * 100:g}"] = latencies[round(tail * len(latencies)) - 1]
+        break
+    return {**turn, THROUGHPUT: len(latencies) / took}
+
+
+def _check_free(asking: Asking) -> None:
+    parts = urlsplit(asking.url)
+    with socket.socket() as tried:
+        tried.settimeout(1)
+        taken = tried.connect_ex((parts.hostname or "", parts.port or 80)) == 0
+    if taken:
+        msg = (
+            f"somebody listens at {parts.netloc} already, and would be measured instead.\n"
+            f"    End it, or write {PORT} for the port in the command and the address"
+        )
+        raise StagelensError(msg)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -1,0 +1,101 @@
+"""The command line of `stagelens doctor`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ...core.errors import ConfigError
+from .. import run
+from . import watching
+from .checks import findings
+from .interpreter import ask
+from .look import Look
+from .sources import read
+from .telling import Page, tell
+from .watching import watch
+from .words import target
+
+USAGE = """\
+usage: stagelens doctor [OPTION ...] -- COMMAND [ARGUMENT ...]
+
+Say what `stagelens run -- COMMAND` would time, and what is in the way, each with its cure. COMMAND is not started: its
+interpreter is asked what it has, its modules are read, and the collector is asked to take an export without content.
+
+  stagelens doctor -- uvicorn app:app --workers 2
+  stagelens doctor --stage preprocess=app:resize -- python serve.py
+
+options:
+  --run SECONDS                  then start COMMAND for so long, and see which of its processes would be timed, and what they
+                                 import; what it sends meanwhile goes nowhere
+  --stage, --summary, --report, --save    as `stagelens run` takes them
+
+exit codes: 0 nothing is in the way, 1 something is, 2 wrong usage
+"""
+
+FINE, IN_THE_WAY, WRONG = 0, 1, 2
+
+
+def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
+    """Look at the command in *words* and say what was found.
+
+    Args:
+        words: The words after `stagelens doctor`.
+        keeper: Loads what keeps a run.
+
+    Returns:
+        The exit code, see `USAGE`.
+    """
+    if words[:1] in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return FINE
+    try:
+        seconds, rest = _seconds(words)
+        stages, kept, rest = run.split(rest)
+        env = run.environment(os.environ, stages)
+    except ConfigError as error:
+        return _wrong(str(error))
+    command = rest[1:] if rest[:1] == ["--"] else rest
+    if not command or (command is rest and rest[0].startswith("-")):
+        return _wrong(f"there is no option {rest[0]}" if command else "the command is missing")
+    alone = not kept.asked and keeper is not None and run.keeping(keeper, kept) is not None
+    look = replace(look_at(command, env), kept_here=kept.asked or alone, alone=alone)
+    found = list(findings(look))
+    watched = watch(command, env, seconds) if seconds else None
+    found = [*watching.findings(watched), *found] if watched else found
+    tell(Page(sys.stdout), look, found, watched)
+    return IN_THE_WAY if any(finding.hurts for finding in found) else FINE
+
+
+def look_at(command: list[str], env: Mapping[str, str]) -> Look:
+    """Return all there is to look at of *command* in *env*, which is that of `stagelens run`."""
+    known = target(command, env)
+    interpreter, silence = ask(known, env) if known.interpreter and not known.lost else (None, "")
+    return Look(
+        command=command,
+        target=known,
+        environment={**env, **interpreter.environment} if interpreter else env,
+        interpreter=interpreter,
+        silence=silence,
+        sources=read(known.program, known.words, Path.cwd()),
+    )
+
+
+def _seconds(words: list[str]) -> tuple[float, list[str]]:
+    """Return what a leading `--run` says, 0 without one, and the words behind it."""
+    option, sign, value = words[0].partition("=") if words else ("", "", "")
+    if option != "--run":
+        return 0.0, words
+    value, rest = (value, words[1:]) if sign else ("".join(words[1:2]), words[2:])
+    if not value.isascii() or not value.isdigit() or not int(value):
+        msg = "--run needs seconds, such as 20"
+        raise ConfigError(msg)
+    return float(value), rest
+
+
+def _wrong(text: str) -> int:
+    print(f"stagelens doctor: {text}\n\n{USAGE}", end="", file=sys.stderr)
+    return WRONG

@@ -1,0 +1,54 @@
+"""Runs right after our own `sitecustomize` where `stagelens doctor --run` watches: writes down what each process imports.
+
+Each process has a file of its own, with a line for each library that we time or that times as well, as soon as it is
+imported and ours have seen it. Nothing here may stop the program.
+"""
+
+# ruff: noqa: PLC0415, PTH100, PTH120, PTH118, PTH123, UP031, ANN - it must load quickly, in any interpreter
+
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_BEFORE = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "autoload")
+
+
+def _run_the_next():
+    """Load the sitecustomize that both hide, under its own name and with its own errors."""
+    others = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) not in (_HERE, _BEFORE)]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _write(line: str):
+    # A forked child writes into a file of its own.
+    with open(os.path.join(os.environ["STAGELENS_DOCTOR"], str(os.getpid())), "a") as file:
+        file.write(line + "\n")
+
+
+def _watch():
+    from stagelens.instrumentors import imports, registry
+
+    _write("begun")
+    os.register_at_fork(after_in_child=lambda: _write("begun"))
+    for library in registry.LIBRARIES:
+        # Registered after the library's own hook: what that could patch is patched.
+        imports.when_imported(library.trigger, functools.partial(_imported, library.module))
+
+
+def _imported(library: str, _: object):
+    _write("library %s" % library)
+
+
+try:
+    _watch()
+except Exception as error:
+    sys.stderr.write("stagelens doctor: it cannot look into this process (%r).\n" % (error,))
+_run_the_next()

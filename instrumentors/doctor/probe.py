@@ -1,0 +1,100 @@
+"""Says what an interpreter is and has: `python -c` with this text, as the command would start it.
+
+Any interpreter may be asked, also an old one: the syntax is plain. Nothing of the program's own is imported.
+"""
+
+# ruff: noqa: PLC0415, UP031, ANN - it must run in any interpreter
+
+import json
+import os
+import sys
+
+# Before the answer, so that what others print at the start is told apart.
+MARK = "stagelens-doctor:"
+SHOWN = (
+    "DD_",
+    "ELASTIC_APM_",
+    "GUNICORN_",
+    "NEW_RELIC_",
+    "OTEL_",
+    "PROMETHEUS_",
+    "PYTHON",
+    "SENTRY_",
+    "STAGELENS_",
+    "TMPDIR",
+    "UVICORN_",
+    "WEB_CONCURRENCY",
+)
+
+
+def _distributions():
+    try:
+        from importlib.metadata import distributions
+    except ImportError:  # before Python 3.8, which is too old all the same
+        return {}
+    # The first one on the path is the one that is imported.
+    found = {}
+    for distribution in distributions():
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(name.lower().replace("_", "-"), distribution.version)
+    return found
+
+
+def _places(*names: str):
+    from importlib.machinery import PathFinder
+
+    found = {}
+    for name in names:
+        spec = PathFinder.find_spec(name, None)
+        if spec is not None and spec.submodule_search_locations:
+            found[name] = next(iter(spec.submodule_search_locations))
+    return found
+
+
+def _thread_error():
+    import threading
+
+    try:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def _stagelens():
+    # By our sitecustomize, or by one that loads us as it loads others.
+    loaded = "stagelens.instrumentors.instrumentor" in sys.modules
+    try:
+        from importlib import import_module
+
+        stagelens = import_module("stagelens")
+        import_module("stagelens.instrumentors.agent")
+    except Exception as error:
+        return {"loaded": loaded, "error": "%s: %s" % (type(error).__name__, error)}
+    return {"loaded": loaded, "error": "", "version": stagelens.__version__, "file": stagelens.__file__}
+
+
+def _answer():
+    hook = sys.modules.get("sitecustomize")
+    return {
+        "executable": sys.executable,
+        "version": list(sys.version_info[:3]),
+        "implementation": sys.implementation.name,
+        "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
+        "ignores_environment": bool(sys.flags.ignore_environment),
+        "no_site": bool(sys.flags.no_site),
+        "no_user_site": bool(sys.flags.no_user_site),
+        "sitecustomize": getattr(hook, "__file__", None) or "",
+        "stagelens": _stagelens(),
+        "thread_error": _thread_error(),
+        "distributions": _distributions(),
+        "places": _places("vllm"),
+        "environment": {name: value for name, value in os.environ.items() if name.startswith(SHOWN)},
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write("%s%s\n" % (MARK, json.dumps(_answer())))

@@ -1,0 +1,242 @@
+"""Which interpreter a command line leads to, and with which program: through shells, wrappers and start scripts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from .. import run
+from .shells import last_program
+
+# Wrappers that only start what follows: by name their options that take a value, and how many words come before it.
+WRAPPERS: dict[str, tuple[frozenset[str], int]] = {
+    "catchsegv": (frozenset(), 0),
+    "chrt": (frozenset({"-T", "-P", "-D"}), 1),
+    "dumb-init": (frozenset({"-r", "--rewrite"}), 0),
+    "exec": (frozenset({"-a"}), 0),
+    "gosu": (frozenset(), 1),
+    "ionice": (frozenset({"-c", "-n", "--class", "--classdata"}), 0),
+    "nice": (frozenset({"-n", "--adjustment"}), 0),
+    "nohup": (frozenset(), 0),
+    "numactl": (frozenset({"-N", "-m", "-C", "-i", "-p"}), 0),
+    "setsid": (frozenset(), 0),
+    "stdbuf": (frozenset({"-i", "-o", "-e"}), 0),
+    "su-exec": (frozenset(), 1),
+    "taskset": (frozenset(), 1),
+    "time": (frozenset({"-f", "-o"}), 0),
+    "timeout": (frozenset({"-s", "-k", "--signal", "--kill-after"}), 1),
+    "tini": (frozenset({"-p", "-e"}), 0),
+}
+# Wrappers that choose the interpreter or how it starts, so that it is asked through them; how many words are their own.
+STARTERS: dict[str, int] = {
+    "conda": 2,
+    "ddtrace-run": 1,
+    "elasticapm-run": 1,
+    "env": 1,
+    "mamba": 2,
+    "micromamba": 2,
+    "newrelic-admin": 2,
+    "opentelemetry-instrument": 1,
+    "pdm": 2,
+    "pipenv": 2,
+    "pixi": 2,
+    "poetry": 2,
+    "uv": 2,
+}
+# Those of them with options that take a value of their own word.
+_STARTER_VALUES = frozenset(
+    (
+        *("-u", "--unset", "-C", "--chdir", "-n", "--name", "--prefix"),
+        *("-p", "--python", "--with", "--project", "--directory", "--extra", "--group"),
+        *("--traces_exporter", "--metrics_exporter", "--logs_exporter", "--service_name", "--exporter_otlp_endpoint"),
+    )
+)
+SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
+# What starts the command somewhere else, where this process cannot look.
+ELSEWHERE = frozenset({"docker", "podman", "kubectl", "nerdctl", "ssh", "srun", "systemd-run"})
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*t?")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+# Options of Python that take a value.
+_PYTHON_VALUES = ("-X", "-W", "--check-hash-based-pycs")
+_MAX_SCRIPT_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 1000
+_MAX_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a command line comes to.
+
+    Args:
+        prefix: Words to start its interpreter through, because they may choose it or how it starts.
+        interpreter: The interpreter as it is called; "" where the program is none of Python, or cannot be found.
+        flags: Options of the interpreter, such as `-I`.
+        program: The name of what runs: `uvicorn`, `serve.py`, `tritonserver`.
+        words: The words after the program.
+        outer: All words before the interpreter or the program.
+        inner: All others.
+        lost: Why it is not known what runs; "" where it is.
+        seen: The names of what stands before.
+    """
+
+    prefix: tuple[str, ...] = ()
+    interpreter: str = ""
+    flags: tuple[str, ...] = ()
+    program: str = ""
+    words: tuple[str, ...] = ()
+    outer: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    lost: str = ""
+    seen: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def name(self) -> str:
+        """The program's name as people say it: `uvicorn` for `/venv/bin/uvicorn` and for `-m uvicorn`."""
+        return "python" if self.program in ("", "-c") else Path(self.program).name.removesuffix(".py")
+
+
+def target(command: Sequence[str], env: Mapping[str, str]) -> Target:
+    """Return what *command* comes to in *env*.
+
+    Raises:
+        ConfigError: A `stagelens run` in it has an option that is not written as it must be.
+
+    >>> target(["nice", "-n", "5", "python", "-I", "-m", "uvicorn", "serve:app"], {}).flags
+    ('-I',)
+    """
+    found, words = Target(), list(command)
+    for _ in range(_MAX_DEPTH):
+        if not words or not words[0]:
+            return replace(found, lost="the command ends before it names a program")
+        step = _step(found, words, env)
+        if isinstance(step, Target):
+            return step
+        found, words = step
+    return replace(found, lost="the command starts one program through another too often")
+
+
+def _step(found: Target, words: list[str], env: Mapping[str, str]) -> Target | tuple[Target, list[str]]:
+    """Return what the command comes to, or what is known after its first word, and the words that are left."""
+    name = Path(words[0]).name
+    if _ASSIGNMENT.fullmatch(words[0]):
+        return _through(found, words, 1, ("env", words[0]))
+    if name in WRAPPERS:
+        values, own = WRAPPERS[name]
+        return _through(found, words, _after_options(words, 1, values) + own)
+    if name in STARTERS:
+        used = _after_options(words, STARTERS[name], _STARTER_VALUES)
+        while name == "env" and used < len(words) and _ASSIGNMENT.fullmatch(words[used]):
+            used += 1
+        return _through(found, words, used, tuple(words[:used]))
+    if name == "stagelens" and words[1:2] == ["run"]:
+        stages, _, rest = run.split(words[2:])
+        used = len(words) - len(rest) + (rest[:1] == ["--"])
+        return _through(found, words, used, (*words[:2], *(f"--stage={stage}" for stage in stages), "--"))
+    if name in SHELLS:
+        return _shell(found, words, env)
+    return _python(found, words) if _PYTHON.fullmatch(name) else _other(found, words, env)
+
+
+def _through(found: Target, words: list[str], used: int, prefix: tuple[str, ...] = ()) -> tuple[Target, list[str]]:
+    seen = (*found.seen, Path(words[0]).name)
+    outer = (*found.outer, *words[:used])
+    return replace(found, prefix=(*found.prefix, *prefix), outer=outer, seen=seen), words[used:]
+
+
+def _after_options(words: list[str], begin: int, values: frozenset[str]) -> int:
+    """Return where the options that begin at *begin* are over."""
+    place = begin
+    while place < len(words) and words[place].startswith("-"):
+        if words[place] == "--":
+            return place + 1
+        place += 2 if words[place] in values else 1
+    return place
+
+
+def _python(found: Target, words: list[str]) -> Target:
+    place, module, flags = 1, "", list[str]()
+    while place < len(words) and words[place].startswith("-") and words[place] != "-":
+        word = words[place]
+        if word in ("-c", "-m") or (word[1] not in "-XW" and word[-1] in "cm"):
+            flags += [f"-{word[1:-1]}"] if word[1:-1] else []
+            module = "-c" if word[-1] == "c" else words[place + 1] if place + 1 < len(words) else ""
+            place += 1
+            break
+        width = 2 if word in _PYTHON_VALUES else 1
+        flags += words[place : place + width]
+        place += width
+    program = module or (words[place] if place < len(words) else "")
+    return replace(
+        found,
+        interpreter=words[0],
+        flags=tuple(flags),
+        program=program,
+        words=tuple(words[place + 1 :]),
+        inner=tuple(words),
+        lost="" if program else "Python is started without a program",
+    )
+
+
+def _shell(found: Target, words: list[str], env: Mapping[str, str]) -> Target | tuple[Target, list[str]]:
+    """Look into the one command that `sh -c` or a start script ends in."""
+    place = _after_options(words, 1, frozenset({"-o", "+o"}))
+    options = [word for word in words[1:place] if not word.startswith("--")]
+    if place >= len(words):
+        return replace(found, program=words[0], lost="a shell asks for commands")
+    if any("c" in word for word in options):
+        return _behind_shell(found, words[place], words[place + 1 :])
+    path = shutil.which(words[place], path=env.get("PATH")) or words[place]
+    return _script(found, path, words[place + 1 :])
+
+
+def _script(found: Target, path: str, arguments: list[str]) -> Target | tuple[Target, list[str]]:
+    try:
+        text = Path(path).read_bytes()[:_MAX_SCRIPT_BYTES].decode(errors="replace")
+    except OSError as error:
+        return replace(found, program=path, lost=f"{path} cannot be read ({error.strerror})")
+    return _behind_shell(found, text, ["", *arguments])
+
+
+def _behind_shell(found: Target, text: str, arguments: list[str]) -> Target | tuple[Target, list[str]]:
+    words = last_program(text, arguments)
+    if words is None:
+        return replace(found, program="sh", lost="a shell starts it, in a way that only the shell can read")
+    return replace(found, seen=(*found.seen, "sh")), words
+
+
+def _other(found: Target, words: list[str], env: Mapping[str, str]) -> Target | tuple[Target, list[str]]:
+    """Look for a program that is neither Python nor a shell by its name."""
+    named = replace(found, program=words[0], words=tuple(words[1:]), inner=tuple(words))
+    if named.name in ELSEWHERE:
+        return replace(named, lost=f"{named.name} starts it somewhere else")
+    path = shutil.which(words[0], path=env.get("PATH"))
+    if path is None:
+        # Behind `uv run` and its like it may be on a path that only they know; what asks will find out.
+        behind = set(found.seen) & (STARTERS.keys() - {"env"})
+        return replace(named, interpreter="python", lost="" if behind else run.cure(words[0], FileNotFoundError()))
+    try:
+        with Path(path).open("rb") as file:
+            first, second = (file.readline(_MAX_LINE_BYTES).decode(errors="replace") for _ in range(2))
+    except OSError as error:
+        return replace(named, lost=f"{path} cannot be read ({error.strerror})")
+    interpreter = _shebang(first, second)
+    name = Path(interpreter[0]).name if interpreter else ""
+    if _PYTHON.fullmatch(name):
+        return replace(named, interpreter=interpreter[0], flags=tuple(interpreter[1:]))
+    return _script(found, path, words[1:]) if name in SHELLS else named
+
+
+def _shebang(first: str, second: str) -> list[str]:
+    """Return the interpreter that the first two lines of a program name, and its flags; nothing where they name none.
+
+    >>> _shebang("#!/usr/bin/env python3", ""), _shebang("ELF", "")
+    (['python3'], [])
+    """
+    # What pip writes where the path of the interpreter is too long for a first line.
+    if hidden := re.match(r"'''exec' \"?([^\" ]+)", second):
+        return [hidden[1]]
+    words = first[2:].split() if first.startswith("#!") else []
+    return words[_after_options(words, 1, frozenset()) :] if words and Path(words[0]).name == "env" else words

@@ -1,0 +1,101 @@
+"""BentoML: the wait of a request for its batch, and what the batch of a batchable API does.
+
+BentoML's dispatcher takes the calls of a batchable API into a queue, and works them off in tasks that have all begun in
+the context of the very first request. Each call draws a ticket here (`tickets.py`), which is kept with the future that
+it waits for, and each batch takes those of its calls; one that was split goes with both of its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import Marks, clock
+from ..tickets import Batch, Ticket, ticket
+from ..trace_context import SHARED
+
+
+class BentoMLInstrumentor(Instrumentor):
+    """The dispatcher of `bentoml.api(batchable=True)`."""
+
+    library = "bentoml"
+    title = "BentoML"
+    stages = MappingProxyType(
+        {"queue": "from the call of a batchable API until its batch begins; also of a call that BentoML gave up"}
+    )
+    facts = ("batch",)
+    not_timed = (
+        'the method of a batchable API itself, but libraries in it: `stagelens.stage("forward")` around its body',
+    )
+    tested = MappingProxyType({"bentoml": "1.4.39"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"bentoml._internal.marshal.dispatcher": self._dispatcher}
+
+    def _dispatcher(self, module: ModuleType) -> None:
+        self.replace(module.CorkDispatcher, "inbound_call", _inbound)
+        self.replace(module.CorkDispatcher, "outbound_call", _outbound)
+        self.replace(module.CorkDispatcher, "split_job", _split)
+        self.replace(module.Job, "__init__", _job)
+
+
+# The ticket of the call that is being put into the queue; and of each in it, by its future.
+_drawn: ContextVar[Ticket | None] = ContextVar("stagelens_bentoml", default=None)
+_waiting: WeakKeyDictionary[Any, Ticket] = WeakKeyDictionary()
+
+
+def _inbound(original: Any) -> Any:
+    async def inbound_call(self: Any, data: Any) -> Any:
+        drawn = ticket()
+        token = _drawn.set(drawn)
+        try:
+            return await original(self, data)
+        finally:
+            _drawn.reset(token)
+            drawn.drop(clock())
+
+    return inbound_call
+
+
+def _job(original: Any) -> Any:
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
+        original(self, *args, **options)
+        drawn = _drawn.get()
+        if drawn is not None:
+            _waiting[self.future] = drawn
+
+    return __init__
+
+
+def _split(original: Any) -> Any:
+    def split_job(self: Any, job: Any, split_indexes: Any) -> Any:
+        parts = original(self, job, split_indexes)
+        drawn = _waiting.get(job.future)
+        if drawn is not None:
+            _waiting.update((part.future, drawn) for part in parts)
+        return parts
+
+    return split_job
+
+
+def _outbound(original: Any) -> Any:
+    async def outbound_call(self: Any, inputs_info: Any, *args: Any, **options: Any) -> Any:
+        async with Batch((_waiting.get(job.future) for job in inputs_info), _facts(self, inputs_info)):
+            return await original(self, inputs_info, *args, **options)
+
+    return outbound_call
+
+
+def _facts(dispatcher: Any, jobs: Any) -> Marks:
+    try:
+        size = sum(dispatcher.get_batch_size(job.data) for job in jobs)
+    except Exception:
+        report("asking for the size of a batch of BentoML")
+        size = 0
+    return [SHARED, 0, 0, "@batch", size, 0]

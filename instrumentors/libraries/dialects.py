@@ -1,0 +1,218 @@
+"""How servers say by themselves where the time of a call went: each dialect as plain data, its units pinned.
+
+A field is a header or a number in the body, and says how long one stage took, or all of them. `reported.py` reads and
+checks them. Sources as of November 2026.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+S: Final = 10**9
+MS: Final = 10**6
+NS: Final = 1
+
+# What a field says that is no stage: all that the server took, and what it took until it had the first token.
+TOTAL: Final = "total"
+TO_FIRST: Final = "first"
+
+# No model is loaded sooner: starting the process that runs it takes as long.
+BRIEF_NS: Final = 500 * MS
+
+
+class Field(NamedTuple):
+    """One number of a dialect.
+
+    Args:
+        name: The header, in lower case, or the key in the body.
+        unit_ns: What 1 of it is. [nanoseconds]
+        stage: The stage it is the length of, or `TOTAL` or `TO_FIRST`.
+        brief: The stage it is where it is shorter than `BRIEF_NS`, if that is another.
+    """
+
+    name: str
+    unit_ns: int
+    stage: str
+    brief: str = ""
+
+
+class Dialect(NamedTuple):
+    """What one kind of server says of a call.
+
+    Args:
+        name: What it is called in attributes and counts.
+        title: What its server is called.
+        known_by: The field without which it is not this dialect.
+        fields: In the order in which the stages follow each other.
+        places: Of a body: each a way of keys to an object that may hold the fields. Headers have none.
+        generates: Whether a model generates meanwhile: it takes more than a thousandth of the wait, or the unit is wrong.
+        rounding_ns: By how much a true value may be too large. [nanoseconds]
+    """
+
+    name: str
+    title: str
+    known_by: str
+    fields: tuple[Field, ...]
+    places: tuple[tuple[str, ...], ...] = ()
+    generates: bool = True
+    rounding_ns: int = 0
+
+
+# https://github.com/huggingface/text-generation-inference, router/src/server.rs: whole milliseconds, cut off. What it calls
+# inference is prefill and decode in one. `x-compute-time` is milliseconds or seconds, by version, and is not read.
+TGI: Final = Dialect(
+    "tgi",
+    "Text Generation Inference",
+    "x-validation-time",
+    (
+        Field("x-validation-time", MS, "preprocess"),
+        Field("x-queue-time", MS, "queue"),
+        Field("x-inference-time", MS, "decode"),
+        Field("x-total-time", MS, TOTAL),
+    ),
+)
+
+# https://docs.fireworks.ai/api-reference/post-completions, `perf_metrics_in_response`. Seconds, as what its answers hold shows:
+# 0.044 where the call took 0.65 s. Only dedicated deployments tell of their stages; a stream has no total in its headers.
+_FIREWORKS: Final = (
+    Field("tokenizer-queue-duration", S, "queue"),
+    Field("tokenizer-duration", S, "tokenize"),
+    Field("prefill-queue-duration", S, "queue"),
+    Field("prefill-duration", S, "prefill"),
+    Field("generation-queue-duration", S, "queue"),
+    Field("generation-duration", S, "decode"),
+    Field("server-time-to-first-token", S, TO_FIRST),
+    Field("server-processing-time", S, TOTAL),
+)
+FIREWORKS: Final = Dialect(
+    "fireworks",
+    "Fireworks",
+    "fireworks-server-time-to-first-token",
+    tuple(field._replace(name=f"fireworks-{field.name}") for field in _FIREWORKS),
+)
+
+# https://www.w3.org/TR/server-timing/#the-server-timing-header-field: `dur` is in milliseconds. Names are anybody's: those
+# of our stages are read, as our own ASGI module writes them, and `total`.
+SERVER_TIMING: Final = Dialect(
+    "server-timing",
+    "any server, `Server-Timing`",
+    "server-timing",
+    tuple(
+        Field(stage, MS, stage)
+        for stage in (
+            "network",
+            "queue",
+            "load",
+            "serialize",
+            "preprocess",
+            "tokenize",
+            "h2d",
+            "forward",
+            "prefill",
+            "decode",
+            "d2h",
+            "postprocess",
+            "dependency",
+            TOTAL,
+        )
+    ),
+    generates=False,
+    rounding_ns=MS,
+)
+
+# https://platform.openai.com/docs/api-reference/debugging-requests: the time taken to process the request, up to the headers
+# of a stream. Azure sends the same.
+OPENAI: Final = Dialect(
+    "openai",
+    "OpenAI, Azure OpenAI",
+    "openai-processing-ms",
+    (Field("openai-processing-ms", MS, TOTAL),),
+    generates=False,
+    rounding_ns=MS,
+)
+
+# https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter#x-envoy-upstream-service-time:
+# what the server behind the proxy took, with the way from the proxy to it.
+ENVOY: Final = Dialect(
+    "envoy",
+    "Envoy, Istio",
+    "x-envoy-upstream-service-time",
+    (Field("x-envoy-upstream-service-time", MS, TOTAL),),
+    generates=False,
+    rounding_ns=MS,
+)
+
+# Who says most comes first: an answer may hold several, such as a server's own and that of the proxy before it.
+HEADERS: Final = (TGI, FIREWORKS, SERVER_TIMING, OPENAI, ENVOY)
+
+# https://docs.vllm.ai/en/stable/features/per_request_metrics/, with `--enable-per-request-metrics`; of a stream in its last
+# chunk. Its first token counts from when it was scheduled: that is prefill alone.
+VLLM: Final = Dialect(
+    "vllm",
+    "vLLM",
+    "queue_time_ms",
+    (
+        Field("queue_time_ms", MS, "queue"),
+        Field("time_to_first_token_ms", MS, "prefill"),
+        Field("generation_time_ms", MS, "decode"),
+    ),
+    (("metrics",),),
+)
+
+# https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md: `timings`.
+LLAMA_CPP: Final = Dialect(
+    "llama.cpp",
+    "llama.cpp",
+    "prompt_ms",
+    (Field("prompt_ms", MS, "prefill"), Field("predicted_ms", MS, "decode")),
+    (("timings",),),
+)
+
+# https://console.groq.com/docs/api-reference: `usage`, of a stream in `x_groq` of its last chunk. Its `total_time` is without
+# the queue, and the sum of the other two.
+GROQ: Final = Dialect(
+    "groq",
+    "Groq",
+    "prompt_time",
+    (Field("queue_time", S, "queue"), Field("prompt_time", S, "prefill"), Field("completion_time", S, "decode")),
+    (("usage",), ("x_groq", "usage")),
+)
+
+# https://inference-docs.cerebras.ai/api-reference/chat-completions: `time_info`.
+CEREBRAS: Final = Dialect(
+    "cerebras",
+    "Cerebras",
+    "prompt_time",
+    (
+        Field("queue_time", S, "queue"),
+        Field("prompt_time", S, "prefill"),
+        Field("completion_time", S, "decode"),
+        Field("total_time", S, TOTAL),
+    ),
+    (("time_info",),),
+)
+
+FIREWORKS_BODY: Final = Dialect(
+    "fireworks",
+    "Fireworks, `perf_metrics_in_response`",
+    "server-processing-time",
+    _FIREWORKS,
+    (("perf_metrics",),),
+)
+
+# https://docs.ollama.com/api/usage: nanoseconds. What it loads is the model, which it may have dropped since the last call; one that
+# is there is waited for all the same (server/sched.go), and that call is not a cold one.
+OLLAMA: Final = Dialect(
+    "ollama",
+    "Ollama",
+    "load_duration",
+    (
+        Field("load_duration", NS, "load", brief="queue"),
+        Field("prompt_eval_duration", NS, "prefill"),
+        Field("eval_duration", NS, "decode"),
+        Field("total_duration", NS, TOTAL),
+    ),
+    ((),),
+)
+
+BODIES: Final = (VLLM, LLAMA_CPP, GROQ, CEREBRAS, FIREWORKS_BODY, OLLAMA)

@@ -1,0 +1,227 @@
+"""LitServe: the wait in its queue, and what the worker process does for a request or a batch.
+
+The HTTP process draws a ticket (`tickets.py`) when it puts a request into LitServe's queue, under the request's uid. The
+worker records a run from when it has the request, or its whole batch; the answer takes the run back on its uid (`uids.py`). A
+run is sent with the uids it was for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from operator import itemgetter
+from types import MappingProxyType, ModuleType
+from typing import Any, Final
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import CLOSED, MAX_MARKS, OPEN, clock, current
+from ..tickets import Run, ticket
+from ..trace_context import SHARED
+from .uids import Waiting, with_run
+
+# `litserve.utils.LitAPIStatus`: the worker has taken a request; there is more to come.
+START: Final = "START"
+OK: Final = "OK"
+STREAMING: Final = "STREAMING"
+# Its own events, of whichever loop.
+BEGINS: Final = {
+    "on_before_decode_request": "preprocess",
+    "on_before_predict": "forward",
+    "on_before_encode_response": "postprocess",
+}
+ENDS: Final = {name.replace("before", "after"): stage for name, stage in BEGINS.items()}
+
+
+class LitServeInstrumentor(Instrumentor):
+    """`litserve.LitServer` and its loops."""
+
+    library = "litserve"
+    title = "LitServe"
+    stages = MappingProxyType(
+        {
+            "queue": "from putting a request into LitServe's queue until a worker has it, and all of its batch",
+            "preprocess": "`decode_request`, of all requests of a batch",
+            "forward": "`predict`, less what libraries in it count as other stages",
+            "postprocess": "`encode_response`, of all requests of a batch",
+        }
+    )
+    facts = ("batch",)
+    not_timed = (
+        "the way back from the worker, and `batch` and `unbatch`: `overhead`",
+        "`predict` and `encode_response` of a stream, which run as it is read: what is timed in them is there",
+        "continuous batching, but for `queue`",
+    )
+    tested = MappingProxyType({"litserve": "0.2.19"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {
+            "litserve.server": lambda module: self.replace(module.BaseRequestHandler, "_submit_request", _submit),
+            "litserve.specs.base": lambda module: self.replace(module.LitSpec, "setup", _setup),
+            "litserve.transport.process_transport": lambda module: self._transport(module.MPQueueTransport),
+            "litserve.transport.zmq_transport": lambda module: self._transport(module.ZMQTransport),
+            "litserve.callbacks.base": lambda module: self.replace(module.CallbackRunner, "trigger_event", _event),
+            "litserve.loops.base": lambda module: self.replace(module.LitLoop, "put_response", _put_response),
+            "litserve.loops.streaming_loops": self._batches,
+        }
+
+    def _batches(self, module: ModuleType) -> None:
+        base = sys.modules[module.collate_requests.__module__]
+        self.replace(base, "collate_requests", _collate)
+        # Pickled by reference it is looked up where it was defined.
+        self.replace(module, "collate_requests", lambda _: base.collate_requests)
+
+    def _transport(self, transport: type) -> None:
+        self.replace(transport, "areceive", _receive)
+
+
+# In the HTTP process.
+_waiting = Waiting("LitServe")
+
+
+def _submit(original: Any) -> Any:
+    async def submit(self: Any, payload: Any) -> Any:
+        drawn = ticket()
+        submitted = await original(self, payload)
+        _waiting.add(submitted[0], drawn)
+        return submitted
+
+    return submit
+
+
+def _setup(original: Any) -> Any:
+    def setup(self: Any, server: Any) -> None:
+        original(self, server)
+        try:
+            self.request_queue = Queue(self.request_queue)
+        except Exception:
+            report("watching the queue of a spec of LitServe")
+
+    return setup
+
+
+class Queue:
+    """The queue of a spec, such as OpenAI's, which puts requests into it by itself.
+
+    Args:
+        queue: LitServe's.
+    """
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle LitServe's: who takes out of it needs no more."""
+        return itemgetter(0), ((self._queue,),)
+
+    def put(self, item: Any, *args: Any, **options: Any) -> Any:
+        """Put *item* in, with a ticket under its uid, which comes second."""
+        _waiting.add(next(iter(item[1:2]), None), ticket())
+        return self._queue.put(item, *args, **options)
+
+    def put_nowait(self, item: Any) -> Any:
+        """Put *item* in now or never."""
+        return self.put(item, block=False)
+
+
+def _receive(original: Any) -> Any:
+    async def receive(self: Any, *args: Any, **options: Any) -> Any:
+        result = await original(self, *args, **options)
+        if type(result) is tuple:
+            _waiting.answered(result[0])
+        return result
+
+    return receive
+
+
+class _Work:
+    """What the worker does now, for whom."""
+
+    def __init__(self, uids: Iterable[Any]) -> None:
+        self.uids = frozenset(uids)
+        self.run = Run([OPEN, clock(), 0, SHARED, 0, 0, "@batch", len(self.uids), 0])
+        self.stage: tuple[str, int] | None = None
+        current.set(self.run.marks)
+        _work.set(self)
+
+    def begin(self, stage: str) -> None:
+        """Begin a stage, which ends with the next."""
+        self.end_stage()
+        self.stage = (stage, clock())
+
+    def end_stage(self) -> None:
+        """Note the stage that was begun, if any."""
+        stage, self.stage = self.stage, None
+        if stage is not None and len(self.run.marks) < MAX_MARKS:
+            self.run.marks.extend((*stage, clock()))
+
+    def end(self) -> Run:
+        """Return what there was, at the first answer."""
+        if not self.run.ended:
+            self.end_stage()
+            self.run.marks[0] = CLOSED
+            self.run.ended = clock()
+        return self.run
+
+
+_work: ContextVar[_Work | None] = ContextVar("stagelens_litserve", default=None)
+# In the worker: since when it has the requests that it has not answered. [nanoseconds]
+_taken: dict[Any, int] = {}
+
+
+def _collate(original: Any) -> Any:
+    def collate(*args: Any, **options: Any) -> Any:
+        taken = original(*args, **options)
+        try:
+            if taken[0]:
+                _Work(uid for _, uid, _ in taken[0])
+        except Exception:
+            report("beginning a batch of LitServe")
+        return taken
+
+    return collate
+
+
+def _event(original: Any) -> Callable[..., Any]:
+    def trigger_event(self: Any, event_name: Any, *args: Any, **options: Any) -> Any:
+        # The user's own callbacks are outside of the stage.
+        work = _work.get() if event_name in BEGINS or event_name in ENDS else None
+        if work is not None and event_name in ENDS:
+            work.end_stage()
+        result = original(self, event_name, *args, **options)
+        if work is not None and event_name in BEGINS and not getattr(options.get("lit_api"), "stream", False):
+            work.begin(BEGINS[event_name])
+        return result
+
+    return trigger_event
+
+
+def _put_response(original: Any) -> Any:
+    def put_response(  # noqa: PLR0917 - as it is called
+        self: Any, transport: Any, response_queue_id: Any, uid: Any, response_data: Any, status: Any, response_type: Any
+    ) -> Any:
+        try:
+            if status == START:
+                _taken[uid] = clock()
+                _Work([uid])
+            elif status != OK or getattr(response_type, "name", "") != STREAMING:
+                uid = _with_run(uid)
+        except Exception:
+            report("sending back what a worker of LitServe did for a request")
+        return original(self, transport, response_queue_id, uid, response_data, status, response_type)
+
+    return put_response
+
+
+def _with_run(uid: Any) -> Any:
+    taken = _taken.pop(uid, None)
+    work = _work.get()
+    if work is not None and uid in work.uids:
+        return with_run(uid, work.end())
+    # Refused, or one of a loop of its own: that it was taken is all that is known.
+    return uid if taken is None else with_run(uid, Run([CLOSED, taken, 0], taken))

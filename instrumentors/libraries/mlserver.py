@@ -1,0 +1,126 @@
+"""MLServer: the wait of a request for its batch and for a worker, and what both do for it.
+
+- Its adaptive batcher works batches off in tasks that have all begun in the context of an early request. Each request
+  draws a ticket (`tickets.py`) under the id that MLServer gives it there, and each batch takes those of its requests.
+- A worker process (`parallel_workers`) records a run from when it has a message; the answer takes it back on its id
+  (`uids.py`). What a worker did for a batch belongs to each request of the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Iterable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import clock
+from ..tickets import Batch, Ticket, ticket
+from ..trace_context import SHARED
+from .uids import Waiting, with_run
+
+
+class MLServerInstrumentor(Instrumentor):
+    """`mlserver.batching.adaptive` and `mlserver.parallel`."""
+
+    library = "mlserver"
+    title = "MLServer"
+    stages = MappingProxyType(
+        {
+            "queue": "from the call of a model with adaptive batching until its batch begins, and from putting a message"
+            " into the queue of a worker until it has it",
+        }
+    )
+    facts = ("batch",)
+    not_timed = (
+        "`predict` of a runtime itself, but libraries in it: `stagelens run --stage forward=your_module:YourRuntime.predict`",
+        "the way back from a worker, and merging and splitting a batch: `overhead`",
+        "gRPC and Kafka, for no server of theirs is instrumented",
+        "a worker with a Python of its own (`environment_tarball`): `overhead`",
+    )
+    tested = MappingProxyType({"mlserver": "1.7.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {
+            "mlserver.batching.adaptive": self._batching,
+            "mlserver.parallel.dispatcher": self._dispatching,
+            "mlserver.parallel.worker": lambda module: self.replace(module.Worker, "_process_request", _process),
+        }
+
+    def _batching(self, module: ModuleType) -> None:
+        self.replace(module.AdaptiveBatcher, "_queue_request", _queue)
+        defined_in = sys.modules[module.schedule_with_callback.__module__]
+        self.replace(defined_in, "schedule_with_callback", _schedule)
+        # Pickled by reference it is looked up where it was defined.
+        self.replace(module, "schedule_with_callback", lambda _: defined_in.schedule_with_callback)
+
+    def _dispatching(self, module: ModuleType) -> None:
+        self.replace(module.Dispatcher, "dispatch_request", _dispatch)
+        self.replace(module.AsyncResponses, "resolve", _resolve)
+
+
+_waiting = Waiting("MLServer")
+
+
+def _queue(original: Any) -> Any:
+    async def _queue_request(self: Any, req: Any) -> Any:
+        drawn = ticket()
+        queued = await original(self, req)
+        _waiting.add(queued[0], drawn)
+        return queued
+
+    return _queue_request
+
+
+def _schedule(original: Any) -> Any:
+    def schedule_with_callback(coro: Any, cb: Any) -> Any:
+        # Of a batch the callback is a `partial` with what splits its answer; the batcher's own loop has none.
+        batched = next(iter(getattr(cb, "args", ())), None)
+        requests = getattr(batched, "inference_requests", None)
+        return original(_in_batch(coro, map(_waiting.get, requests)) if requests else coro, cb)
+
+    return schedule_with_callback
+
+
+async def _in_batch(work: Awaitable[Any], tickets: Iterable[Ticket | None]) -> Any:
+    async with Batch(tickets):
+        return await work
+
+
+def _dispatch(original: Any) -> Any:
+    async def dispatch_request(self: Any, request_message: Any) -> Any:
+        drawn = ticket()
+        _waiting.add(getattr(request_message, "id", None), drawn)
+        try:
+            return await original(self, request_message)
+        except asyncio.CancelledError:
+            drawn.drop(clock())
+            raise
+        finally:
+            drawn.drop(0)
+
+    return dispatch_request
+
+
+def _resolve(original: Any) -> Any:
+    def resolve(self: Any, response: Any) -> Any:
+        _waiting.answered(getattr(response, "id", None))
+        return original(self, response)
+
+    return resolve
+
+
+def _process(original: Any) -> Any:
+    async def _process_request(self: Any, request: Any) -> Any:
+        async with Batch((), [SHARED, 0, 0]) as run:
+            response = await original(self, request)
+        try:
+            response.id = with_run(response.id, run)
+        except Exception:
+            report("sending back what a worker of MLServer did for a request")
+        return response
+
+    return _process_request

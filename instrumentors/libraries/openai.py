@@ -1,0 +1,136 @@
+"""The client of OpenAI and of everything that speaks its API: streamed answers, sync and async.
+
+`create(stream=True)` returns a stream; each of its parts is looked at as it passes, in whichever context its reader is: the
+request is the one the stream was made in. Calls themselves are timed by the module for the client underneath.
+
+The first token is that of the first part with content, not the first part; the time from one token to the next is that of
+tokens, not of parts, and of a chat needs `stream_options={"include_usage": True}`: responses and assistants say it anyhow. What vLLM, Groq, Cerebras, Fireworks and llama.cpp
+tell of their own time in the last part is split off: [reported.md](../reported.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import Marks, current
+from .answers import call_of
+from .token_stream import TokenStream
+
+
+class OpenAIInstrumentor(Instrumentor):
+    """`openai.Stream` and `openai.AsyncStream`."""
+
+    library = "openai"
+    title = "OpenAI (client)"
+    stages = MappingProxyType(
+        {
+            "queue": "of a stream, where its server tells",
+            "prefill": "the same",
+            "decode": "the same",
+            "network": "of a stream whose server tells: what is left of the wait for its first token",
+        }
+    )
+    facts = ("first_token", "time_per_token", "gap", "tokens")
+    not_timed = (
+        "the time from one token to the next without `include_usage`, or of several choices at once",
+        "tokens, and what a server tells in its last part, of a stream that is not read to its end",
+        "the time from one token to the next of a response with a summary of its reasoning, or of several items",
+    )
+    tested = MappingProxyType({"openai": "3.54.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"openai._streaming": self._streaming}
+
+    def _streaming(self, module: ModuleType) -> None:
+        # Called once, by the constructor, which is where the call was made.
+        self.replace(module.Stream, "__stream__", lambda original: _parts(original, _Parts))
+        self.replace(module.AsyncStream, "__stream__", lambda original: _parts(original, _AsyncParts))
+
+
+def _parts(original: Any, wrapper: Any) -> Any:
+    def __stream__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
+        parts, marks = original(self), current.get()
+        return parts if marks is None else wrapper(parts, _stream(self, marks))
+
+    return __stream__
+
+
+def _stream(owner: Any, marks: Marks) -> TokenStream:
+    return TokenStream(marks, call_of(getattr(getattr(owner, "response", None), "stream", None)))
+
+
+def _note(stream: TokenStream, part: Any) -> None:
+    try:
+        stream.part(part)
+    except Exception:
+        report("timing a stream of openai")
+
+
+def _end(stream: TokenStream) -> None:
+    try:
+        stream.end()
+    except Exception:
+        report("timing a stream of openai")
+
+
+class _Parts(Generator[Any, Any, Any]):
+    """The parts of a stream, each noted as it passes."""
+
+    __slots__ = ("_parts", "_stream")
+
+    def __init__(self, parts: Generator[Any, Any, Any], stream: TokenStream) -> None:
+        self._parts = parts
+        self._stream = stream
+
+    def send(self, value: Any) -> Any:
+        """Return the next part."""
+        try:
+            part = self._parts.send(value)
+        except BaseException:
+            _end(self._stream)
+            raise
+        _note(self._stream, part)
+        return part
+
+    def throw(self, *error: Any) -> Any:
+        """Pass on what is thrown in."""
+        return self._parts.throw(*error)
+
+    def close(self) -> None:
+        """Close the stream itself: the close that is inherited stumbles over one that has ended."""
+        _end(self._stream)
+        self._parts.close()
+
+
+class _AsyncParts(AsyncGenerator[Any, Any]):
+    """The same of an async client."""
+
+    __slots__ = ("_parts", "_stream")
+
+    def __init__(self, parts: AsyncGenerator[Any, Any], stream: TokenStream) -> None:
+        self._parts = parts
+        self._stream = stream
+
+    async def asend(self, value: Any) -> Any:
+        """Return the next part."""
+        try:
+            part = await self._parts.asend(value)
+        except BaseException:
+            _end(self._stream)
+            raise
+        _note(self._stream, part)
+        return part
+
+    async def athrow(self, *error: Any) -> Any:
+        """Pass on what is thrown in."""
+        return await self._parts.athrow(*error)
+
+    async def aclose(self) -> None:
+        """Close the stream itself: the close that is inherited stumbles over one that has ended."""
+        _end(self._stream)
+        await self._parts.aclose()

@@ -1,0 +1,159 @@
+"""Process pools: what a process of a `ProcessPoolExecutor` does for a request belongs to it, and the `queue` before.
+
+The job goes to the pool inside a call of ours, which records in the child and sends what it recorded back with the
+result, or on the exception; the pool's own thread in the parent takes it off again before anyone sees it. Both say when
+by one clock (`tickets.py`). A job outside of any request goes as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any, Final, NamedTuple
+
+from .. import trace_context
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report
+from ..recorder import OPEN, Marks, clock, current
+from ..tickets import Batch, Run, Ticket, ticket
+
+# Where an exception carries what was recorded before it.
+ATTRIBUTE: Final = "_stagelens_run"
+RECEIVE: Final = "process_result_item"
+
+
+class ProcessPoolInstrumentor(Instrumentor):
+    """`concurrent.futures.ProcessPoolExecutor`."""
+
+    library = "concurrent.futures.process"
+    title = "Process pools"
+    stages = MappingProxyType(
+        {
+            "queue": "the wait for a process of a `ProcessPoolExecutor` (also by `loop.run_in_executor` and `map`), its"
+            " start and the way there included",
+        }
+    )
+    not_timed = (
+        "libraries in a process that is not instrumented: `stagelens run`, or `stagelens.instrument()` at the top of the main module",
+        "the way back of the result: `overhead`",
+        "processes by another interpreter (`multiprocessing.set_executable`)",
+        "what an exception that pickles itself leaves behind: the time before it is `overhead`",
+    )
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {"concurrent.futures.process": self._processes}
+
+    def _processes(self, module: ModuleType) -> None:
+        # Of Python 3.9 to 3.14; another that has it elsewhere is left alone.
+        manager = getattr(module, "_ExecutorManagerThread", None)
+        if hasattr(manager, RECEIVE):
+            self.replace(manager, RECEIVE, _receive)
+            self.replace(module.ProcessPoolExecutor, "submit", _submit)
+
+    def uninstrument(self, **options: Any) -> None:
+        """Put everything back, but what takes off what jobs under way bring with them."""
+        if _under_way:
+            self._patches[:] = [patch for patch in self._patches if patch.name != RECEIVE]
+        super().uninstrument(**options)
+
+
+# The jobs that have been sent with ours around them.
+_under_way: set[Ticket] = set()
+
+
+def _submit(original: Any) -> Any:
+    def submit(self: Any, /, *job_and_args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or marks[0] != OPEN or not job_and_args or not _same_python(self):
+            return original(self, *job_and_args, **options)
+        drawn = ticket()
+        # The ticket stays here with the arguments, where `_receive` finds it; what arrives is a copy that knows nobody.
+        future = original(self, work, drawn, trace_context.traceparent(marks), *job_and_args, **options)
+        _under_way.add(drawn)
+        future.add_done_callback(lambda over: _is_over(drawn, clock() if over.cancelled() else 0))
+        return future
+
+    return submit
+
+
+def _is_over(drawn: Ticket, cancelled: int) -> None:
+    drawn.drop(cancelled)
+    _under_way.discard(drawn)
+
+
+def _same_python(pool: Any) -> bool:
+    """Say whether the processes of *pool* have what this one has installed."""
+    try:
+        spawn = sys.modules.get("multiprocessing.spawn")
+        forks = pool._mp_context.get_start_method() == "fork"  # noqa: SLF001 - there is no public name for it
+        return forks or spawn is None or os.fsdecode(spawn.get_executable()) == sys.executable
+    except Exception:
+        report("asking a process pool for its interpreter")
+        return False
+
+
+class Returned(NamedTuple):
+    """What comes back from a process.
+
+    Args:
+        value: The job's.
+        run: What was recorded meanwhile.
+    """
+
+    value: Any
+    run: Run
+
+
+def work(_: Ticket, traceparent: str, function: Callable[..., Any], /, *args: Any, **options: Any) -> Returned:
+    """Do a job in the process, and return with its result what was recorded meanwhile.
+
+    Args:
+        traceparent: The header for calls out of the job, "" for none.
+        function: The job.
+        args: Its arguments.
+        options: Its arguments by name.
+    """
+    scope = Batch((), _facts(traceparent))
+    run = scope.__enter__()
+    try:
+        value = function(*args, **options)
+    except BaseException as error:
+        scope.__exit__()
+        with contextlib.suppress(Exception):
+            vars(error)[ATTRIBUTE] = run
+        raise
+    scope.__exit__()
+    return Returned(value, run)
+
+
+def _facts(traceparent: str) -> Marks:
+    parent = trace_context.parse(traceparent)
+    ids = ("@trace", (parent.trace_id, parent.span_id), 0) if parent else ()
+    return ["@traceparent", traceparent, 0, *ids]
+
+
+def _receive(original: Any) -> Any:
+    def process_result_item(self: Any, result_item: Any) -> Any:
+        returned = getattr(result_item, "result", None)
+        error = getattr(result_item, "exception", None)
+        if type(returned) is Returned:
+            result_item.result = returned.value
+            _tell(self, result_item, returned.run)
+        elif error is not None:
+            _tell(self, result_item, getattr(error, "__dict__", {}).pop(ATTRIBUTE, None))
+        return original(self, result_item)
+
+    return process_result_item
+
+
+def _tell(manager: Any, result_item: Any, run: Run | None) -> None:
+    try:
+        waiting = manager.pending_work_items.get(result_item.work_id)
+        if waiting is not None and waiting.fn is work:
+            waiting.args[0].done(run)
+    except Exception:
+        report("learning what a process did for a request")

@@ -1,0 +1,227 @@
+"""Ray Serve: a request for each call of a deployment, the wait for its answer, and what batches do for whom.
+
+- The proxy notes when a request came, as nginx does, in the header `X-Request-Start` where there is none: what it waits
+  for a replica is `queue`. A deployment that is a FastAPI application counts its requests by `asgi.py`; of any other they
+  are counted here.
+- A call by a handle goes to a process of another deployment, perhaps on another host. It takes along when it was sent and
+  the caller's trace; there it is a request of its own in that trace, and here it is a `dependency`.
+- `@serve.batch` works batches off in tasks that have all begun in the context of the very first request. Each call draws a
+  ticket (`tickets.py`), which is kept with the future that it waits for, and each batch takes those of its calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Generator, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from .. import recorder
+from ..imports import Hook
+from ..instrumentor import Instrumentor, report, timed, timed_async
+from ..recorder import begin, clock, current, end, finish
+from ..tickets import Batch, Ticket, ticket
+from .exchange import KEY, serve
+from .head import proxy_wait_ns
+from .lifespan import Receive, Scope, Send
+from .outgoing import DEPENDENCY, traceparent, waited
+
+ARRIVED: Final = b"x-request-start"
+# Of the metadata that goes with a call, pickled as it is: the caller's `traceparent`, and when it was sent.
+SENT: Final = "_stagelens"
+
+
+class RayServeInstrumentor(Instrumentor):
+    """`ray.serve`: its proxy, its handles, its replicas and `@serve.batch`."""
+
+    library = "ray.serve"
+    title = "Ray Serve"
+    stages = MappingProxyType(
+        {
+            "queue": "from the proxy or the call of a handle until a replica has it; from the call of a `@serve.batch` method until its batch begins",
+            "dependency": "waiting for the answer to `handle.remote()`; in the replica that is a request of its own, in the same trace",
+            "network": "of a deployment that is no FastAPI application: handing the answer to the proxy",
+        }
+    )
+    facts = ("batch", "method")
+    not_timed = (
+        "the proxy itself, and the way to the replica's user code and back: `overhead`",
+        'a method of a deployment itself, but libraries in it: `stagelens.stage("forward")` around its body',
+        "an answer that nobody waits for but a deployment it was handed on to (`second.remote(first.remote())`): it is that one's `queue`",
+        "clocks of hosts that differ: a call that was sent in the future has no `queue`",
+    )
+    tested = MappingProxyType({"ray": "2.60.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return what to patch where."""
+        return {
+            "ray.serve._private.proxy": lambda module: self.replace(module.HTTPProxy, "__call__", _proxy),
+            "ray.serve.handle": self._handle,
+            "ray.serve._private.replica": self._replica,
+            "ray.serve.batching": self._batching,
+        }
+
+    def _handle(self, module: ModuleType) -> None:
+        self.replace(module._DeploymentHandleBase, "_init_router_and_get_metadata", _metadata)  # noqa: SLF001
+        self.replace(module.DeploymentResponse, "__await__", _answer)
+        self.replace(module.DeploymentResponse, "result", timed(DEPENDENCY))
+        self.replace(module.DeploymentResponseGenerator, "__anext__", timed_async(DEPENDENCY))
+        self.replace(module.DeploymentResponseGenerator, "__next__", timed(DEPENDENCY))
+
+    def _replica(self, module: ModuleType) -> None:
+        self.replace(module.Replica, "_wrap_request", _call)
+        self.replace(module.Replica, "perform_graceful_shutdown", _shutdown)
+        self.replace(module.UserCallableWrapper, "_call_http_entrypoint", _http)
+
+    def _batching(self, module: ModuleType) -> None:
+        batches = getattr(module, "_BatchQueue", None)
+        if hasattr(batches, "_process_batch_inner"):
+            self.replace(batches, "put", _put)
+            self.replace(batches, "_process_batch_inner", _batch)
+
+
+def _proxy(original: Any) -> Any:
+    async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> Any:  # noqa: N807 - shown in tracebacks
+        try:
+            if scope["type"] == "http" and not any(name == ARRIVED for name, _ in scope["headers"]):
+                scope["headers"] = [*scope["headers"], (ARRIVED, b"t=%.6f" % time.time())]
+        except Exception:
+            report("noting when a request came")
+        return await original(self, scope, receive, send)
+
+    return __call__
+
+
+def _metadata(original: Any) -> Any:
+    def _init_router_and_get_metadata(self: Any) -> Any:
+        router, metadata = original(self)
+        try:
+            marks = current.get()
+            vars(metadata)[SENT] = "" if marks is None else traceparent(marks), time.time()
+        except Exception:
+            report("sending a request along with a call")
+        return router, metadata
+
+    return _init_router_and_get_metadata
+
+
+def _answer(original: Any) -> Any:
+    def __await__(self: Any) -> Generator[Any, Any, Any]:  # noqa: N807 - shown in tracebacks
+        marks = current.get()
+        if marks is None:
+            return (yield from original(self))
+        begun = clock()
+        try:
+            return (yield from original(self))
+        finally:
+            waited(marks, begun)
+
+    return __await__
+
+
+def _call(original: Any) -> Any:
+    def _wrap_request(self: Any, request_metadata: Any, *args: Any, **options: Any) -> Any:
+        wrapped = original(self, request_metadata, *args, **options)
+        # That of HTTP is counted where its messages pass.
+        return wrapped if request_metadata.is_http_request else _counted(wrapped, self, request_metadata)
+
+    return _wrap_request
+
+
+@contextlib.contextmanager
+def _counted(wrapped: Any, replica: Any, metadata: Any) -> Generator[Any]:
+    opened = begin()
+    if opened is None:
+        with wrapped as value:
+            yield value
+        return
+    marks, token = opened
+    start: int = marks[1]
+    route = error_type = ""
+    try:
+        caller, sent = getattr(metadata, SENT, ("", 0.0))
+        start -= proxy_wait_ns(f"{sent:.6f}")
+        marks.extend(("@traceparent", caller, 0, "queue", start, marks[1]))
+        method = metadata.call_method
+        route = replica._deployment_id.name + (f".{method}" if method != "__call__" else "")  # noqa: SLF001 - no public name
+    except Exception:
+        report("describing a call of a deployment")
+    try:
+        with wrapped as value:
+            yield value
+    except BaseException as error:
+        error_type = type(error).__qualname__
+        raise
+    finally:
+        end(token)
+        finish(marks, start, clock(), route, error_type)
+
+
+def _http(original: Any) -> Any:
+    def _call_http_entrypoint(self: Any, user_method_info: Any, scope: Scope, receive: Receive, send: Send) -> Any:
+        if user_method_info.is_asgi_app:
+            return original(self, user_method_info, scope, receive, send)
+
+        async def deployment(_: Any, scope: Scope, __: Receive, send: Send) -> None:
+            _name(scope)
+            # Ray's own `receive`: it has more to it than to be called.
+            await original(self, user_method_info, scope, receive, send)
+
+        served = serve(deployment, None, scope, receive, send)
+        # The original gives a future where the user's code has a thread of its own.
+        return asyncio.ensure_future(served) if getattr(self, "_run_user_code_in_separate_thread", True) else served
+
+    return _call_http_entrypoint
+
+
+def _name(scope: Scope) -> None:
+    try:
+        if KEY in scope:
+            scope[KEY].name(sys.modules["ray.serve.context"]._get_serve_request_context().route)  # noqa: SLF001
+    except Exception:
+        report("naming a route")
+
+
+def _shutdown(original: Any) -> Any:
+    async def perform_graceful_shutdown(self: Any) -> None:
+        await original(self)
+        # The process is killed next.
+        await asyncio.to_thread(recorder.flush)
+
+    return perform_graceful_shutdown
+
+
+# The ticket of each call that waits for its batch, by its future.
+_waiting: WeakKeyDictionary[Any, Ticket] = WeakKeyDictionary()
+
+
+def _put(original: Any) -> Any:
+    def put(self: Any, request: Any) -> Any:
+        try:
+            _waiting[request.future] = ticket()
+        except Exception:
+            report("putting a call into a batch of Ray Serve")
+        return original(self, request)
+
+    return put
+
+
+def _batch(original: Any) -> Any:
+    async def _process_batch_inner(self: Any, func: Any, batch: Any) -> Any:
+        async with Batch(_tickets(batch)):
+            return await original(self, func, batch)
+
+    return _process_batch_inner
+
+
+def _tickets(batch: Any) -> list[Ticket | None]:
+    try:
+        # Ray leaves out those that were cancelled, too.
+        return [_waiting.get(job.future) for job in batch if not job.future.cancelled()]
+    except Exception:
+        report("beginning a batch of Ray Serve")
+        return []

@@ -1,0 +1,159 @@
+"""A command as a session of its own: started, asked what it has used, and ended with all it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from ..core.errors import StagelensError
+
+# How long it may take to end when it is asked to; a last export is part of it. [seconds]
+END_SECONDS = 15.0
+LOOK_SECONDS = 0.02
+# Of what it has written, shown where it failed.
+_SHOWN_LINES = 12
+_PROC = Path("/proc")
+
+
+class Process(NamedTuple):
+    """A process of the machine, as /proc/PID/stat has it.
+
+    Args:
+        pid: Its number.
+        parent: That of its parent.
+        session: That of its session.
+        cpu_ticks: What it has used, and what those of its children had that are over.
+    """
+
+    pid: int
+    parent: int
+    session: int
+    cpu_ticks: int
+
+
+class Session:
+    """A command that runs; a context manager that ends it.
+
+    Args:
+        command: Its words.
+        env: Its environment.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with all else
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._output.close()
+            msg = f"{command[0]} cannot be started ({error.strerror})"
+            raise StagelensError(msg) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._output.close()
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code where it has ended by itself, None else."""
+        return self._process.poll()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended by itself."""
+        return self.code is not None
+
+    def wait(self) -> float:
+        """Wait until it ends by itself.
+
+        Returns:
+            The CPU time of it and of all it has waited for. [seconds]
+
+        Raises:
+            StagelensError: It has failed.
+        """
+        _, status, used = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        if self._process.returncode:
+            raise StagelensError(self.failure())
+        return used.ru_utime + used.ru_stime
+
+    def failure(self) -> str:
+        """Return what to say where it has ended, or never answers: the end of what it has written."""
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
+        what = "the command does not answer" if self.code is None else f"the command has ended with {self.code}"
+        return "\n    ".join((what, *lines))
+
+    def cpu_seconds(self) -> float | None:
+        """Return what its processes have used until now, in seconds; None where the system does not tell."""
+        ticks = [process.cpu_ticks for process in self.processes()]
+        return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+    def processes(self) -> list[Process]:
+        """Return all that belong to it: of its session, or started by one that does."""
+        everything, ours = list(processes()), {self._process.pid}
+        before = 0
+        while len(ours) > before:
+            before = len(ours)
+            ours |= {each.pid for each in everything if each.session == self._process.pid or each.parent in ours}
+        return [process for process in everything if process.pid in ours]
+
+    def _end(self) -> None:
+        """Ask it to end, wait a while, then end what is left."""
+        # Those that leave the session are known only as long as their parents live.
+        known = {(process.pid, process.session) for process in self.processes()}
+        deadline = time.monotonic() + END_SECONDS
+        # All of the group, as Ctrl-C does: a shell would keep it for itself.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        while self._left(known) and time.monotonic() < deadline:
+            self._process.poll()
+            pause()
+        for pid in self._left(known):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not self.is_over:
+            self._process.kill()
+        self._process.wait()
+
+    def _left(self, known: set[tuple[int, int]]) -> list[int]:
+        return [
+            process.pid
+            for process in processes()
+            if process.session == self._process.pid or (process.pid, process.session) in known
+        ]
+
+
+def processes() -> Iterator[Process]:
+    """Yield the processes of the machine; none where there is no /proc."""
+    for path in _PROC.glob("[0-9]*/stat"):
+        try:
+            # The name in parentheses may hold anything.
+            words = path.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        # One that is over, and that its parent has not asked about yet, is none any more.
+        if words[0] != "Z":
+            yield Process(int(path.parent.name), int(words[1]), int(words[3]), sum(map(int, words[11:15])))
+
+
+def pause() -> None:
+    """Wait a moment, for what is looked at again and again."""
+    time.sleep(LOOK_SECONDS)

@@ -1,0 +1,245 @@
+"""Work that is done for a request where its context does not reach: in a batch with others, or in another process.
+
+    ticket = stagelens.ticket()               # in the request, as its job goes into a queue of any kind
+    jobs.put_nowait((image, future, ticket))
+
+    with stagelens.batch(tickets):            # in the worker, around the work for the jobs it took
+        scores = model(torch.stack(images))
+
+A batch records into a list of its own, its *run*. A ticket is told of the runs it was in, and a run knows no request: a
+worker cannot write to the wrong one, whoever left or was cancelled meanwhile. When the request is over, the background
+thread adds to its marks what became of its tickets (`recorder.Late`):
+
+- `queue`: since a ticket was drawn until its first run began, except while another run worked for the same request;
+- each stage of a run, as long as it was: the request waits for all of its batch, however many share it. What it does in
+  between belongs to it alone, so that its stages still add up to its own time;
+- of the facts those that are true of each: not the tokens of all of them together, and no trace.
+
+To another process a ticket and a run may be pickled. What a run says in nanoseconds is then by `clock` of that process:
+on Linux that is CLOCK_MONOTONIC, one for all processes of a host. Times that cannot be are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextvars import Token
+from typing import Any, Final
+
+from . import late
+from .instrumentor import report
+from .recorder import CLOSED, FULL, MAX_MARKS, OPEN, Marks, clock, current, end
+from .trace_context import SHARED
+
+# Of one request; those after have none of their work told.
+MAX_TICKETS: Final = 1024
+# What every Python can unpickle.
+_PLAIN: Final = frozenset({str, int, float})
+# Facts of a run that are not true of each request in it, or of none.
+NOT_SHARED: Final = frozenset(
+    {OPEN, CLOSED, FULL, SHARED, "@late", "@trace", "@traceparent", "@parent", "@force", "@tokens_in", "@tokens_out"}
+)
+
+
+class Run:
+    """What was recorded while something worked for the holders of tickets.
+
+    Args:
+        marks: As a request's; the first triple says when it began.
+        ended: When it was over, 0 while it is not. [nanoseconds]
+    """
+
+    __slots__ = ("_completed", "ended", "marks")
+
+    def __init__(self, marks: Marks, ended: int = 0) -> None:
+        self.marks = marks
+        self.ended = ended
+        self._completed = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what is known by now, in types that every Python knows."""
+        try:
+            # A device tells its times only to who has asked for them.
+            self.ready()
+            told = [mark for triple in self.told() if {*map(type, triple)} <= _PLAIN for mark in triple]
+        except Exception:
+            report("writing down a batch for another process")
+            told = []
+        return Run, ([CLOSED, self.marks[1], 0, *told], self.ended or clock())
+
+    def ready(self) -> bool:
+        """Say, without waiting, whether it is over and all is known of it."""
+        return self.ended > 0 and (self._completed or late.is_ready(self.marks))
+
+    def told(self) -> Iterator[tuple[str, Any, Any]]:
+        """Yield the triples that are true of each request in it."""
+        if self.ended and not self._completed:
+            self._completed = True
+            late.complete(self.marks)
+        items = iter(self.marks)
+        for triple in zip(items, items, items, strict=False):
+            if triple[0] not in NOT_SHARED:
+                yield triple
+
+
+class Ticket:
+    """A job of a request that waits for a worker. One that was drawn outside of any request does no harm.
+
+    Args:
+        since: When it was drawn. [nanoseconds]
+    """
+
+    __slots__ = ("__weakref__", "_runs", "gone", "since")
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        # Until when it waited, if no worker took it; 0 while one may.
+        self.gone = 0
+        self._runs: list[Run] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what a worker in another process has to know: when it was drawn, and no request."""
+        return Ticket, (self.since,)
+
+    def done(self, run: Any) -> None:
+        """Learn of a *run* in another process, what `with stagelens.batch(…) as run` was there; anything else is ignored."""
+        if isinstance(run, Run) and self.since <= run.marks[1] <= run.ended <= clock():
+            self._runs.append(run)
+
+    def enter(self, run: Run) -> None:
+        """Learn of a run in this process, which begins now."""
+        self._runs.append(run)
+
+    def drop(self, now: int) -> None:
+        """Note that no worker will take it any more, if none has; 0: nor is known how long it waited."""
+        if not self._runs and not self.gone:
+            self.gone = now or self.since
+
+    def runs(self) -> list[Run]:
+        """Return its runs so far."""
+        return self._runs[:]
+
+    def ready(self) -> bool:
+        """Say, without waiting, whether all is known of it."""
+        return bool(self.gone) or (bool(self._runs) and all(run.ready() for run in self._runs))
+
+
+class Tickets:
+    """The tickets of one request: its `recorder.Late`."""
+
+    __slots__ = ("_drawn",)
+
+    def __init__(self) -> None:
+        self._drawn: list[Ticket] = []
+
+    def draw(self) -> Ticket:
+        """Return a new one."""
+        ticket = Ticket(clock())
+        if len(self._drawn) < MAX_TICKETS:
+            self._drawn.append(ticket)
+        return ticket
+
+    def ready(self) -> bool:
+        """Say, without waiting, whether all is known of all of them."""
+        return all(ticket.ready() for ticket in self._drawn)
+
+    def marks(self) -> Marks:
+        """Return what became of them."""
+        now = clock()
+        runs: dict[int, Run] = {}
+        waits: list[tuple[int, int]] = []
+        for ticket in self._drawn:
+            own = ticket.runs()
+            runs.update((id(run), run) for run in own)
+            # One that nobody took still waits.
+            waits.append((ticket.since, min((run.marks[1] for run in own), default=ticket.gone or now)))
+        marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])
+        for run in runs.values():
+            for triple in run.told():
+                marks += triple
+            if len(marks) > MAX_MARKS:
+                break
+        return marks[:MAX_MARKS]
+
+
+def ticket() -> Ticket:
+    """Draw a ticket for a job of the running request, as it goes into a queue; the worker's `batch` takes it."""
+    marks = current.get()
+    if marks is None or marks[0] != OPEN:
+        return Ticket(clock())
+    for position, key in enumerate(marks[::3]):
+        if key == "@late" and type(marks[3 * position + 1]) is Tickets:
+            return marks[3 * position + 1].draw()
+    tickets = Tickets()
+    if len(marks) < MAX_MARKS:
+        marks.extend(("@late", tickets, 0))
+    return tickets.draw()
+
+
+class Batch:
+    """Work for the holders of tickets: `stagelens.batch`.
+
+    Args:
+        tickets: Theirs.
+        facts: Marks to begin with; None for those of a batch.
+    """
+
+    __slots__ = ("_facts", "_run", "_tickets", "_token")
+
+    def __init__(self, tickets: Iterable[Any], facts: Marks | None = None) -> None:
+        self._tickets = [ticket for ticket in tickets if isinstance(ticket, Ticket)]
+        self._facts = [SHARED, 0, 0, "@batch", len(self._tickets), 0] if facts is None else facts
+        self._run: Run | None = None
+        self._token: Token[Marks | None] | None = None
+
+    def __enter__(self) -> Run:
+        run = self._run = Run([OPEN, clock(), 0, *self._facts])
+        for ticket in self._tickets:
+            ticket.enter(run)
+        self._token = current.set(run.marks)
+        return run
+
+    def __exit__(self, *_: object) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
+        if self._token is not None:
+            end(self._token)
+        run.marks[0] = CLOSED
+        run.ended = clock()
+
+    async def __aenter__(self) -> Run:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
+
+
+def batch(tickets: Iterable[Any]) -> Batch:
+    """Work for the jobs of *tickets* at once: what is timed inside belongs to each of their requests, and to no other.
+
+    Args:
+        tickets: What `ticket` gave the requests; what is no ticket is passed over.
+
+    Returns:
+        A context manager, for `with` and `async with`. What `as` names can be pickled, for `Ticket.done` in the process
+        that drew the ticket.
+    """
+    return Batch(tickets)
+
+
+def _queue(waits: Iterable[tuple[int, int]], runs: Iterable[tuple[int, int]]) -> Marks:
+    """Return, as marks of `queue`, when something waited and nothing ran."""
+    edges = [edge for t0, t1 in waits if t0 < t1 for edge in ((t0, 1, 0), (t1, -1, 0))]
+    edges += [edge for t0, t1 in runs if t0 < t1 for edge in ((t0, 0, 1), (t1, 0, -1))]
+    marks: Marks = []
+    waiting = running = since = 0
+    for when, waits_more, runs_more in sorted(edges):
+        if waiting and not running and since < when:
+            if marks and marks[-1] == since:
+                marks[-1] = when
+            else:
+                marks += ("queue", since, when)
+        waiting += waits_more
+        running += runs_more
+        since = when
+    return marks

@@ -1,0 +1,1 @@
+"""One run as a picture in the terminal, a page and a file."""

@@ -1,0 +1,210 @@
+"""A saved run: one file of plain OTLP/JSON, which any store takes in again and any OpenTelemetry backend can read.
+
+    {"stagelens": {"format": 1, "version": "0.1.0", "run": {"command": […], "start": "…", "end": "…", "exitCode": 0}},
+     "resourceMetrics": […],
+     "resourceSpans": […]}
+
+`resourceMetrics` are what was sent, added up: delta exponential histograms with the names and attributes of
+`docs/architecture.md`, one for each 10 s bucket, and `stagelens.requests.dropped`. `resourceSpans` are the kept traces. The
+file is a body for `/v1/metrics` and for `/v1/traces` as it is, unless it is too large for one; each entry of the two lists
+stands on a line of its own, and is never too large. What engines say of themselves on `/metrics`, and events, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import blake2b
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from .. import __version__
+from ..collector.store import KeptTrace, Series, Store
+from ..collector.store.series import COLD
+from ..collector.store.whole import Counted, Whole, whole
+from ..core import names
+from .writing import written
+
+Json: TypeAlias = dict[str, Any]
+
+KEY, FORMAT = "stagelens", 1
+# A point has up to 3 kB and a span 500 bytes: every collector takes an entry as a body.
+POINTS_AN_ENTRY, SPANS_AN_ENTRY = 1000, 5000
+# AggregationTemporality, SpanKind, StatusCode of OTLP.
+_DELTA, _INTERNAL, _SERVER, _FAILED = 1, 1, 2, 2
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is known of a run besides its requests.
+
+    Args:
+        command: The words it was started with.
+        start: When it began; aware.
+        end: When it ended; aware.
+        exit_code: Its exit code; 128 and the signal where one ended it.
+    """
+
+    command: Sequence[str]
+    start: datetime
+    end: datetime
+    exit_code: int
+
+    def to_json(self) -> Json:
+        """Return it as the file has it."""
+        return {
+            "command": list(self.command),
+            "start": self.start.isoformat(),
+            "end": self.end.isoformat(),
+            "exitCode": self.exit_code,
+        }
+
+
+def save(store: Store, path: Path, run: Run) -> None:
+    """Write what is in *store* to *path*.
+
+    Raises:
+        StagelensError: The store cannot be read, or *path* not be written; it stays as it was.
+    """
+    about = {"format": FORMAT, "version": __version__, "run": run.to_json()}
+    with whole(store) as found, written(path) as file:
+        file.write(f'{{"{KEY}": {json.dumps(about)}')
+        for key, entries in (("resourceMetrics", _metrics(found)), ("resourceSpans", _spans(found))):
+            file.write(f',\n"{key}": [')
+            for number, entry in enumerate(entries):
+                file.write(",\n" if number else "\n")
+                json.dump(entry, file, separators=(",", ":"))
+            file.write("]")
+        file.write("}\n")
+
+
+def _metrics(found: Whole) -> Iterator[Json]:
+    for counted in found.counted():
+        wanted = [each for each in counted if each.metric in names.METRICS]
+        for resource, own in groupby(sorted(wanted, key=_order), lambda each: _resource(each.series)):
+            points = list(own)
+            for start in range(0, len(points), POINTS_AN_ENTRY):
+                yield _entry("Metrics", resource, list(_histograms(points[start : start + POINTS_AN_ENTRY])))
+    dropped = found.dropped()
+    if dropped:
+        data = {"aggregationTemporality": _DELTA, "isMonotonic": True, "dataPoints": [{"asInt": str(dropped)}]}
+        yield _entry("Metrics", (), [{"name": names.REQUESTS_DROPPED, "unit": "{request}", "sum": data}])
+
+
+def _order(counted: Counted) -> tuple[tuple[tuple[str, str], ...], str]:
+    return _resource(counted.series), counted.metric
+
+
+def _histograms(points: Iterable[Counted]) -> Iterator[Json]:
+    for metric, own in groupby(points, lambda each: each.metric):
+        data = {"aggregationTemporality": _DELTA, "dataPoints": [_point(each) for each in own]}
+        yield {"name": metric, "unit": names.UNITS.get(metric, "s"), "exponentialHistogram": data}
+
+
+def _point(counted: Counted) -> Json:
+    numbers = counted.histogram.to_otlp()
+    if counted.metric in names.TIME_METRICS:
+        # A sum of microseconds over buckets of seconds would be no sum of what the point counts.
+        del numbers["sum"]
+    return {
+        "attributes": _attributes({**_dimensions(counted.series), names.METRICS[counted.metric]: counted.stage}),
+        "startTimeUnixNano": str(counted.start * _NS),
+        "timeUnixNano": str((counted.start + counted.seconds) * _NS),
+        **numbers,
+    }
+
+
+def _spans(found: Whole) -> Iterator[Json]:
+    held: defaultdict[tuple[tuple[str, str], ...], list[Json]] = defaultdict(list)
+    for trace in found.traces():
+        resource = _resource(trace.series)
+        spans = held[resource]
+        spans += _trace(trace)
+        if len(spans) >= SPANS_AN_ENTRY:
+            yield _entry("Spans", resource, held.pop(resource))
+    for resource, spans in held.items():
+        yield _entry("Spans", resource, spans)
+
+
+def _trace(trace: KeptTrace) -> Iterator[Json]:
+    """Yield the spans of *trace*, the root first; the store has forgotten the ids of the others."""
+    method, route = trace.attributes.get(names.METHOD), trace.series.route
+    root = {
+        "traceId": trace.trace_id,
+        "spanId": trace.span_id,
+        "name": " ".join(str(part) for part in (method, route) if part) or "request",
+        "kind": _SERVER if method else _INTERNAL,
+        **_times(trace.started_ns, trace.duration_ns),
+        "attributes": _attributes(
+            {
+                **_dimensions(trace.series),
+                **trace.attributes,
+                names.KEPT_BECAUSE: trace.because,
+                **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in trace.stages_ns.items()},
+            }
+        ),
+    }
+    failed = {"status": {"code": _FAILED}} if trace.series.status == names.STATUS_ERROR else {}
+    yield {**root, **failed}
+    for number, span in enumerate(trace.spans):
+        stage = {names.STAGE: span["stage"]} if span["stage"] else {}
+        yield {
+            "traceId": trace.trace_id,
+            "spanId": blake2b(f"{trace.span_id}/{number}".encode(), digest_size=8).hexdigest(),
+            "parentSpanId": trace.span_id,
+            "name": span["name"],
+            "kind": _INTERNAL,
+            **_times(trace.started_ns + span["start_ns"], span["duration_ns"]),
+            "attributes": _attributes({**stage, **span["attributes"]}),
+        }
+
+
+def _entry(signal: str, resource: Iterable[tuple[str, str]], items: Sequence[Json]) -> Json:
+    """Return a ResourceMetrics or ResourceSpans of our scope; down to the items they have the same form."""
+    return {
+        "resource": {"attributes": _attributes(dict(resource))},
+        f"scope{signal}": [{"scope": {"name": names.SCOPE, "version": __version__}, signal.lower(): items}],
+    }
+
+
+def _resource(series: Series) -> tuple[tuple[str, str], ...]:
+    said = (
+        (names.SERVICE_NAME, series.service),
+        (names.SERVICE_VERSION, series.version),
+        (names.ENVIRONMENT, series.environment),
+    )
+    return tuple((key, value) for key, value in said if value)
+
+
+def _dimensions(series: Series) -> dict[str, str]:
+    said = {
+        names.MODEL: series.model,
+        names.MODEL_VERSION: series.model_version,
+        names.ROUTE: series.route,
+        names.DEVICE: series.device,
+        names.STATUS: series.status,
+        names.COLD: "true" if series.cold == COLD else "",
+    }
+    return {key: value for key, value in said.items() if value}
+
+
+def _times(start_ns: int, duration_ns: int) -> Json:
+    return {"startTimeUnixNano": str(start_ns), "endTimeUnixNano": str(start_ns + duration_ns)}
+
+
+def _attributes(values: Mapping[str, str | float]) -> list[Json]:
+    return [{"key": key, "value": _value(value)} for key, value in values.items()]
+
+
+def _value(value: str | float) -> Json:
+    # A bool is an int as well.
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    return {"doubleValue": value} if isinstance(value, float) else {"stringValue": value}

@@ -1,0 +1,197 @@
+"""A store with something in every table, and all that pages and people are told of it.
+
+    python tests/alerts/everything.py tests/alerts/schemas
+
+writes down both, as the installed version makes them: run it when a version is released whose tables differ from the last
+one's, and the next versions are held to read what it left.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import MetaData, func, select, text
+
+from stagelens.alerts.delivery import outbox
+from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.incidents import acknowledging, silences
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.store import Batch, Event, KeptTrace, Point, Selection, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+
+NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
+BUCKET = timedelta(seconds=10)
+SERIES = (Series("shop", "1", route="/a", status="ok"), Series("shop", "2", route="/b", status="ok"))
+SLOS = (Slo("latency", "shop", 0.99, timedelta(days=30), timedelta(milliseconds=250)),)
+CHANNELS = tuple(ChannelEntry(name, "webhook", None, "URL") for name in ("pager", "slack"))
+PERCENTILES = (0.5, 0.99)
+TRACE = "ab" * 16
+# Of copies that are under way: empty while there is none.
+EMPTY = {"intents", "moves"}
+
+
+def clock() -> float:
+    """Say what time it is for the store, in Unix seconds."""
+    return NOW.timestamp()
+
+
+def fill(store: Store) -> None:
+    """Write something into every table there is."""
+    for number, hours in enumerate((5, 1)):
+        start = NOW - timedelta(hours=hours)
+        points = [point for step in range(5) for point in _points(start + step * BUCKET, step)]
+        store.write([Batch(f"points-{number}", points, [], 3 * number, f"agent-{number}")])
+        store.maintain()
+    recent = [point for step in range(8) for point in _points(NOW - timedelta(minutes=2) + step * BUCKET, step, 8)]
+    begun, spans = int(clock()) * 10**9, [{"name": "é"}]
+    trace = KeptTrace(TRACE, "01" * 8, SERIES[0], begun, 10**9, "slow", "forward", {"forward": 10**9}, spans)
+    store.write(
+        [Batch("recent", recent, [trace], 0, "agent-1"), Batch("spans", instance="agent-1", spans=b"some spans")]
+    )
+    store.add_event(Event(NOW - timedelta(hours=1), "shop", "deploy", "v2", "v2 is out"))
+    store.take_target("http://engine/metrics", "me", clock(), 30)
+    store.write_reading("http://engine/metrics", "me", clock() + 30, b"read", Batch("reading", instance="agent-1"))
+    _alert(store)
+    _rest(store)
+
+
+def _points(at: datetime, step: int, slower: int = 1) -> list[Point]:
+    found: list[Point] = []
+    for number, series in enumerate(SERIES):
+        stages = {"forward": 0.02 * (1 + step % 5), "queue": 0.04 * slower * (1 + number)}
+        total, when = sum(stages.values()), int(at.timestamp())
+        dominant = max(stages, key=lambda stage: stages[stage])
+        found.append(Point(series, REQUEST_DURATION, dominant, when, _histogram(total, 20)))
+        for stage, seconds in stages.items():
+            found.append(Point(series, STAGE_DURATION, stage, when, _histogram(seconds, 20)))
+            found.append(Point(series, STAGE_TIME, stage, when, _histogram(total, round(seconds * 1e6) * 20)))
+    return found
+
+
+def _histogram(value: float, count: int) -> Histogram:
+    made = Histogram()
+    made.record(value, count)
+    return made
+
+
+def _alert(store: Store) -> None:
+    """Have an incident open, acknowledged, told to one channel and not yet to the other, and one silence."""
+    Evaluator(store, "me", lease_seconds=30).tick(Definitions(SLOS, CHANNELS), NOW)
+    with store.transaction() as connection:
+        claimed = outbox.claim(connection, "pager", "me", clock(), 60)
+        assert claimed is not None
+        outbox.sent(connection, claimed, clock())
+        ends = NOW + timedelta(hours=1)
+        silences.create(connection, {"service": "other"}, starts_at=NOW, ends_at=ends, author="ada", comment="work")
+    (incident,) = AlertsReader(store, LiveFile(None, {})).incidents()
+    acknowledging.acknowledge(store, incident.id, "ada", NOW)
+
+
+def _rest(store: Store) -> None:
+    """Give each table that is still empty a row, whatever its columns are called."""
+    with store.transaction() as connection:
+        tables = MetaData()
+        tables.reflect(connection)
+        for table in tables.sorted_tables:
+            if table.name in EMPTY or connection.execute(select(func.count()).select_from(table)).scalar_one():
+                continue
+            kinds = {each.name: each.type.python_type for each in table.columns}
+            one = {name: b"1" if kind is bytes else kind("1") for name, kind in kinds.items()}
+            connection.execute(table.insert().values(one))
+
+
+def rows(store: Store) -> dict[str, list[str]]:
+    """Return all rows by table, in an order of their own."""
+    with store.engine.connect() as connection:
+        tables = MetaData()
+        tables.reflect(connection)
+        return {
+            table.name: sorted(repr(tuple(row)) for row in connection.execute(select(table)))
+            for table in tables.sorted_tables
+            if table.name != "alembic_version" and not table.name.startswith("points_")
+        }
+
+
+def said(store: Store) -> dict[str, str]:
+    """Return what the store and the alerts over it answer, in words that can be kept."""
+    read, step = store.read, timedelta(minutes=10)
+    around = Selection(NOW - timedelta(hours=6), NOW + timedelta(minutes=1), service="shop")
+    trace, state, alerts = read.trace(TRACE), read.state(), AlertsReader(store, LiveFile(None, {}))
+    told: dict[str, Any] = {
+        "services": read.services(around.start, around.end),
+        "versions": read.versions(around),
+        "dimensions": read.dimensions(around),
+        "latency": sorted(read.latency(around).buckets.items()),
+        "breakdown": read.breakdown(around, PERCENTILES),
+        "over time": read.breakdown_over_time(around, 0.99, step),
+        "dominants": read.dominants(around, PERCENTILES),
+        "heat": read.heat(around, step),
+        "slow": read.slo_counts(around, 0.1),
+        "traces": read.exemplars(around),
+        "trace": trace and (trace.series, trace.started_ns, trace.duration_ns, trace.stages_ns, trace.spans),
+        "events": read.events(around.start, around.end),
+        "waiting spans": (store.waiting().size_bytes, store.waiting().oldest),
+        "last reading": store.take_target("http://engine/metrics", "me", clock(), 30),
+        "agents": (state.last_received, state.instances, state.dropped, state.oldest),
+        "incidents": [
+            (each.id, each.name, each.service, each.severity, each.state, each.opened_at, each.acked_by)
+            for each in alerts.incidents()
+        ],
+        "what happened": [
+            (each.event, each.at, each.note) for incident in alerts.incidents() for each in incident.transitions
+        ],
+        "deliveries": [
+            (each.channel, each.transition, each.state)
+            for incident in alerts.incidents()
+            for each in incident.deliveries
+        ],
+        "silences": [(each.id, each.matchers, each.ends_at, each.author) for each in alerts.silences(NOW)],
+        "storage": [(tier.seconds, tier.rows) for tier in read.storage().tiers],
+    }
+    # Versions before schema 0012 knew of no cold requests: all of theirs are warm.
+    warm = (", cold='0'", ", 'cold': {'0': 720}")
+    return {
+        question: reduce(lambda said, new: said.replace(new, ""), warm, _words(answer))
+        for question, answer in told.items()
+    }
+
+
+def _words(answer: object) -> str:
+    if isinstance(answer, pd.DataFrame):
+        return answer.to_csv(float_format="%.9g")
+    return repr(answer)
+
+
+def write_down(folder: Path) -> None:
+    """Write a store into *folder*, as statements, with all that it says, as the version that runs this makes them."""
+    with TemporaryDirectory() as scratch:
+        file = Path(scratch) / "stagelens.db"
+        store = Store.open(f"sqlite:///{file}", clock=clock)
+        fill(store)
+        answers: Mapping[str, str] = said(store)
+        with store.engine.connect() as connection:
+            revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+        store.close()
+        with closing(sqlite3.connect(file)) as opened:
+            statements = "\n".join(opened.iterdump())
+    folder.mkdir(exist_ok=True)
+    (folder / f"{revision}.sql").write_text(statements + "\n", encoding="utf-8")
+    (folder / f"{revision}.json").write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_down(Path(sys.argv[1]))

@@ -1,0 +1,64 @@
+"""`stagelens export`: what it writes where, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stagelens.__main__ import main
+
+SLO = "slos: [{name: checkout, service: shop, objective: 0.99, threshold: 250ms, window: 30d}]\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder it is called in, with an SLO file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slo.yaml").write_text(SLO)
+    return tmp_path
+
+
+def test_rules_go_to_the_output_or_into_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both are the same, of the file in this folder or another one."""
+    codes = main(["export", "rules"]), main(["export", "rules", "--slo", "slo.yaml", "-o", "rules.yml"])
+    shown = capsys.readouterr().out
+
+    assert codes == (0, 0)
+    assert shown == (folder / "rules.yml").read_text()
+    assert [group["name"] for group in yaml.safe_load(shown)["groups"]] == ["stagelens-slo-checkout"]
+
+
+def test_native_histograms_are_asked_for_by_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is asked of buckets by `le` then."""
+    for words in (["rules"], ["rules", "--native"], ["grafana"], ["grafana", "--native"]):
+        assert main(["export", *words]) == 0
+        text = capsys.readouterr().out
+        assert ("stagelens_request_duration_seconds_bucket" in text) == ("--native" not in words)
+
+
+def test_the_dashboard_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """It needs no SLO file."""
+    code = main(["export", "grafana"])
+
+    assert code == 0
+    assert json.loads(capsys.readouterr().out)["uid"] == "stagelens"
+
+
+def test_a_mistake_in_the_slo_file_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `stagelens check` does: file, line, key."""
+    (folder / "slo.yaml").write_text(SLO.replace("0.99", "99"))
+    code = main(["export", "rules"])
+
+    assert code == 1
+    assert "slo.yaml:1: slos[0].objective is 99" in capsys.readouterr().err
+
+
+def test_where_nothing_can_be_written_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """The path, and what to do."""
+    code = main(["export", "grafana", "-o", "no/such/folder.json"])
+
+    assert code == 1
+    assert "no/such/folder.json cannot be written (No such file or directory); name another" in capsys.readouterr().err

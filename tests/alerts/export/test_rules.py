@@ -1,0 +1,175 @@
+"""Rules made from an SLO file: promtool takes them, and they fire when our own evaluation does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import prometheus_tool
+import pytest
+import yaml
+from rule_evaluation import firing
+
+from stagelens.alerts.burning import burn
+from stagelens.alerts.burning.burn import Counts, Tier
+from stagelens.alerts.burning.history import History
+from stagelens.alerts.burning.measure import tiers_of
+from stagelens.alerts.export import rules
+from stagelens.alerts.export.expressions import Histograms, span
+from stagelens.alerts.objectives.maintenance import Calendar, Once
+from stagelens.alerts.objectives.slo import Slo
+from stagelens.alerts.policy_file import default_policy
+
+POLICY = default_policy()
+MONTH, MINUTE = timedelta(days=30), timedelta(minutes=1)
+REQUESTS = "stagelens_request_duration_seconds"
+LATENCY = Slo("checkout", "shop", 0.99, MONTH, timedelta(milliseconds=250))
+AVAILABILITY = Slo("up", "shop", 0.999, MONTH)
+STAGE = Slo("waiting", "shop", 0.99, MONTH, timedelta(milliseconds=500), watched="stage", stage="queue")
+FRESH = Slo("fresh", "shop", 0.999, MONTH, timedelta(minutes=5), watched="freshness")
+KINDS = (
+    LATENCY,
+    AVAILABILITY,
+    STAGE,
+    Slo("first", "chat", 0.95, MONTH, timedelta(milliseconds=300), watched="ttft", definition="engine"),
+    Slo("each", "chat", 0.95, MONTH, timedelta(milliseconds=50), watched="tpot"),
+    Slo("explained", "shop", 0.9, MONTH, watched="coverage"),
+    replace(LATENCY, name='a "quoted" {{name}}', route='/a"b\\c', version="2", environment="prod", model="m"),
+)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool) -> None:
+    """Whatever is promised, and whatever it is called."""
+    file = tmp_path / "rules.yml"
+    file.write_text(rules.write([*KINDS, FRESH], POLICY, Histograms(native)))
+    code, said = prometheus_tool.run("check", "rules", file)
+    groups = yaml.safe_load(file.read_text())["groups"]
+
+    assert code == 0, said
+    assert [group["name"] for group in groups] == [f"stagelens-slo-{slo.name}" for slo in KINDS]
+
+
+def test_an_empty_file_makes_an_empty_one(tmp_path: Path) -> None:
+    """Where nothing is promised there is nothing to watch."""
+    file = tmp_path / "rules.yml"
+    file.write_text(rules.write([], POLICY, Histograms()))
+
+    assert prometheus_tool.run("check", "rules", file)[0] == 0
+
+
+def test_what_a_rule_cannot_express_is_said() -> None:
+    """Nothing is left out in silence."""
+    work = Calendar((Once(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),))
+    slo = replace(
+        LATENCY, objective=0.9, maintenance=work, reset=datetime(2026, 1, 3, tzinfo=UTC), budgets=(("queue", MINUTE),)
+    )
+    said = rules.write([slo, FRESH], POLICY, Histograms())
+
+    for sentence in (
+        "mute its times in Alertmanager",
+        "Its reset at 2026-01-03T00:00:00+00:00 is not known here",
+        "The budgets of its stages are not known here",
+        "Left out: page over 1h, for it cannot burn 14.4",
+        "Left out: minutes without new data cannot be counted by a rule",
+    ):
+        assert sentence in said
+
+
+def test_what_the_collector_has_to_tell_is_said() -> None:
+    """A label or a bucket it does not have by itself is named, as its file wants it."""
+    route = replace(LATENCY, route="/pay", threshold=timedelta(milliseconds=300))
+    needed = "#   prometheus: {labels: [version, environment, route], buckets: [0.3]}"
+
+    assert needed in rules.write([route], POLICY, Histograms())
+    assert "prometheus: {" not in rules.write([LATENCY], POLICY, Histograms())
+
+
+def outage(ratio: float, *, minutes: int = 120, clean: int, after: int, hourly: float = 6000) -> np.ndarray:
+    """Requests and bad ones of each minute: a share of *ratio* is bad for a while."""
+    total = np.full(clean + minutes + after, hourly / 60)
+    bad = np.zeros_like(total)
+    bad[clean : clean + minutes] = total[0] * ratio
+    return np.array([total, bad])
+
+
+def by_chance(hourly: float, ratio: float, *, minutes: int = 900) -> np.ndarray:
+    """Requests and bad ones of each minute, at random."""
+    rng = np.random.default_rng(int(hourly))
+    total = rng.poisson(hourly / 60, minutes)
+    return np.array([total, rng.binomial(total, ratio)], np.float64)
+
+
+TRAFFIC = {
+    "all fail": outage(1.0, minutes=20, clean=100, after=100),
+    "a tenth": outage(0.11, clean=200, after=160),
+    "few requests": by_chance(20, 0.1, minutes=400),
+    "some requests": by_chance(300, 0.08, minutes=400),
+    "nothing wrong": outage(0.0, minutes=1, clean=50, after=1),
+}
+
+
+@pytest.mark.parametrize("name", TRAFFIC)
+def test_rules_fire_in_the_minutes_our_own_evaluation_does(tmp_path: Path, name: str) -> None:
+    """The same counts, minute by minute, through both; what fires in Prometheus is kept for two minutes more.
+
+    Of those that are bad, every other minute's fail at once and the rest are slow; half-way the collector begins anew.
+    """
+    total, bad = TRAFFIC[name]
+    failed = bad * (np.arange(len(bad)) % 2)
+    served, failing = (f'service_name="shop",status="{each}",instance="a"' for each in ("ok", "error"))
+    series = {
+        f"{REQUESTS}_count{{{served}}}": counter(total - failed),
+        f'{REQUESTS}_bucket{{{served},le="0.25"}}': counter(total - bad),
+        f'{REQUESTS}_bucket{{{served},le="0.5"}}': counter(total - failed),
+        f"{REQUESTS}_count{{{failing}}}": counter(failed),
+        f'{REQUESTS}_bucket{{{failing},le="0.25"}}': counter(failed),
+    }
+    slos = {LATENCY: bad, replace(AVAILABILITY, objective=0.99): failed}
+    theirs = firing(tmp_path, rules.write([*slos], POLICY, Histograms()), series, "slo", "severity", "window")
+    kept = POLICY.patience.quiet // MINUTE
+
+    for slo, broke in slos.items():
+        for tier in tiers_of(slo, POLICY):
+            ours = fired(slo, tier, total, broke)
+            expected = {minute + more for minute in ours for more in range(kept + 1)} & set(range(len(total) + 1))
+            assert theirs.get((slo.name, tier.severity, span(tier.long)), set()) == expected, (slo.name, tier)
+
+
+def counter(each: np.ndarray) -> list[float]:
+    """What a counter says that grows by so much in each minute, of a process that begins anew half-way."""
+    whole, again = np.concatenate(([0.0], np.cumsum(each))), len(each) // 2
+    whole[again:] -= whole[again - 1]
+    return whole.tolist()
+
+
+def test_a_service_whose_every_request_fails_has_no_good_ones_to_count(tmp_path: Path) -> None:
+    """Then there is no series of good ones at all, and it fires all the more."""
+    failed = np.arange(0, 10_000, 100.0).tolist()
+    series = {f'{REQUESTS}_count{{service_name="shop",status="error"}}': failed}
+    found = firing(tmp_path, rules.write([LATENCY, AVAILABILITY], POLICY, Histograms()), series, "slo", "window")
+
+    assert {("checkout", "1h"), ("up", "1h")} <= set(found)
+
+
+def test_a_service_without_a_failure_is_known_to_have_none(tmp_path: Path) -> None:
+    """No series of failed requests is no error: its burn rate is 0."""
+    served = np.arange(0, 10_000, 100.0).tolist()
+    series = {f'{REQUESTS}_count{{service_name="shop",status="ok"}}': served}
+
+    assert firing(tmp_path, rules.write([AVAILABILITY], POLICY, Histograms()), series, "slo") == {}
+
+
+def fired(slo: Slo, tier: Tier, total: np.ndarray, bad: np.ndarray) -> set[int]:
+    """The minutes at whose end *tier* fires by our own arithmetic."""
+    held, held_bad = (np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad))
+    history = History(1_795_000_020, held, held, held_bad)
+    windows = {length: history.windows(length) for length in burn.windows(POLICY, [tier])}
+    found: set[int] = set()
+    for edge in range(history.edges):
+        counts = {length: Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()}
+        if burn.firing([tier], counts, slo.objective, POLICY):
+            found.add(edge)
+    return found

@@ -1,0 +1,77 @@
+"""Whom alerts may call: what the SLO file names, and what a vendor's answer names, but not where clouds hand out credentials."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from receiver import Moods, Receiver
+
+from stagelens.alerts.config import AlertsConfig
+from stagelens.alerts.delivery import slack_files
+from stagelens.alerts.delivery.heartbeat import Heartbeat
+from stagelens.alerts.delivery.http import post
+from stagelens.collector.calling.addresses import ENV
+from stagelens.core.errors import ChannelError, ConfigError
+
+METADATA = "http://169.254.169.254/latest/meta-data/iam/security-credentials/"
+
+
+class Slack(Receiver):
+    """A workspace, or somebody in its place, that wants a picture at an address of its choice."""
+
+    def __init__(self, upload_url: str) -> None:
+        super().__init__(Moods(failing=0.0))
+        self._upload_url = upload_url.encode()
+
+    def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+        """Offer it."""
+        del path, headers, body
+        return 200, b'{"ok": true, "file_id": "F1", "upload_url": "%s"}' % self._upload_url
+
+
+@pytest.fixture
+def evil() -> Iterator[Slack]:
+    opened = Slack(METADATA)
+    yield opened
+    opened.close()
+
+
+def test_an_address_in_the_slo_file_that_leads_to_metadata_is_not_called() -> None:
+    """It is refused before anything is connected to, waits to be mended, and no secret is told."""
+    with pytest.raises(
+        ChannelError, match=r"^the webhook is not called: 169.254.169.254 is an address at which"
+    ) as told:
+        post(METADATA + "s3cret-role", b"{}", {}, receiver="the webhook")
+    with pytest.raises(ChannelError, match="not called"):
+        Heartbeat("watcher", "http://metadata.google.internal/computeMetadata/v1/").ping()
+
+    assert not told.value.permanent
+    assert "s3cret" not in str(told.value)
+
+
+def test_an_address_in_an_answer_that_leads_to_metadata_is_not_called(evil: Slack) -> None:
+    """Slack says where a picture is to be uploaded to; whoever answers in its place says nothing we follow."""
+    with pytest.raises(ChannelError, match=r"Slack is not called: 169.254.169.254"):
+        slack_files.upload(evil.url, "xoxb-1", b"png", "chart.png", "a chart")
+
+
+def test_a_name_that_leads_to_metadata_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is judged by where it leads, when it is called."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    with pytest.raises(ChannelError, match=r"hooks.example \(169.254.169.254\)"):
+        post("http://hooks.example/x", b"{}", {}, receiver="the webhook")
+
+
+def test_an_allow_list_is_kept(evil: Slack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it has not got this machine, a receiver here is not called; a mistake in it is said at the start."""
+    assert post(evil.url, b"{}", {}, receiver="the webhook").status == 200
+    monkeypatch.setenv(ENV, "public, hooks.slack.com")
+    with pytest.raises(ChannelError, match="this machine itself, which is not called"):
+        post(evil.url, b"{}", {}, receiver="the webhook")
+    with pytest.raises(ConfigError, match=r"STAGELENS_MAY_CALL has 'https://hooks.slack.com'"):
+        AlertsConfig.from_env({ENV: "https://hooks.slack.com"})

@@ -1,0 +1,125 @@
+"""Whom the server may call: by what an address is, however it is written."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.collector.calling.addresses import ENV, MayCall, NotCalledError, kind_of
+from stagelens.core.errors import ConfigError
+
+EVERYWHERE = MayCall.from_env({ENV: "public, private, loopback, metadata"})
+LINK_LOCAL = st.ip_addresses(network="169.254.0.0/16")
+
+
+def written(address: ipaddress.IPv4Address) -> list[str]:
+    """An address of IPv4 in every way IPv6 has of saying it."""
+    number = int(address)
+    high, low = number >> 16, number & 0xFFFF
+    return [
+        str(address),
+        f"::ffff:{address}",
+        f"::ffff:{high:x}:{low:x}",
+        f"64:ff9b::{address}",
+        f"::{high:x}:{low:x}",
+        f"2002:{high:x}:{low:x}::1",
+        str(ipaddress.IPv6Address(0x20010000 << 96 | 0xC0000201 << 64 | number ^ 0xFFFFFFFF)),
+    ]
+
+
+@given(LINK_LOCAL)
+def test_no_way_of_writing_a_metadata_address_opens_it(address: ipaddress.IPv4Address) -> None:
+    """Mapped, translated, tunnelled or plain; of a name that leads there, too."""
+    for text in written(address):
+        assert MayCall().why_not(text), text
+        assert MayCall().why_not("llm", text), text
+        assert not EVERYWHERE.why_not(text), text
+
+
+@given(st.ip_addresses())
+def test_a_kind_that_is_named_is_open_and_no_other(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    """Each address has one kind, and that alone decides."""
+    kinds = [
+        kind
+        for kind in ("public", "private", "loopback", "metadata")
+        if not MayCall(frozenset({kind})).why_not(str(address))
+    ]
+
+    assert len(kinds) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("8.8.8.8", "public"),
+        ("2001:4860:4860::8888", "public"),
+        ("10.1.2.3", "private"),
+        ("100.64.0.1", "private"),
+        ("fd12::1", "private"),
+        ("224.0.0.1", "private"),
+        ("127.8.8.8", "loopback"),
+        ("::1", "loopback"),
+        ("0.0.0.0", "loopback"),
+        ("169.254.170.2", "metadata"),
+        ("fe80::a9fe:a9fe", "metadata"),
+        ("fd00:ec2::254", "metadata"),
+        ("fd20:ce::254", "metadata"),
+        ("100.100.100.200", "metadata"),
+        ("168.63.129.16", "metadata"),
+    ],
+)
+def test_kinds(address: str, kind: str) -> None:
+    """What an address is, by the registries of IANA and the manuals of clouds."""
+    assert kind_of(ipaddress.ip_address(address)) == kind
+
+
+@pytest.mark.parametrize("name", ["metadata.google.internal", "METADATA.google.internal.", "metadata", "instance-data"])
+def test_names_of_metadata_services_are_not_called(name: str) -> None:
+    """Wherever they lead."""
+    assert MayCall().why_not(name)
+    assert MayCall().why_not(name, "10.0.0.1")
+    assert not EVERYWHERE.why_not(name, "169.254.169.254")
+
+
+def test_a_list_of_networks_and_names_closes_all_else() -> None:
+    """A network opens what is in it, of any kind; a name wherever it leads, but to metadata."""
+    may_call = MayCall.from_env({ENV: "10.0.0.0/8, 169.254.1.1,hooks.slack.com *.example.com fd12::/16"})
+
+    assert not may_call.why_not("llm", "10.2.3.4")
+    assert not may_call.why_not("169.254.1.1")
+    assert not may_call.why_not("hooks.slack.com", "3.4.5.6")
+    assert not may_call.why_not("Hooks.Slack.com.", "3.4.5.6")
+    assert not may_call.why_not("a.b.example.com", "192.168.0.1")
+    assert not may_call.why_not("llm", "fd12::7")
+    assert may_call.why_not("example.com", "192.168.0.1")
+    assert may_call.why_not("hooks.slack.com.evil.net", "3.4.5.6")
+    assert may_call.why_not("evil-hooks.slack.com", "3.4.5.6")
+    assert may_call.why_not("llm", "127.0.0.1")
+    assert may_call.why_not("hooks.slack.com", "169.254.169.254")
+
+
+def test_private_networks_and_this_machine_can_be_closed() -> None:
+    """By naming what is left."""
+    may_call = MayCall.from_env({ENV: "public"})
+
+    with pytest.raises(NotCalledError, match=r"db \(10.0.0.1\) is an address of a private network.*STAGELENS_MAY_CALL"):
+        may_call.check("db", ["8.8.8.8", "10.0.0.1"])
+    with pytest.raises(NotCalledError, match=r"127.0.0.1 is this machine itself"):
+        may_call.check("127.0.0.1", ["127.0.0.1"])
+    may_call.check("db", ["8.8.8.8"])
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/33", "https://hooks.slack.com", "*", "10.0.0", "a..b", "pub lic!"])
+def test_what_is_no_kind_network_or_name_is_an_error(text: str) -> None:
+    """A mistake must not close everything, or open more than is meant, in silence."""
+    with pytest.raises(ConfigError, match=r"STAGELENS_MAY_CALL has .*; write kinds"):
+        MayCall.from_env({ENV: text})
+
+
+@pytest.mark.parametrize("text", ["", " , ", "public,private loopback"])
+def test_the_default(text: str) -> None:
+    """Everything but metadata, which is also what nothing means."""
+    assert MayCall.from_env({ENV: text}) == MayCall()

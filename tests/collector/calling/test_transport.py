@@ -1,0 +1,189 @@
+"""Calls go to the address that was checked, and TLS still believes in the name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Generator
+from typing import Any
+
+import httpx
+import pytest
+import scrape_target
+
+from stagelens.collector.calling.addresses import ENV, MayCall, NotCalledError
+from stagelens.collector.calling.transport import AsyncCheckedTransport, CheckedTransport, proxy_of
+
+Get = Callable[[str], httpx.Response]
+
+
+def blocking(url: str) -> httpx.Response:
+    """Ask for *url*, and wait."""
+    with httpx.Client(transport=CheckedTransport(MayCall())) as client:
+        return client.get(url)
+
+
+def in_a_loop(url: str) -> httpx.Response:
+    """Ask for *url* in an event loop."""
+
+    async def get() -> httpx.Response:
+        async with httpx.AsyncClient(transport=AsyncCheckedTransport(MayCall())) as client:
+            return await client.get(url)
+
+    return asyncio.run(get())
+
+
+both = pytest.mark.parametrize("get", [blocking, in_a_loop])
+
+
+@pytest.fixture
+def served() -> Generator[scrape_target.Served]:
+    """A server that remembers what it was asked."""
+    with scrape_target.serving() as served:
+        served.bodies["/metrics"] = b"here"
+        yield served
+
+
+@pytest.fixture
+def leads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets names lead to addresses: those of the first answer, then of the next."""
+
+    def set_(*answers: list[str]) -> None:
+        left, real = list(answers), socket.getaddrinfo
+
+        def look_up(host: str, port: int, *arguments: Any, **options: Any) -> list[Any]:
+            if not host.endswith(".example"):
+                return real(host, port, *arguments, **options)
+            found = left.pop(0) if len(left) > 1 else left[0]
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    return set_
+
+
+@both
+def test_the_host_keeps_its_name(served: scrape_target.Served, leads: Callable[..., None], get: Get) -> None:
+    """Only the connection is to the address: the Host header is what is written, port and all."""
+    leads(["127.0.0.1"])
+
+    assert get(f"http://llm.example:{served.port}/metrics").text == "here"
+    assert served.asked[0]["host"] == f"llm.example:{served.port}"
+
+
+@both
+def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable[..., None], get: Get) -> None:
+    """A host of two addresses, of which one does not listen, is there."""
+    leads(["127.0.0.2", "127.0.0.1"])
+
+    assert get(f"http://llm.example:{served.port}/metrics").text == "here"
+
+
+@both
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest/meta-data/",
+        "http://[::ffff:169.254.169.254]/",
+        "http://[fd00:ec2::254]/",
+        "http://2852039166/",
+        "http://0xA9FEA9FE/",
+        "http://0251.0376.0251.0376/",
+        "http://169.254.43518/",
+        "http://metadata.google.internal/",
+    ],
+)
+def test_no_spelling_of_a_metadata_address_is_called(url: str, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decimal, hexadecimal, octal, short or mapped: the C library reads them all, and what it has read is judged."""
+    real = socket.getaddrinfo
+
+    def no_names(host: Any, *arguments: Any, **options: Any) -> Any:
+        # Names would ask the network; addresses in any spelling are read here.
+        if "metadata" in host:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
+        return real(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_names)
+    # Of zeros in front httpx itself makes nothing of it.
+    with pytest.raises(
+        (NotCalledError, httpx.InvalidURL), match=r"STAGELENS_MAY_CALL says what is|Invalid IPv4 address"
+    ):
+        get(url)
+
+
+@both
+def test_a_name_that_leads_elsewhere_a_moment_later_is_asked_once(
+    served: scrape_target.Served, leads: Callable[..., None], get: Get
+) -> None:
+    """DNS rebinding: between the check and the connection nobody asks again, and the next call is checked anew."""
+    leads(["127.0.0.1"], ["169.254.169.254"])
+    url = f"http://rebound.example:{served.port}/metrics"
+
+    assert get(url).text == "here"
+    with pytest.raises(NotCalledError):
+        get(url)
+
+
+@both
+def test_one_bad_address_among_good_ones_is_enough(leads: Callable[..., None], get: Get) -> None:
+    """Which of them would be connected to is up to who answers for the name."""
+    leads(["127.0.0.1", "169.254.169.254"])
+
+    with pytest.raises(NotCalledError):
+        get("http://mixed.example/")
+
+
+@both
+def test_redirects_are_not_followed(served: scrape_target.Served, get: Get) -> None:
+    """Not to metadata, and not elsewhere."""
+    served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
+
+    assert get(served.url).status_code == 302
+
+
+def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -> None:
+    """Should a caller ever follow them."""
+    served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
+
+    with (
+        httpx.Client(transport=CheckedTransport(MayCall()), follow_redirects=True) as client,
+        pytest.raises(NotCalledError),
+    ):
+        client.get(served.url)
+
+
+@both
+@pytest.mark.parametrize("host", [f"{'a' * 64}.example", "no.such.host.invalid"])
+def test_a_name_nobody_knows_cannot_be_connected_to(get: Get, host: str) -> None:
+    """As httpx has it, so that callers need to know one error."""
+    with pytest.raises(httpx.ConnectError):
+        get(f"http://{host}/")
+
+
+def test_a_proxy_calls_for_us(served: scrape_target.Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks names up; what is written is judged all the same."""
+    monkeypatch.setenv("http_proxy", served.url.removesuffix("/metrics"))
+    monkeypatch.setenv("no_proxy", "inside.example")
+    served.bodies["http://far.example/x"] = b"from far"
+    proxy = proxy_of(httpx.URL("http://far.example/x"))
+
+    assert proxy_of(httpx.URL("http://inside.example/x")) is None
+    with httpx.Client(transport=CheckedTransport(MayCall(), proxy=proxy)) as client:
+        assert client.get("http://far.example/x").text == "from far"
+        with pytest.raises(NotCalledError):
+            client.get("http://169.254.169.254/")
+    listed = MayCall.from_env({ENV: "private, hooks.slack.com"})
+    with (
+        httpx.Client(transport=CheckedTransport(listed, proxy=proxy)) as client,
+        pytest.raises(NotCalledError, match=r"far.example is not in STAGELENS_MAY_CALL"),
+    ):
+        client.get("http://far.example/x")
+
+
+def test_an_allow_list_closes_this_machine(served: scrape_target.Served) -> None:
+    """A list that has not got it leaves nothing to connect to."""
+    may_call = MayCall.from_env({ENV: "hooks.slack.com, 10.0.0.0/8"})
+
+    with httpx.Client(transport=CheckedTransport(may_call)) as client, pytest.raises(NotCalledError):
+        client.get(served.url)
+    assert served.asked == []

@@ -1,0 +1,136 @@
+"""A destination for tests: a real HTTP server that reads what it gets as OpenTelemetry's own messages, and answers as the test says."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import zstandard
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+MESSAGES: dict[str, tuple[type[Message], type[Message]]] = {
+    "/v1/metrics": (ExportMetricsServiceRequest, ExportMetricsServiceResponse),
+    "/v1/traces": (ExportTraceServiceRequest, ExportTraceServiceResponse),
+    "/v1/logs": (ExportLogsServiceRequest, ExportLogsServiceResponse),
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer that is not a plain success."""
+
+    status: int
+    body: bytes = b""
+    media_type: str = "application/x-protobuf"
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass
+class Destination:
+    """What it got, and how it answers.
+
+    Args:
+        port: Where it listens on the loopback.
+        taken: The bodies it has taken, inflated, by path and how often.
+        asked: The headers of every request.
+        refused: What it did not take, by status.
+        broken: Bodies that were no OTLP message.
+        decide: Says for a path, a body and its number what to answer; None takes it.
+    """
+
+    port: int = 0
+    taken: Counter[tuple[str, bytes]] = field(default_factory=Counter[tuple[str, bytes]])
+    asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    refused: Counter[int] = field(default_factory=Counter[int])
+    broken: list[str] = field(default_factory=list[str])
+    decide: Callable[[str, bytes, int], Answer | None] = lambda _path, _body, _number: None
+
+    @property
+    def url(self) -> str:
+        """Its base."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def bodies(self, path: str = "/v1/metrics") -> set[bytes]:
+        """What it has taken at *path*."""
+        # Copied in one step: another thread goes on taking.
+        return {body for at, body in list(self.taken) if at == path}
+
+    def take(self, path: str, headers: dict[str, str], raw: bytes) -> Answer:
+        """Answer one request."""
+        self.asked.append(headers)
+        body = _inflated(raw, headers.get("content-encoding", ""))
+        try:
+            if headers["content-type"] == "application/json":
+                json.loads(body)
+            else:
+                MESSAGES[path][0].FromString(body)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.broken.append(f"{path}: {error}")
+        answer = self.decide(path, body, len(self.asked))
+        if answer is not None and answer.status >= 300:
+            self.refused[answer.status] += 1
+            return answer
+        self.taken[path, body] += 1
+        return answer or Answer(200, MESSAGES[path][1]().SerializeToString())
+
+
+def _inflated(raw: bytes, encoding: str) -> bytes:
+    if encoding == "gzip":
+        return zlib.decompress(raw, 16 + zlib.MAX_WBITS)
+    return zstandard.ZstdDecompressor().decompress(raw) if encoding == "zstd" else raw
+
+
+@contextmanager
+def listening(
+    port: int = 0, destination: Destination | None = None, tls: ssl.SSLContext | None = None
+) -> Generator[Destination]:
+    """Give a destination that listens until the end of the block, with *tls* over https."""
+    found = destination or Destination()
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            with lock:
+                answer = found.take(self.path, {key.lower(): value for key, value in self.headers.items()}, raw)
+            self.send_response(answer.status)
+            for key, value in {"Content-Type": answer.media_type, **answer.headers}.items():
+                self.send_header(key, value)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has there
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
+        server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        found.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield found
+        finally:
+            server.shutdown()
+            thread.join()

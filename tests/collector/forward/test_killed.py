@@ -1,0 +1,93 @@
+"""A collector that is killed between an acknowledgement and sending on, and in the middle of that: nothing is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import yaml
+from otlp_server import Answer, Destination, listening
+
+Until = Callable[[Callable[[], object]], None]
+
+COLLECTOR = """
+import sys
+from pathlib import Path
+from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.forward import line
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.store import Store
+
+line._IDLE_SECONDS, line._FIRST_PAUSE_SECONDS, line._LONGEST_PAUSE_SECONDS = 0.02, 0.02, 0.1
+# Whoever was killed holds its destination for longer than a test is patient.
+line._HOLD_SECONDS = line._TURN_SECONDS = 1.0
+store = Store.open(sys.argv[1])
+collector = Collector(CollectorConfig(port=0), store, file=LiveConfig(Path(sys.argv[2]), {}))
+collector.start()
+print(collector.address[1], flush=True)
+sys.stdin.read()
+collector.stop()
+store.close()
+"""
+
+
+class Process:
+    """A collector in a process of its own."""
+
+    def __init__(self, url: str, file: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", COLLECTOR, url, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout
+        self.port = int(self._process.stdout.readline())
+
+    def post(self, body: bytes) -> None:
+        """Have *body* acknowledged."""
+        url = f"http://127.0.0.1:{self.port}/v1/logs"
+        answer = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=30)
+        assert answer.status_code == 200
+
+    def end(self, *, kill: bool = False) -> None:
+        """Kill it, or have it end."""
+        if kill:
+            self._process.kill()
+        self._process.communicate(timeout=60)
+
+
+def body(number: int) -> bytes:
+    """Log records like no others."""
+    return b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"%d"}}]}]}]}' % number
+
+
+def test_a_killed_collector_loses_nothing_that_was_to_be_sent_on(tmp_path: Path, free_port: int, until: Until) -> None:
+    """Killed while the destination is away, and while it is sent to; what it had acknowledged arrives, at least once."""
+    url, file = f"sqlite:///{tmp_path}/stagelens.db", tmp_path / "collector.yaml"
+    entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "timeout": "2s"}
+    file.write_text(yaml.safe_dump({"forward": {"destinations": [entry]}}))
+    found = Destination(port=free_port)
+    acknowledged: set[bytes] = set()
+
+    process = Process(url, file)
+    for number in range(20):
+        process.post(body(number))
+        acknowledged.add(body(number))
+    process.end(kill=True)
+    assert found.taken == {}
+
+    with listening(free_port, found):
+        # Some is refused, so that there is always something under way.
+        found.decide = lambda _path, _body, count: Answer(503) if count % 3 == 0 else None
+        process = Process(url, file)
+        for number in range(20, 40):
+            process.post(body(number))
+            acknowledged.add(body(number))
+        until(lambda: found.taken)
+        process.end(kill=True)
+        process = Process(url, file)
+        until(lambda: found.bodies("/v1/logs") == acknowledged)
+        process.end()
+
+    assert found.broken == []

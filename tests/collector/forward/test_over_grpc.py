@@ -1,0 +1,271 @@
+"""A destination over gRPC gets the same as one over HTTP, and its answers mean what the specification says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from certificate_authority import Authorities
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otlp_grpc_server import Abort, Destination, serving
+from sending import counted, logs, metrics, post, spans, told, waiting
+
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.store import Store
+from stagelens.collector.store.outgoing import Backlog
+from stagelens.core import names
+
+Forwarding = Callable[..., Collector]
+Until = Callable[[Callable[[], object]], None]
+CODE = grpc.StatusCode
+
+
+def to(destination: Destination, **more: Any) -> dict[str, Any]:
+    """The entry of a destination in the file."""
+    return {"name": "backend", "endpoint": destination.url, "protocol": "grpc", "timeout": "2s", **more}
+
+
+def test_everything_goes_on_as_protobuf(forwarding: Forwarding, bodies: Any, until: Until, store: Store) -> None:
+    """What came as protobuf byte for byte, what came as JSON with all that was in it; under our name, with our headers."""
+    span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "GET /"}
+    export = {"resourceSpans": [{"scopeSpans": [{"spans": [{**span, "kind": 2, "startTimeUnixNano": "1"}]}]}]}
+    headers = {"X-Scope-OrgID": "team-a", "Authorization": {"env": "AUTH"}}
+    with serving() as found:
+        collector = forwarding(to(found, headers=headers), env={"AUTH": "Bearer 0123456789"})
+        for path, body in (("metrics", metrics(bodies)), ("traces", spans(1)), ("logs", logs("a" * 999))):
+            assert post(collector, f"/v1/{path}", body).status_code == 200
+        post(collector, "/v1/traces", json.dumps(export).encode(), "application/json")
+        until(lambda: len(found.taken) == 4 and waiting(store) == Backlog())
+
+        assert (found.bodies(), found.bodies("logs")) == ({metrics(bodies)}, {logs("a" * 999)})
+        (other,) = found.bodies("traces") - {spans(1)}
+        read = ExportTraceServiceRequest.FromString(other).resource_spans[0].scope_spans[0].spans[0]
+        assert (read.trace_id.hex(), read.span_id.hex(), read.name) == tuple(span.values())
+        assert {each["authorization"] for each in found.asked} == {"Bearer 0123456789"}
+        assert {each["x-scope-orgid"] for each in found.asked} == {"team-a"}
+        assert all(each["user-agent"].startswith("stagelens/") for each in found.asked)
+    assert told(collector, "up") == 1
+
+
+def test_another_collector_counts_the_same(
+    forwarding: Forwarding, tmp_path: Path, bodies: Any, until: Until, store: Store
+) -> None:
+    """Our own server reads what our own client writes, compressed or not."""
+    other_store = Store.open(f"sqlite:///{tmp_path}/other.db")
+    other = Collector(CollectorConfig(port=0, grpc_port=0), other_store)
+    other.start()
+    try:
+        entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{other.grpc_port}", "protocol": "grpc"}
+        plain = {**entry, "name": "plain", "compression": "none", "signals": ["logs"]}
+        collector = forwarding({**entry, "signals": ["metrics"]}, plain)
+        for number in range(5):
+            post(collector, "/v1/metrics", metrics(bodies, number), **{names.BATCH_HEADER: f"pod:{number}"})
+        body = json.dumps(bodies.metrics(bodies.point((0.7,)))).encode()
+        post(collector, "/v1/metrics", body, "application/json")
+        post(collector, "/v1/logs", logs("a", "b"))
+        until(lambda: told(collector, "sent_total", signal="metrics") == 6)
+        # It keeps no logs, and says how many it was sent.
+        until(lambda: told(collector, "rejected_total", destination="plain") == 2)
+
+        assert counted(other_store) == counted(store) == 6
+    finally:
+        other.stop()
+        other_store.close()
+
+
+def test_a_body_that_comes_back_is_refused(
+    forwarding: Forwarding, bodies: Any, until: Until, store: Store, free_port: int
+) -> None:
+    """A collector that sends on to itself counts everything once, and says what is wrong."""
+    entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "protocol": "grpc"}
+    collector = forwarding(entry, grpc_port=free_port)
+    post(collector, "/v1/metrics", metrics(bodies), **{names.BATCH_HEADER: "pod:1"})
+    until(lambda: told(collector, "dropped_total", reason="returned") == 1)
+
+    assert counted(store) == 1
+
+
+def test_what_may_be_sent_again_is(forwarding: Forwarding, bodies: Any, until: Until) -> None:
+    """Failures that pass by the specification's table, and those that are about our settings, cost nothing."""
+    passing = [
+        Abort(CODE.RESOURCE_EXHAUSTED, retry_seconds=0.01),
+        Abort(CODE.UNAVAILABLE, retry_seconds=0.01),
+        *map(Abort, (CODE.UNAVAILABLE, CODE.CANCELLED, CODE.DEADLINE_EXCEEDED, CODE.ABORTED, CODE.OUT_OF_RANGE)),
+        *map(Abort, (CODE.DATA_LOSS, CODE.UNAUTHENTICATED, CODE.PERMISSION_DENIED)),
+    ]
+    with serving() as found:
+        found.decide = lambda _message, number: passing[number - 1] if number <= len(passing) else None
+        collector = forwarding(to(found))
+        sent = {metrics(bodies, number) for number in range(3)}
+        for body in sent:
+            assert post(collector, "/v1/metrics", body).status_code == 200
+        until(lambda: found.bodies() == sent)
+
+        assert len(found.asked) >= len(passing) + len(sent)
+        assert told(collector, "dropped_total") == 0
+
+
+def test_what_is_about_the_body_is_dropped_counted_and_said(
+    forwarding: Forwarding, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the destination's words and without our secrets; also RESOURCE_EXHAUSTED that does not say when to come back."""
+    codes = (CODE.INVALID_ARGUMENT, CODE.RESOURCE_EXHAUSTED, CODE.UNIMPLEMENTED, CODE.UNKNOWN, CODE.INTERNAL)
+    codes += (CODE.NOT_FOUND, CODE.FAILED_PRECONDITION)
+    with serving() as found:
+        found.decide = lambda _message, number: (
+            Abort(codes[number - 1], "none for key-0123456789") if number <= len(codes) else None
+        )
+        collector = forwarding(to(found, headers={"Api-Key": {"env": "KEY"}}), env={"KEY": "key-0123456789"})
+        sent = [metrics(bodies, number) for number in range(len(codes) + 1)]
+        for body in sent:
+            assert post(collector, "/v1/metrics", body).status_code == 200
+        until(lambda: told(collector, "dropped_total", reason="refused") == len(codes) and len(found.bodies()) == 1)
+
+    lines = [record.getMessage() for record in caplog.records if "will not get" in record.getMessage()]
+    assert lines == ["backend will not get 1 of what was received: the call ends with INVALID_ARGUMENT: none for …"]
+    assert "key-0123456789" not in caplog.text
+
+
+def test_json_that_is_no_protobuf_is_dropped_and_counted(
+    forwarding: Forwarding, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    """We read no logs, and take what can be passed on: over gRPC that cannot."""
+    with serving() as found:
+        collector = forwarding(to(found))
+        bad = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"traceId": "no digits"}]}]}]}
+        assert post(collector, "/v1/logs", json.dumps(bad).encode(), "application/json").status_code == 200
+        post(collector, "/v1/logs", logs("a"))
+        until(lambda: found.bodies("logs") == {logs("a")})
+
+        assert told(collector, "dropped_total", reason="unreadable") == 1
+    assert "it cannot be written as protobuf, which gRPC needs: traceId must be hexadecimal digits" in caplog.text
+
+
+def test_what_a_destination_takes_in_part_is_taken(forwarding: Forwarding, bodies: Any, until: Until) -> None:
+    """What was not wanted is counted."""
+    partial = ExportMetricsServiceResponse()
+    partial.partial_success.rejected_data_points, partial.partial_success.error_message = 2, "too old"
+    with serving() as found:
+        found.decide = lambda *_: partial.SerializeToString()
+        collector = forwarding(to(found))
+        post(collector, "/v1/metrics", metrics(bodies))
+        until(lambda: told(collector, "rejected_total") == 2)
+
+        assert sum(found.taken.values()) == 1
+
+
+def test_a_destination_that_is_away_gets_all_when_it_is_back(
+    forwarding: Forwarding, free_port: int, bodies: Any, until: Until, store: Store
+) -> None:
+    """Nothing is lost meanwhile."""
+    away = Destination(port=free_port)
+    collector = forwarding(to(away))
+    sent = {metrics(bodies, number) for number in range(30)}
+    for body in sent:
+        post(collector, "/v1/metrics", body)
+    until(lambda: told(collector, "retries_total") > 1)
+    (state,) = collector.destinations.all()
+
+    assert "UNAVAILABLE" in state.error
+    assert waiting(store).bodies == 30
+    with serving(away, free_port):
+        until(lambda: away.bodies() == sent and waiting(store) == Backlog())
+
+
+def test_one_that_does_not_answer_is_left_after_its_timeout(forwarding: Forwarding, bodies: Any, until: Until) -> None:
+    """The body is sent again."""
+    held = threading.Event()
+    with serving() as found:
+        found.decide = lambda *_: Abort(CODE.UNAVAILABLE, str(held.wait(60)))
+        collector = forwarding(to(found, timeout="1s"))
+        post(collector, "/v1/metrics", metrics(bodies))
+        until(lambda: told(collector, "retries_total") > 0)
+        (state,) = collector.destinations.all()
+        collector.stop()
+        held.set()
+
+    assert "DEADLINE_EXCEEDED" in state.error
+
+
+def test_a_name_that_leads_to_metadata_is_not_called(
+    forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
+) -> None:
+    """Whatever else it leads to: the body waits, and the log says why."""
+    with serving() as found:
+        look_up("backend.example", "127.0.0.1", "169.254.169.254")
+        collector = forwarding(to(found, endpoint=f"http://backend.example:{found.port}"))
+        post(collector, "/v1/metrics", metrics(bodies))
+        until(lambda: collector.destinations.all() and collector.destinations.all()[0].state == "down")
+
+        (state,) = collector.destinations.all()
+        assert "at which clouds hand out credentials, which is not called" in state.error
+        assert found.asked == []
+
+
+def test_what_was_looked_up_is_what_is_called(
+    forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Addresses of both kinds, of which the first need not answer; no proxy of the environment gets in between."""
+    monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
+    with serving() as found:
+        look_up("backend.example", "::1", "127.0.0.1")
+        collector = forwarding(to(found, endpoint=f"http://backend.example:{found.port}"))
+        post(collector, "/v1/metrics", metrics(bodies))
+        until(lambda: found.bodies() == {metrics(bodies)})
+
+    assert told(collector, "dropped_total") == 0
+
+
+def test_a_name_that_leads_nowhere_is_asked_for_again(
+    forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
+) -> None:
+    """And is called where it leads once it does."""
+    look_up("backend.example")
+    with serving() as found:
+        collector = forwarding(to(found, endpoint=f"http://backend.example:{found.port}"))
+        post(collector, "/v1/metrics", metrics(bodies))
+        until(lambda: collector.destinations.all() and collector.destinations.all()[0].state == "down")
+        (state,) = collector.destinations.all()
+        look_up("backend.example", "127.0.0.1")
+        until(lambda: found.bodies() == {metrics(bodies)})
+
+    assert "it cannot be reached" in state.error
+
+
+def test_a_destination_is_believed_by_its_name_and_told_who_we_are(
+    forwarding: Forwarding,
+    authority: Authorities,
+    until: Until,
+    look_up: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The certificate is for a name, by an authority that is named, or the system's; all else gets nothing."""
+    servers, clients = authority("servers"), authority("clients")
+    ours, theirs = clients.sign("stagelens"), servers.sign("backend")
+    pair = (theirs.key.read_bytes(), theirs.certificate.read_bytes())
+    credentials = grpc.ssl_server_credentials([pair], clients.file.read_bytes(), require_client_auth=True)
+    files = {"ca_file": str(servers.file), "cert_file": str(ours.certificate), "key_file": str(ours.key)}
+    look_up("evil.example", "127.0.0.1")
+    with serving(credentials=credentials) as found:
+        good = {"name": "good", "endpoint": f"https://localhost:{found.port}", "protocol": "grpc", "tls": files}
+        others = {
+            "evil": {"endpoint": f"https://evil.example:{found.port}"},
+            "nobody": {"tls": {"ca_file": str(servers.file)}},
+            "stranger": {"tls": files | {"ca_file": str(clients.file)}},
+        }
+        monkeypatch.setenv("SSL_CERT_FILE", str(servers.file))
+        system = {**good, "name": "system", "tls": {key: files[key] for key in ("cert_file", "key_file")}}
+        collector = forwarding(good, system, *(good | {"name": name} | entry for name, entry in others.items()))
+        post(collector, "/v1/logs", logs("a"))
+        until(lambda: len(collector.destinations.all()) == 5 and found.taken)
+        until(lambda: all(each.state != "new" for each in collector.destinations.all()))
+        states = {each.name: each.state for each in collector.destinations.all()}
+
+        assert states == {"good": "up", "system": "up"} | dict.fromkeys(others, "down")
+        assert found.taken == {("logs", logs("a")): 2}

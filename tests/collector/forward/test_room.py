@@ -1,0 +1,97 @@
+"""What is sent on, and how much of it may wait."""
+
+from __future__ import annotations
+
+import pytest
+import zstandard
+
+from stagelens.collector.forward.room import LoopError, Room
+from stagelens.collector.forward.section import Destination
+from stagelens.collector.store.outgoing import Backlog, Outgoing
+from stagelens.collector.writer import UncommittedError
+
+MIB = 1024**2
+A = Destination("a", "http://a", most_waiting_bytes=10 * MIB)
+B = Destination("b", "http://b", ("traces",), most_waiting_bytes=10 * MIB, when_full="drop_oldest")
+US, OTHERS = "0123456789abcdef", "fedcba9876543210"
+
+
+def body(name: str, size: int) -> Outgoing:
+    return Outgoing(name, "metrics", "application/json", b"x" * size)
+
+
+def test_a_body_is_packed_once_for_whoever_takes_its_signal() -> None:
+    """Nobody takes it: nothing is compressed, and nothing waits."""
+    room = Room(lambda: (A, B), US, None)
+    traces = room.pack("traces", "application/json", b"{}", OTHERS)
+
+    assert [each.destination for each in traces] == ["a", "b"]
+    assert traces[0].body is traces[1].body
+    assert zstandard.ZstdDecompressor().decompress(traces[0].body) == b"{}"
+    assert traces[0].via == OTHERS
+    assert [each.destination for each in room.pack("logs", "application/json", b"{}", "")] == ["a"]
+    assert room.pack("events", "application/json", b"{}", "") == []
+
+
+def admit(room: Room, *bodies: Outgoing) -> None:
+    """Write *bodies*, if there is room."""
+    with room.admitted(bodies):
+        pass
+
+
+def test_bodies_wait_while_there_is_room() -> None:
+    """All for it or nothing; what was sent makes room."""
+    room = Room(lambda: (A, B), US, None)
+    admit(room, body("a", 9 * MIB), body("b", 99 * MIB))
+    with pytest.raises(UncommittedError, match="9 MiB wait to be sent on to a"):
+        admit(room, body("b", 1), body("a", 2 * MIB))
+    admit(room, body("b", 99 * MIB))
+    room.freed("a", 2 * MIB)
+    admit(room, body("a", 2 * MIB))
+    with pytest.raises(UncommittedError):
+        admit(room, body("a", 2 * MIB))
+
+
+def test_what_the_store_says_is_added_to_what_it_could_not_know() -> None:
+    """What was being written when it was asked, and what came since; the next time it knows them."""
+    room = Room(lambda: (A,), US, None)
+    with room.admitted([body("a", 4 * MIB)]):
+        room.begin_look()
+        admit(room, body("a", 4 * MIB))
+        room.look({})
+        with pytest.raises(UncommittedError, match="8 MiB wait"):
+            admit(room, body("a", 3 * MIB))
+    room.begin_look()
+    room.look({"a": Backlog(1, 8 * MIB, 0)})
+    with pytest.raises(UncommittedError, match="8 MiB wait"):
+        admit(room, body("a", 3 * MIB))
+    room.begin_look()
+    room.look({})
+    admit(room, body("a", 10 * MIB))
+
+
+def test_one_body_is_never_too_large() -> None:
+    """It could not be received at all otherwise."""
+    admit(Room(lambda: (A,), US, None), body("a", 11 * MIB))
+
+
+def test_the_numbers_keep_their_room() -> None:
+    """All destinations together have a quarter of the store."""
+    assert Room(lambda: (A,), US, 16 * MIB).most_bytes(A) == 4 * MIB
+    assert Room(lambda: (A, B), US, 16 * MIB).most_bytes(A) == 2 * MIB
+    assert Room(lambda: (A, B), US, 1024 * MIB).most_bytes(A) == 10 * MIB
+
+
+@pytest.mark.parametrize(
+    ("via", "kept"), [("", ""), (OTHERS, OTHERS), ("a,b", ""), (f"{OTHERS},\n", ""), ("x" * 99999, "")]
+)
+def test_a_path_is_kept_if_it_is_one(via: str, kept: str) -> None:
+    """Whatever a header says."""
+    assert Room(lambda: (), US, None).check_via(via) == kept
+
+
+def test_a_path_through_here_is_a_circle() -> None:
+    """Wherever in it we are."""
+    for via in (US, f"{OTHERS},{US}", f"{US},{OTHERS}"):
+        with pytest.raises(LoopError, match="sent on from here and has come back"):
+            Room(lambda: (), US, None).check_via(via)

@@ -1,0 +1,174 @@
+"""The section `forward:` is read as it is meant, and what is wrong with it is said where it stands, without a secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stagelens.collector.calling.addresses import MayCall
+from stagelens.collector.calling.tls import CallTls
+from stagelens.collector.forward import section
+from stagelens.collector.forward.headers import Secret
+from stagelens.collector.forward.section import Destination
+from stagelens.core.reading import yaml_lines
+
+
+def read(entry: str, env: dict[str, str] | None = None) -> tuple[tuple[Destination, ...], list[str]]:
+    """The destinations of *entry*, one of a list, and its problems as line and text."""
+    document = yaml_lines.parse(f"forward:\n  destinations:\n{entry}")
+    found = section.read(document, ("forward",), document.value["forward"], env or {}, MayCall())
+    return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
+
+
+def test_a_destination_needs_a_name_and_an_endpoint() -> None:
+    """All else has a default: all signals, and nothing is lost."""
+    destinations, problems = read("  - {name: tempo, endpoint: 'http://tempo:4318/'}\n")
+
+    assert problems == []
+    assert destinations == (Destination("tempo", "http://tempo:4318"),)
+    assert (destinations[0].signals, destinations[0].when_full) == (("metrics", "traces", "logs"), "refuse")
+
+
+def test_everything_can_be_said(tmp_path: Path) -> None:
+    """Signals, headers with secrets, TLS and limits; what is shown of it holds no secret."""
+    files = [tmp_path / name for name in ("key", "ca.pem", "cert.pem", "key.pem")]
+    for file in files:
+        file.touch()
+    destinations, problems = read(
+        f"""\
+  - name: cloud
+    endpoint: https://otlp.example.com/secret-path
+    signals: [traces, metrics]
+    headers:
+      X-Scope-OrgID: team
+      Authorization: {{env: AUTH}}
+      Api-Key: {{file: {files[0]}}}
+    tls: {{ca_file: {files[1]}, cert_file: {files[2]}, key_file: {files[3]}}}
+    compression: zstd
+    timeout: 30s
+    most_waiting: 1GiB
+    when_full: drop_oldest
+""",
+        {"AUTH": "Basic c2VjcmV0"},
+    )
+    (found,) = destinations
+
+    assert problems == []
+    assert found.signals == ("metrics", "traces")
+    assert found.headers == {"X-Scope-OrgID": "team"}
+    assert found.secrets == {"Authorization": Secret("AUTH"), "Api-Key": Secret(file=files[0])}
+    assert (found.tls, found.compression, found.timeout) == (CallTls(*files[1:]), "zstd", 30.0)
+    assert (found.most_waiting_bytes, found.when_full) == (1024**3, "drop_oldest")
+    assert found.place == "https://otlp.example.com"
+    assert "secret-path" not in repr(found)
+    assert "c2VjcmV0" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("{endpoint: 'http://a'}", "destinations[0].name is missing; add `name: tempo`"),
+        ("{name: a}", "endpoint is missing; add `endpoint: http://tempo:4318`"),
+        ("{name: a, endpoint: 'grpc://a:4317'}", "endpoint is not a web address"),
+        ("{name: a, endpoint: 'http://'}", "endpoint is no address; write one such as http://tempo:4318"),
+        ("{name: a, endpoint: 'http://u:p@a'}", "endpoint has a user or a query in it; send secrets as headers:"),
+        ("{name: a, endpoint: 'http://a?key=s3cret'}", "endpoint has a user or a query in it"),
+        ("{name: a, endpoint: 'http://a/v1/traces'}", "endpoint ends in the path of one signal; write the address up"),
+        ("{name: a, protocol: grpc}", "endpoint is missing; add `endpoint: http://tempo:4317`"),
+        (
+            "{name: a, endpoint: 'http://a', protocol: grcp}",
+            "protocol is 'grcp'; write one of http, grpc; did you mean grpc?",
+        ),
+        (
+            "{name: a, endpoint: 'http://a', protocol: http/protobuf}",
+            "protocol is 'http/protobuf'; write one of http, grpc",
+        ),
+        (
+            "{name: a, endpoint: 'http://a/otlp', protocol: grpc}",
+            "endpoint has a path, and gRPC has none; write it as in http://tempo:4317",
+        ),
+        (
+            "{name: a, endpoint: 'http://a', protocol: grpc, compression: zstd}",
+            "compression is zstd, which gRPC does not know; write gzip or none",
+        ),
+        (
+            "{name: a, endpoint: 'http://a', protocol: grpc, headers: {grpc-timeout: 1S}}",
+            "is no metadata of gRPC; write letters",
+        ),
+        (
+            "{name: a, endpoint: 'http://a', protocol: grpc, headers: {Trace-Bin: x}}",
+            "is no metadata of gRPC; write letters",
+        ),
+        (
+            "{name: a, endpoint: 'http://169.254.169.254', protocol: grpc}",
+            "at which clouds hand out credentials, which is not",
+        ),
+        ("{name: a, endpoint: 'http://169.254.169.254'}", "at which clouds hand out credentials, which is not called"),
+        (
+            "{name: a, endpoint: 'http://a', signals: [spans]}",
+            "signals has 'spans'; write some of metrics, traces, logs",
+        ),
+        (
+            "{name: a, endpoint: 'http://a', headers: {Key: {env: NOT_SET}}}",
+            "env is NOT_SET, which the environment has not",
+        ),
+        (
+            "{name: a, endpoint: 'http://a', headers: {Key: {}}}",
+            "Key needs `env:` with the name of a variable, or `file:`",
+        ),
+        (
+            "{name: a, endpoint: 'http://a', headers: {Key: {file: /nowhere}}}",
+            "file is '/nowhere', which is no file here",
+        ),
+        ("{name: a, endpoint: 'http://a', headers: {'a b': c}}", "is no header; write plain letters"),
+        (
+            "{name: a, endpoint: 'http://a', headers: {Content-Type: x}}",
+            "Content-Type is set by Stagelens; leave it out",
+        ),
+        (
+            "{name: a, endpoint: 'http://a', compression: brotli}",
+            "compression is 'brotli'; write one of gzip, zstd, none",
+        ),
+        ("{name: a, endpoint: 'http://a', timeout: 5m}", "timeout is 300s; write 1s to 60s, such as 10s"),
+        ("{name: a, endpoint: 'http://a', most_waiting: 5kB}", "most_waiting is '5kB'; it must be at least 1MiB"),
+        ("{name: a, endpoint: 'http://a', most_waiting: much}", "most_waiting"),
+        (
+            "{name: a, endpoint: 'http://a', when_full: explode}",
+            "when_full is 'explode'; write one of refuse, drop_oldest",
+        ),
+        ("{name: a, endpoint: 'http://a', endpont: b}", "endpont is not known; did you mean endpoint?"),
+        ("nonsense", "is 'nonsense'; write keys and values"),
+    ],
+)
+def test_what_is_wrong_has_a_line_and_a_cure(entry: str, problem: str) -> None:
+    """One problem each, and no secret in it."""
+    _, problems = read(f"  - {entry}\n")
+
+    assert len(problems) == 1
+    assert problems[0].startswith("3: ")
+    assert problem in problems[0]
+    assert "s3cret" not in problems[0]
+
+
+def test_a_destination_may_speak_grpc() -> None:
+    """Its endpoint is written as OpenTelemetry's exporters have it."""
+    destinations, problems = read("  - {name: a, endpoint: 'https://a:4317/', protocol: grpc, headers: {X-Org.1: b}}\n")
+
+    assert problems == []
+    assert destinations == (Destination("a", "https://a:4317", protocol="grpc", headers={"X-Org.1": "b"}),)
+
+
+def test_names_are_given_once() -> None:
+    """Bodies wait under them."""
+    destinations, problems = read("  - {name: a, endpoint: 'http://a'}\n  - {name: a, endpoint: 'http://b'}\n")
+
+    assert len(destinations) == 1
+    assert problems == ["4: a is a destination already; give each a name of its own"]
+
+
+def test_a_metadata_service_may_be_meant() -> None:
+    """As with targets."""
+    destinations, problems = read("  - {name: a, endpoint: 'http://169.254.1.1', allow_link_local: true}\n")
+
+    assert (len(destinations), problems) == (1, [])

@@ -1,0 +1,91 @@
+"""The log says how destinations are, and is not filled by one that comes and goes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from stagelens.collector.forward.state import States
+from stagelens.collector.store.outgoing import Backlog
+
+
+class Clock:
+    """A clock the test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Say the time in seconds."""
+        return self.now
+
+
+def test_one_that_comes_and_goes_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """Down, and that it is up again; the next time is told when a minute is over."""
+    clock = Clock()
+    states = States(clock)
+    for second in range(61):
+        clock.now = float(second)
+        states.down("tempo", "it answers 503", 1)
+        states.up("tempo")
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == 2 * [
+        "sending on to tempo: down, it answers 503; what is received waits for it",
+        "sending on to tempo: up",
+    ]
+    assert states.all()[0].retries == 61
+
+
+def test_losses_are_added_up_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """With what was said last; each reason by itself."""
+    clock = Clock()
+    states = States(clock)
+    for second in (0, 1, 2, 61):
+        clock.now = float(second)
+        states.lost("tempo", "refused", 10, f"no at {second}")
+    states.lost("tempo", "full", 1, "too much")
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == [
+        "tempo will not get 10 of what was received: no at 0",
+        "tempo will not get 30 of what was received: no at 61",
+        "tempo will not get 1 of what was received: too much",
+    ]
+    (state,) = states.all()
+    assert (state.lost, state.lost_bodies) == ({"refused": 40, "full": 1}, 41)
+
+
+def test_no_count_gets_lost_between_threads() -> None:
+    """One sends while another looks at what waits."""
+    states = States()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            states.waiting({"tempo": Backlog()})
+
+    looking = threading.Thread(target=look)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        looking.start()
+        for _ in range(3000):
+            states.sent("tempo", "traces", 1, 0, "")
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+        looking.join()
+
+    assert (states.all()[0].sent, states.all()[0].sent_bytes) == ({"traces": 3000}, 3000)
+
+
+def test_what_has_come_back_is_not_lost() -> None:
+    """Its destination has it."""
+    states = States()
+    states.lost("tempo", "returned", 3, "it was here")
+    states.waiting({"tempo": Backlog(2, 100, 5)})
+    (state,) = states.all()
+
+    assert (state.lost_bodies, state.backlog.bodies) == (0, 2)

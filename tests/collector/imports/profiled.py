@@ -1,0 +1,48 @@
+"""Profiles a model with torch.profiler: ranges of our own into FOLDER/ranges.json, steps into FOLDER/steps.json.gz.
+
+A process of its own: profiling twice in one that has done much else makes torch 2.13 crash.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+MODEL: Any = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+CPU = [ProfilerActivity.CPU]
+
+
+def ranges(file: Path) -> None:
+    """Three requests."""
+    with profile(activities=CPU) as made:
+        for _ in range(3):
+            with record_function("predict"):
+                with record_function("preprocess"):
+                    inputs = torch.randn(4, 64)
+                MODEL(inputs)
+    made.export_chrome_trace(str(file))
+
+
+def steps(file: Path) -> None:
+    """Three steps, after one to warm up."""
+
+    def save(made: Any) -> None:
+        made.export_chrome_trace(str(file))
+
+    plan = schedule(wait=0, warmup=1, active=3, repeat=1)
+    with profile(activities=CPU, schedule=plan, on_trace_ready=save) as made:
+        for _ in range(4):
+            with record_function("tokenize"):
+                inputs = torch.ones(4, 64)
+            MODEL(inputs)
+            made.step()
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    ranges(folder / "ranges.json")
+    steps(folder / "steps.json.gz")

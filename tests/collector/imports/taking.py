@@ -1,0 +1,49 @@
+"""Importing into a store, and looking at what is in it then."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from stagelens.collector.imports.imported import Imported
+from stagelens.collector.imports.importing import import_file
+from stagelens.collector.points import Window
+from stagelens.collector.store import Selection, Store
+from stagelens.collector.traces.keeping import Keep
+
+ALL = Selection(datetime(2000, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(days=2))
+
+
+# Half a nanosecond. [seconds]
+_NOTHING = 5e-10
+
+
+class Taking:
+    """Imports files into *store* and looks at what came of them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __call__(self, path: Path, **options: Any) -> Imported:
+        """Import the file at *path*, keeping all its requests as traces."""
+        now = int(time.time())
+        window = Window(now - 395 * 86_400, now + 86_400)
+        return import_file(path, self.store, window, keep=Keep(everything=True), **options)
+
+    def requests(self) -> int:
+        """How many requests the store has counted."""
+        return self.store.read.latency(ALL).count
+
+    def dimension(self, name: str) -> dict[str, int]:
+        """How many requests each value of a dimension has."""
+        return self.store.read.dimensions(ALL)[name]
+
+    def stages(self) -> list[tuple[str, dict[str, float]]]:
+        """The route of each kept request and its stages in whole microseconds, without those that took none; by time."""
+        kept = self.store.read.exemplars(ALL, limit=1000, order="time").sort_values("at", kind="stable")
+        return [
+            (route, {stage: round(seconds * 1e6) for stage, seconds in stages.items() if seconds > _NOTHING})
+            for route, stages in zip(kept["route"], kept["stages"], strict=True)
+        ]

@@ -1,0 +1,204 @@
+"""`stagelens import` as a person runs it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from stagelens.collector.imports import command
+from stagelens.core import names
+from stagelens.core.errors import StagelensError
+from stagelens.core.histogram import Histogram
+
+TRITON = Path(__file__).parent / "files" / "triton.json"
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database, of which the environment tells."""
+    monkeypatch.chdir(tmp_path)
+    return f"sqlite:///{tmp_path / 'own.db'}"
+
+
+def run(database: str, *words: str | Path) -> int:
+    return command.main(["--database", database, *map(str, words)], {})
+
+
+def test_it_says_what_was_read_and_what_to_do_next(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many requests, of which services, when, and the command that shows them."""
+    assert run(database, TRITON) == 0
+    said = capsys.readouterr().out
+
+    assert "a Triton JSON trace" in said
+    assert "10 requests, from 84 spans; 10 kept as traces" in said
+    assert "services  triton-inference-server 10" in said
+    assert f"see it: stagelens dashboard --database {database}" in said
+
+
+def test_whose_requests_they_are_can_be_said(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the file calls its service is replaced."""
+    assert run(database, TRITON, "--service", "checkout") == 0
+    assert "services  checkout 10" in capsys.readouterr().out
+
+
+def test_again_it_says_that_nothing_is_new(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under another name and compressed; that is no mistake."""
+    copy = tmp_path / "copy"
+    copy.write_bytes(gzip.compress(TRITON.read_bytes()))
+    run(database, TRITON)
+    capsys.readouterr()
+
+    assert run(database, copy) == 0
+    assert "10 requests had been imported before" in capsys.readouterr().out
+
+
+def test_a_file_that_is_none_costs_the_others_nothing(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is named with what is wrong, and the exit code says that something was."""
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "empty").touch()
+
+    assert run(database, "notes.txt", "empty", "missing", tmp_path, TRITON) == 1
+    said = capsys.readouterr()
+    assert "10 requests" in said.out
+    assert "notes.txt: is in none of the formats that are read: line 1 column 1" in said.err
+    assert "OTLP JSON" in said.err
+    assert "empty: is empty" in said.err
+    assert "missing: cannot be read (No such file or directory)" in said.err
+    assert f"{tmp_path}: cannot be read (Is a directory)" in said.err
+
+
+def test_a_file_from_windows_is_read_or_explained(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PowerShell puts a byte order mark before UTF-8, and its `>` writes UTF-16."""
+    text = TRITON.read_text()
+    (tmp_path / "marked.json").write_text(text, encoding="utf-8-sig")
+    (tmp_path / "wide.json").write_text(text, encoding="utf-16")
+
+    assert run(database, "marked.json") == 0
+    assert "10 requests" in capsys.readouterr().out
+    assert run(database, "wide.json") == 1
+    assert "wide.json: is in UTF-16; write it in UTF-8 instead:  iconv" in capsys.readouterr().err
+
+
+def test_a_pipe_is_refused_before_anything_waits_for_it(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `<(zcat …)` of a shell is one: it can be read once only."""
+    os.mkfifo(tmp_path / "pipe")
+
+    assert run(database, "pipe", "/dev/zero") == 1
+    assert capsys.readouterr().err.count("is a pipe or a device, which cannot be read twice") == 2
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"resourceSpans": [' + '{"a":' * 200_000])
+def test_what_is_nested_without_end_is_refused_at_once(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """The parser would take gigabytes for it."""
+    (tmp_path / "deep.json").write_text(text)
+
+    assert run(database, "deep.json") == 1
+    assert "deep.json: is nested more than 1000 deep" in capsys.readouterr().err
+
+
+def test_brackets_in_texts_are_not_nested(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model may write any number of them."""
+    (tmp_path / "trace.json").write_text(json.dumps([{"text": "[{" * 2000}, *json.loads(TRITON.read_text())]))
+
+    run(database, "trace.json")
+    assert "10 requests" in capsys.readouterr().out
+
+
+def test_a_compressed_file_with_nothing_in_it_says_why(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not empty."""
+    (tmp_path / "trace.json.gz").write_bytes(b"\x1f\x8b\x08garbage")
+
+    assert run(database, "trace.json.gz") == 1
+    assert "trace.json.gz: after 0 bytes inflated: the gzip stream is" in capsys.readouterr().err
+
+
+def test_where_a_file_breaks_off_is_told_once(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though metrics, spans and logs are read one after the other."""
+    (tmp_path / "run.json").write_text('{"resourceMetrics": [\n{}], "resourceSpans": [\n{"resour')
+
+    assert run(database, "run.json") == 1
+    assert capsys.readouterr().out.count("  left out: ") == 1
+
+
+def test_what_was_left_out_is_told(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first few, and how many in all."""
+    broken = tmp_path / "trace.json"
+    broken.write_text(json.dumps([*([7] * 9), *json.loads(TRITON.read_text())]))
+
+    assert run(database, broken) == 1
+    said = capsys.readouterr().out
+    assert "left out: record 1: is no record of a Triton trace" in said
+    assert "left out: 9 records in all" in said
+
+
+def test_what_is_old_comes_with_what_is_kept_of_it(
+    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reader learns what became of the finer buckets and of the traces."""
+    old = tmp_path / "old.json"
+    shutil.copy(TRITON, old)
+    then = time.time() - 20 * 86_400
+    os.utime(old, (then, then))
+
+    assert run(database, old) == 0
+    said = capsys.readouterr().out
+    for what in ("buckets of 10 s", "buckets of a minute", "traces"):
+        assert f"some of it is older than {what} are kept" in said
+
+
+def test_nothing_to_count_is_said(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Others' metrics and logs are no requests."""
+    file = tmp_path / "others.json"
+    point = {"attributes": [], "timeUnixNano": "1", **Histogram().to_otlp()}
+    metric = {"name": "http.server.request.duration", "exponentialHistogram": {"dataPoints": [point]}}
+    metrics = [{"resource": {}, "scopeMetrics": [{"metrics": [metric]}]}]
+    file.write_text(json.dumps({"resourceMetrics": metrics, "resourceLogs": [{}]}))
+
+    assert run(database, file) == 0
+    said = capsys.readouterr().out
+    assert "no request was found in it" in said
+    assert "metrics of other names" in said
+    assert "logs" in said
+
+
+def test_rules_of_ones_own_hold_here_too(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As for spans that are sent; a mistake in their file is told before anything is read."""
+    span = {
+        "traceId": "1" * 32,
+        "spanId": "1" * 16,
+        "name": "ours",
+        "kind": 1,
+        "parentSpanId": "2" * 16,
+        "startTimeUnixNano": str(time.time_ns() - 10**9),
+        "endTimeUnixNano": str(time.time_ns()),
+    }
+    resource = {"attributes": [{"key": names.SERVICE_NAME, "value": {"stringValue": "shop"}}]}
+    file, rules = tmp_path / "spans.json", tmp_path / "rules.yaml"
+    file.write_text(json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}))
+    rules.write_text("rules: {spans: [{name: our request, when: {span: ours}, request: true}]}")
+
+    assert run(database, file) == 0
+    assert "no request was found" in capsys.readouterr().out
+    assert run(database, "--collector-config", rules, file) == 0
+    assert "1 requests" in capsys.readouterr().out
+    rules.write_text("rules: {spans: [{nme: our request}]}")
+    with pytest.raises(StagelensError, match="nme"):
+        run(database, "--collector-config", rules, file)

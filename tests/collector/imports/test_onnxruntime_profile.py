@@ -1,0 +1,68 @@
+"""Profiles of ONNX Runtime: a real one of this machine, and what a GPU adds."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import magika
+import numpy as np
+import onnxruntime
+
+if TYPE_CHECKING:
+    from taking import Taking
+
+MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
+
+
+def test_a_real_profile_has_its_runs_as_forward_and_its_session_as_load(taking: Taking, tmp_path: Path) -> None:
+    """Each as long as the profile says, the last one when the file was written."""
+    options: Any = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "ort")
+    session: Any = onnxruntime.InferenceSession(str(MODEL), options)
+    for _ in range(3):
+        session.run(None, {session.get_inputs()[0].name: np.zeros((1, 2048), np.int32)})
+    file = Path(session.end_profiling())
+    told = [each["dur"] for each in json.loads(file.read_text()) if each["name"] == "model_run"]
+
+    imported = taking(file)
+
+    assert (imported.requests, imported.broken_count, imported.services) == (4, 0, {"onnxruntime": 4})
+    start, *runs = taking.stages()
+    assert (start[0], list(start[1])) == ("session start", ["load"])
+    assert runs == [("model_run", {"forward": each}) for each in told]
+    assert time.time() - 60 < imported.last <= time.time()
+
+
+def test_copies_from_and_to_the_device_are_no_forward(taking: Taking, tmp_path: Path) -> None:
+    """The graph has them as operators of their own."""
+
+    def node(operator: str, start: int, duration: int) -> dict[str, Any]:
+        args = {"op_name": operator, "provider": "CUDAExecutionProvider"}
+        return {"cat": "Node", "pid": 1, "tid": 2, "ph": "X", "name": "n", "ts": start, "dur": duration, "args": args}
+
+    run = {"cat": "Session", "pid": 1, "tid": 2, "ph": "X", "name": "model_run", "ts": 100, "dur": 1000, "args": {}}
+    file = tmp_path / "profile.json"
+    file.write_text(
+        json.dumps([node("MemcpyFromHost", 150, 50), node("MatMul", 200, 700), node("MemcpyToHost", 950, 30), run])
+    )
+
+    assert taking(file).requests == 1
+    assert taking.stages() == [("model_run", {"h2d": 50, "forward": 920, "d2h": 30})]
+
+
+def test_a_profile_that_never_ended_counts_as_far_as_it_goes(taking: Taking, tmp_path: Path) -> None:
+    """And a broken record is named."""
+    run = {"cat": "Session", "pid": 1, "tid": 2, "ph": "X", "name": "model_run", "ts": 100, "dur": 1000, "args": {}}
+    file = tmp_path / "profile.json"
+    file.write_text(
+        json.dumps([run, {"ph": "X", "name": "model_run", "ts": "?"}, run | {"ts": 2000}])[:-1] + ',\n{"cat"'
+    )
+
+    imported = taking(file)
+
+    assert imported.requests == 2
+    assert imported.broken_count == 2
+    assert imported.broken[0].startswith("event 2: ")

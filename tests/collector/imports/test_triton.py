@@ -1,0 +1,104 @@
+"""Triton's own JSON traces.
+
+files/triton.json is of a real Triton 24.10 with the models of tests/triton, one call of each kind of its capture.py and three
+more of `plain`, started with `--trace-config mode=triton --trace-config triton,file=triton.json --trace-config level=TIMESTAMPS
+--trace-config rate=1`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from taking import Taking
+
+REAL = Path(__file__).parent / "files" / "triton.json"
+RECORDS: list[dict[str, Any]] = json.loads(REAL.read_text())
+
+
+def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: Taking) -> None:
+    """One request for each call, ensembles as one; the stages are those its timestamps are far apart."""
+    imported = taking(REAL)
+    told = {
+        each["timestamps"][0]["name"]: each["timestamps"][0]["ns"]
+        for each in RECORDS
+        if each["id"] == 1 and "timestamps" in each
+    }
+
+    assert (imported.requests, imported.broken_count) == (10, 0)
+    assert imported.services == Counter({"triton-inference-server": 10})
+    first = min(taking.stages(), key=lambda each: abs(each[1]["h2d"] - 203))[1]
+    assert first["h2d"] == round((told["COMPUTE_INPUT_END"] - told["COMPUTE_START"]) / 1e3)
+    assert first["forward"] == round((told["COMPUTE_OUTPUT_START"] - told["COMPUTE_INPUT_END"]) / 1e3)
+    assert first["queue"] == round((told["COMPUTE_START"] - told["QUEUE_START"]) / 1e3)
+
+
+def test_its_models_are_told_apart_and_an_ensemble_is_the_one_that_was_called(taking: Taking) -> None:
+    """The model of a request is the topmost that names itself."""
+    taking(REAL)
+
+    assert taking.dimension("model") == {"plain": 4, "batched": 3, "twice": 1, "stream": 1, "failing": 1}
+
+
+def test_times_without_a_date_end_when_the_file_was_written(taking: Taking) -> None:
+    """And the reader is told."""
+    imported = taking(REAL)
+
+    assert imported.last <= REAL.stat().st_mtime < imported.last + 20
+    assert any("no date" in note for note in imported.notes)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *(7, "text", None, {"id": "x"}, {"id": 1, "timestamps": 5}, {"id": 1, "timestamps": [5]}),
+        *({"id": 1, "timestamps": [{"name": "REQUEST_START", "ns": ns}]} for ns in (-1, 1.5, "1")),
+    ],
+)
+def test_a_broken_record_is_named_and_loses_no_other(taking: Taking, tmp_path: Path, broken: Any) -> None:
+    """Its number, counted from 1."""
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps([*RECORDS[:3], broken, *RECORDS[3:]]))
+
+    imported = taking(file)
+
+    assert imported.requests == 10
+    assert imported.broken == ["record 4: is no record of a Triton trace"]
+
+
+def test_a_request_that_was_not_over_is_left_out_and_named(taking: Taking, tmp_path: Path) -> None:
+    """Without its end it would count as shorter than it was; a part of an ensemble may lack its own."""
+    ends = [each for each in RECORDS if any(at["name"] == "REQUEST_END" for at in each.get("timestamps", []))]
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps([each for each in RECORDS if each not in ends or each["id"] not in (1, 7)]))
+
+    imported = taking(file)
+
+    assert imported.requests == 9
+    assert imported.broken == ["trace 1: has no REQUEST_END: the request was not over yet"]
+
+
+def test_what_a_killed_server_has_written_is_counted(taking: Taking, tmp_path: Path) -> None:
+    """The list never ends, and it says where."""
+    file = tmp_path / "trace.json"
+    file.write_text(REAL.read_text().rstrip("]\n"))
+
+    imported = taking(file)
+
+    assert imported.requests == 10
+    assert imported.broken_count == 1
+    assert imported.broken[0].startswith("line 1 column")
+
+
+def test_parents_that_go_round_in_a_circle_end(taking: Taking, tmp_path: Path) -> None:
+    """Nothing is counted of them, and nothing hangs."""
+    file = tmp_path / "trace.json"
+    model = {"model_name": "m", "model_version": 1}
+    file.write_text(json.dumps([{"id": 1, "parent_id": 2, **model}, {"id": 2, "parent_id": 1, **model}]))
+
+    assert taking(file).requests == 0

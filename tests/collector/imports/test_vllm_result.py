@@ -1,0 +1,110 @@
+"""Results of `vllm bench serve`, as its documentation and its source name their fields."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagelens.collector.imports.source import ImportFileError
+
+if TYPE_CHECKING:
+    from taking import Taking
+
+# The fields of a result in vllm/benchmarks/serve.py, those of --save-detailed last.
+ENDED = int(time.time()) - 600
+RESULT: dict[str, Any] = {
+    "date": datetime.fromtimestamp(ENDED).astimezone().strftime("%Y%m%d-%H%M%S"),
+    "backend": "vllm",
+    "label": None,
+    "model_id": "Qwen/Qwen3-0.6B",
+    "tokenizer_id": "Qwen/Qwen3-0.6B",
+    "num_prompts": 3,
+    "request_rate": "inf",
+    "duration": 4.0,
+    "completed": 3,
+    "total_input_tokens": 60,
+    "total_output_tokens": 7,
+    "request_throughput": 0.75,
+    "mean_ttft_ms": 20.0,
+    "input_lens": [10, 20, 30],
+    "output_lens": [4, 2, 1],
+    "ttfts": [0.01, 0.02, 0.03],
+    "itls": [[0.001, 0.002, 0.003], [0.004], []],
+    "generated_texts": ["secret", "secret", "secret"],
+    "errors": ["", "", ""],
+}
+
+
+def written(tmp_path: Path, **changes: Any) -> Path:
+    file = tmp_path / "vllm-infqps.json"
+    file.write_text(json.dumps(RESULT | changes))
+    return file
+
+
+def test_requests_are_prefill_to_the_first_token_and_decode_then(taking: Taking, tmp_path: Path) -> None:
+    """One of a single token has no decode; the last ones began within the run."""
+    imported = taking(written(tmp_path))
+
+    assert (imported.requests, imported.broken_count, imported.services) == (3, 0, {"vllm": 3})
+    assert taking.stages() == [
+        ("vllm", {"prefill": 10_000, "decode": 6000}),
+        ("vllm", {"prefill": 20_000, "decode": 4000}),
+        ("vllm", {"prefill": 30_000}),
+    ]
+    assert taking.dimension("model") == {"Qwen/Qwen3-0.6B": 3}
+    assert ENDED - 20 <= imported.first <= imported.last <= ENDED
+    assert any("spread evenly" in note for note in imported.notes)
+
+
+def test_when_requests_began_is_taken_where_it_is_told(taking: Taking, tmp_path: Path) -> None:
+    """By newer versions, on a clock of their own."""
+    imported = taking(written(tmp_path, duration=200.0, start_times=[5000.0, 5000.1, 5190.0]))
+
+    assert (imported.last - imported.first) in (180, 190)
+    assert imported.notes == []
+
+
+@pytest.mark.parametrize("odd", [1e300, -1e300, True, "x", None])
+def test_beginnings_that_are_none_are_not_believed(taking: Taking, tmp_path: Path, odd: Any) -> None:
+    """The requests count all the same."""
+    imported = taking(written(tmp_path, start_times=[0.0, odd, 2.0]))
+
+    assert imported.requests == 3
+    assert any("spread evenly" in note for note in imported.notes)
+
+
+def test_failed_requests_are_left_out_and_said_to_be(taking: Taking, tmp_path: Path) -> None:
+    """The file does not tell how long they took."""
+    imported = taking(written(tmp_path, errors=["", "timed out", ""]))
+
+    assert imported.requests == 2
+    assert any(note.startswith("1 requests that failed") for note in imported.notes)
+
+
+def test_nothing_that_was_said_is_kept(taking: Taking, tmp_path: Path) -> None:
+    """Texts are content."""
+    taking(written(tmp_path))
+
+    assert b"secret" not in (tmp_path / "store.db").read_bytes()
+
+
+def test_totals_alone_are_refused_with_the_option_that_helps(taking: Taking, tmp_path: Path) -> None:
+    """A result without --save-detailed has no requests."""
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({key: value for key, value in RESULT.items() if not isinstance(value, list)}))
+
+    with pytest.raises(ImportFileError, match="--save-detailed"):
+        taking(file)
+
+
+def test_times_that_are_none_are_named(taking: Taking, tmp_path: Path) -> None:
+    """By the number of the request."""
+    imported = taking(written(tmp_path, ttfts=[0.01, -1, "x", 1e300], itls=[[], [], [], []]))
+
+    assert imported.requests == 1
+    assert imported.broken == [f"request {number}: has times that are none" for number in (2, 3, 4)]

@@ -1,0 +1,96 @@
+"""docs/metrics.md and the code: the same metrics, and rules about metrics that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import prometheus_tool
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from stagelens.alerts.export import itself
+from stagelens.alerts.metrics import AlertMetrics
+from stagelens.collector.forward.state import States
+from stagelens.collector.prometheus.counters import FAMILIES
+from stagelens.collector.store import Store
+from stagelens.collector.store.outgoing import Backlog
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "metrics.md").read_text()
+NAME = re.compile(r"\bstagelens_(?:collector|alerts)_\w+")
+
+
+@pytest.fixture
+def told(served: Any, store: Store) -> set[str]:
+    """The names of all metrics of a server, as they are read."""
+    served.collector.metrics.include(AlertMetrics(store))
+    lines = served.client.get("/metrics").text.splitlines()
+    found = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    # When a counter began is told beside it by the client library.
+    return {name for name in found if name.startswith("stagelens_") and not name.endswith("_created")}
+
+
+def test_every_metric_is_on_the_page_with_what_to_do(told: set[str]) -> None:
+    """In the first column of a table whose other columns say what it means, when to worry and what to do."""
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `stagelens_")]
+    described = {name for row in rows for name in NAME.findall(row.split("|")[1])}
+
+    assert described == told
+    assert all(row.count("|") == 6 and row.split("|")[3].strip() for row in rows)
+
+
+def test_other_pages_name_what_there_is(told: set[str]) -> None:
+    """The runbook above all: who looks for a metric at night must find it."""
+    # `stagelens_collector_forward_…` is all that begin so.
+    named = {
+        page.name: {name for name in NAME.findall(page.read_text()) if not name.endswith("_")}
+        for page in DOCS.glob("*.md")
+    }
+
+    assert len(named["runbook.md"]) > 10
+    assert {page: names - told for page, names in named.items() if names - told} == {}
+
+
+def test_every_histogram_is_on_the_page_about_prometheus() -> None:
+    """And no other."""
+    page = (DOCS / "prometheus.md").read_text()
+
+    assert set(re.findall(r"^\| `(stagelens_\w+_seconds)`", page, re.MULTILINE)) == {each.name for each in FAMILIES}
+
+
+def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path, told: set[str]) -> None:
+    """A rule about a metric that is called otherwise would never fire."""
+    written = itself.write()
+    file = tmp_path / "rules.yml"
+    file.write_text(written)
+    code, said = prometheus_tool.run("check", "rules", file)
+    expressions = " ".join(rule["expr"] for rule in yaml.safe_load(written)["groups"][0]["rules"])
+
+    assert code == 0, said
+    assert {name.removesuffix("_bucket") for name in NAME.findall(expressions)} <= told
+
+
+def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, store: Store) -> None:
+    """A counter that begins at one has not grown, and whoever waits for the first trouble would miss it."""
+    destinations = States()
+    destinations.waiting({"tempo": Backlog()})
+    for others in (AlertMetrics(store, channels=lambda: ["slack"]), destinations):
+        served.collector.metrics.include(others)
+    lines = served.client.get("/metrics").text.splitlines()
+    rules = yaml.safe_load(itself.write())["groups"][0]["rules"]
+    growing = [re.search(r"(?:increase|delta)\((\w+)(?:\{(.*?)\})?\[", rule["expr"]) for rule in rules]
+    asked = [(found[1], (found[2] or "").replace("!=", "=")) for found in growing if found is not None]
+
+    assert len(asked) == 5
+    for name, label in asked:
+        assert any(line.startswith((f"{name} ", f"{name}{{")) and label in line for line in lines), name
+
+
+def test_what_a_collector_tells_at_first_can_be_read(served: Any) -> None:
+    """Before anything was counted no histogram is there, and nothing of the rest is broken."""
+    families = list(text_string_to_metric_families(served.client.get("/metrics").text))
+
+    assert {each.name for each in families}.isdisjoint(each.name for each in FAMILIES)

@@ -1,0 +1,126 @@
+"""A real Prometheus that scrapes collectors: its quantiles beside ours, restarts, and two collectors over one store."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import prometheus_server
+import pytest
+from prometheus_server import Prometheus
+
+from stagelens.collector.prometheus import counters
+from stagelens.collector.prometheus.buckets import LADDER
+from stagelens.core.histogram import bucket_bounds, bucket_index
+
+NATIVE = ("--enable-feature=native-histograms",)
+NAME = "stagelens_request_duration_seconds"
+# A median of 0.1 s.
+SAMPLES: list[float] = np.random.default_rng(8).lognormal(-2.3, 0.8, 2000).tolist()
+QUANTILES = (0.5, 0.9, 0.99)
+Scraping = Callable[..., AbstractContextManager[Prometheus]]
+Until = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "EMPTY_SECONDS", 0.0)
+
+
+@pytest.fixture
+def scraping(tmp_path: Path) -> Scraping:
+    """Runs a Prometheus that scrapes collectors five times a second; skipped where there is none, never in CI."""
+    if not prometheus_server.is_installed():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(prometheus_server.HINT)
+
+    @contextmanager
+    def run(*addresses: tuple[str, int], flags: tuple[str, ...] = ()) -> Generator[Prometheus]:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        targets = [f"{host}:{port}" for host, port in addresses]
+        job = f"{{job_name: stagelens, scrape_interval: 200ms, scrape_timeout: 200ms, static_configs: [{{targets: {targets}}}]}}"
+        with prometheus_server.serving(folder, f"scrape_configs: [{job}]\n", flags) as server:
+            yield server
+
+    return run
+
+
+def told(server: Prometheus, expression: str) -> float:
+    """Return the number that *expression* is; after a scrape that came too late there is none until the next."""
+    while (found := server.number(expression)) is None:
+        pass
+    return found
+
+
+def test_quantiles_are_ours(served: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
+    """Native histograms find the very bucket, 2.2 % wide; classic ones that of the ladder, which doubles each time."""
+    served.post("/v1/metrics", bodies.metrics(bodies.point(tuple(SAMPLES))))
+    with scraping(served.collector.address, flags=NATIVE) as native, scraping(served.collector.address) as classic:
+        until(lambda: native.number(f"histogram_count({NAME})") == len(SAMPLES))
+        until(lambda: classic.number(f"{NAME}_count") == len(SAMPLES))
+        asked = {
+            quantile: (
+                told(native, f"histogram_quantile({quantile}, {NAME})"),
+                told(classic, f"histogram_quantile({quantile}, {NAME}_bucket)"),
+            )
+            for quantile in QUANTILES
+        }
+
+    for quantile, (fine, coarse) in asked.items():
+        ours = served.store.read.latency(_day()).quantile(quantile).value
+        low, high = bucket_bounds(bucket_index(ours))
+        assert low <= fine <= high
+        assert (
+            max(bound for bound in LADDER if bound < ours) <= coarse <= min(bound for bound in LADDER if bound >= ours)
+        )
+
+
+def test_collectors_over_one_store_add_up(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
+    """Each batch is told by the one that counted it; one that comes to both is told once."""
+    first, second = serve(), serve()
+    twice = bodies.metrics(bodies.point((0.1, 0.2)))
+    for served in (first, second):
+        served.post("/v1/metrics", twice, x_stagelens_batch="pod-1:1")
+    second.post("/v1/metrics", bodies.metrics(bodies.point((0.3,))), x_stagelens_batch="pod-1:2")
+    with scraping(first.collector.address, second.collector.address) as prometheus:
+        until(lambda: prometheus.number("count(up == 1)") == 2)
+        until(lambda: prometheus.number(f"sum({NAME}_count)") == 3)
+
+    assert first.store.read.latency(_day()).count == 3
+
+
+def test_a_collector_that_begins_anew_is_a_reset(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
+    """What is counted after a restart comes on top of what was counted before."""
+
+    def post(served: Any, name: str, *durations: float) -> None:
+        served.post("/v1/metrics", bodies.metrics(bodies.point(durations)), x_stagelens_batch=name)
+
+    before = serve()
+    host, port = before.collector.address
+    with scraping((host, port), flags=NATIVE) as prometheus:
+        post(before, "a:1", 0.1)
+        until(lambda: prometheus.number(f"histogram_count({NAME})") == 1)
+        post(before, "a:2", 0.1, 0.1, 0.1, 0.1)
+        until(lambda: prometheus.number(f"histogram_count({NAME})") == 5)
+        before.collector.stop()
+        after = serve(port=port)
+        post(after, "a:3", 0.1, 0.1, 0.1)
+        until(lambda: prometheus.number(f"histogram_count({NAME})") == 3)
+        grown = prometheus.number(f"histogram_count(rate({NAME}[1m])) * 60")
+
+    # Of 1, 5, 3: four more, and three from nothing; what Prometheus extrapolates beyond its samples comes on top.
+    assert grown is not None
+    assert grown >= 6.99
+
+
+def _day() -> Any:
+    from datetime import UTC, datetime, timedelta  # noqa: PLC0415
+
+    from stagelens.collector.store import Selection  # noqa: PLC0415
+
+    now = datetime.now(UTC)
+    return Selection(now - timedelta(days=1), now + timedelta(minutes=1))

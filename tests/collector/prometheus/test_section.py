@@ -1,0 +1,58 @@
+"""The section `prometheus:` of the collector's file: what it takes, and what it says of mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stagelens.collector.config_file import read
+from stagelens.collector.prometheus.section import Settings
+from stagelens.core.errors import ConfigError
+
+
+def written(folder: Path, section: str) -> Path:
+    """A file whose section is *section*."""
+    path = folder / "collector.yaml"
+    path.write_text(f"prometheus: {section}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("", Settings()),
+        ("{labels: [route, version]}", Settings(labels=("version", "route"))),
+        ("{labels: []}", Settings(labels=())),
+        ("{histograms: 0}", Settings(histograms=0)),
+        ("{buckets: [1.5, 0.3, 0.3, 2]}", Settings(buckets=(0.3, 1.5, 2.0))),
+    ],
+)
+def test_what_is_written_is_in_force(tmp_path: Path, section: str, expected: Settings) -> None:
+    """Labels in an order of their own, whatever theirs; bounds rising, each once."""
+    assert read(written(tmp_path, section), {}).prometheus == expected
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("{labels: [verson]}", "prometheus.labels has 'verson'; write any of version, environment,"),
+        ("{labels: route}", "prometheus.labels is 'route'; write a list, such as [version, route]"),
+        ("{labels: [[route]]}", "prometheus.labels has ['route']; write any of"),
+        ("{histograms: yes}", "prometheus.histograms is True; write a whole number from 0, for none, to 20000"),
+        ("{histograms: -1}", "prometheus.histograms is -1; write"),
+        ("{buckets: 0.3}", "prometheus.buckets is 0.3; write a list of at most 30 numbers of seconds"),
+        ("{buckets: [0]}", "prometheus.buckets has 0; write seconds from 1e-06 to 131072, such as 0.3"),
+        ("{buckets: [.nan, .inf, a, true]}", "prometheus.buckets has 'a'; write seconds"),
+        ("{rules: []}", "prometheus.rules is not known"),
+        ("[1]", "prometheus is a list; write keys and values, such as `labels: [version, route]`"),
+    ],
+)
+def test_a_mistake_is_named_with_its_cure(tmp_path: Path, section: str, said: str) -> None:
+    """File, line, key, value, and what may be written there."""
+    path = written(tmp_path, section)
+    with pytest.raises(ConfigError) as raised:
+        read(path, {})
+
+    assert f"{path}:1: " in str(raised.value)
+    assert said in str(raised.value)

@@ -1,0 +1,62 @@
+"""A real model server that `make` has put beside what the tests have installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ports import free_port
+
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generator[str]:
+    """Give the address of what `python *arguments* PORT` runs with *part*; skipped where *part* is not, never in CI."""
+    installed = HERE.parents[2] / ".venv" / part
+    if not installed.exists() and not os.environ.get("CI"):
+        pytest.skip(f"no {part}; `make {part}` installs it, and `make test` does")
+    port = str(free_port())
+    url = f"http://127.0.0.1:{port}"
+    path = os.pathsep.join((str(installed), str(HERE)))
+    command = [sys.executable, *arguments, port]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, **env}) as server:
+        try:
+            while server.poll() is None and not is_up(url + ready):
+                threading.Event().wait(0.1)
+
+            assert server.poll() is None
+
+            yield url
+        finally:
+            server.terminate()
+
+
+def is_up(url: str) -> bool:
+    """Say whether anybody answers there."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError as error:
+        # It is an answer, with a connection.
+        error.close()
+        return False
+    except OSError:
+        return False
+
+
+def post(url: str, body: Any) -> Any:
+    """Return the answer to *body*, both as JSON."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)

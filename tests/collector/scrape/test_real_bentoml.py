@@ -1,0 +1,69 @@
+"""A real BentoML deployment, its metrics scraped as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from real_server import is_up, post, running
+
+from stagelens.collector.scrape.scraper import Scraper
+from stagelens.collector.scrape.section import Target
+from stagelens.collector.store import Selection, Store
+
+pytestmark = pytest.mark.stack
+CALLS = 12
+FAILURES = 2
+SERVE = ("-m", "bentoml", "serve", "served_by_bentoml:Front", "--host", "127.0.0.1", "--port")
+
+
+@pytest.fixture(scope="module")
+def bentoml(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """The address of a running deployment of two services."""
+    home = str(tmp_path_factory.mktemp("bentoml"))
+    with running("bentoml", *SERVE, ready="/readyz", BENTOML_HOME=home, BENTOML_DO_NOT_TRACK="True") as url:
+        yield url
+
+
+def predict(bentoml: str, row: int) -> None:
+    """Have the model answer once, or fail where *row* is negative."""
+    if row < 0:
+        with pytest.raises(urllib.error.HTTPError, match="500"):
+            post(f"{bentoml}/predict", {"row": row})
+    else:
+        assert post(f"{bentoml}/predict", {"row": row}) == row + 1
+
+
+def test_requests_of_each_service_are_what_was_sent(bentoml: str, tmp_path: Path) -> None:
+    """Those of the front and those it made of the model, failures apart, though batched; health checks are none."""
+    target = Target(f"{bentoml}/metrics", "sums", every=1.0)
+    store = Store.open(f"sqlite:///{tmp_path}/s.db")
+    scraper = Scraper(store, lambda: (target,), {})
+    predict(bentoml, 0)
+    asyncio.run(scraper.scrape(target))
+    with ThreadPoolExecutor(4) as clients:
+        list(clients.map(lambda row: predict(bentoml, row), [*range(CALLS), *[-1] * FAILURES]))
+
+    assert is_up(f"{bentoml}/readyz")
+    assert is_up(f"{bentoml}/livez")
+
+    asyncio.run(scraper.scrape(target))
+    now = datetime.now(UTC)
+    every = Selection(now - timedelta(hours=1), now + timedelta(hours=1))
+    found = {engine.model: engine for engine in store.read.engines(every)}
+    failed = store.read.engines(replace(every, status="error"))
+    store.close()
+    low = found["Model"].requests.quantile(0.5)
+
+    assert {model: engine.count for model, engine in found.items()} == {"Front": CALLS + FAILURES, "Model": CALLS}
+    assert [(engine.model, engine.count) for engine in failed] == [("Front", FAILURES)]
+    assert low is not None
+    # The model sleeps 20 ms, and buckets end at 10, 25, 50, ... ms.
+    assert low.low > 0.0097
+    assert (found["Model"].requests.mean or 0) >= 0.020

@@ -1,0 +1,130 @@
+"""Cold requests are counted with all others, and can be left out: as if they had never been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from raw_requests import NOON, SHOP, Request, Site
+
+from stagelens.collector.store import Batch, KeptTrace, Series, SeriesCaps
+from stagelens.collector.store.engines import database
+from stagelens.collector.store.loads import Load
+
+WARM = [Request({"forward": 1_000_000 * (1 + number % 7), "queue": 5000}, NOON - 97 * number) for number in range(80)]
+COLD = [
+    Request({"forward": 1_000_000, "load": 900_000_000}, NOON - 311 * number, replace(SHOP, cold="1"))
+    for number in range(20)
+]
+
+
+def answers(one: Site, **dimensions: str) -> list[object]:
+    """What pages would show: from the finest tier, and from totals and series of the wider ones."""
+    found: list[object] = []
+    for start in (NOON - 8000, NOON - 600):
+        for more in ({}, {"version": "1"}, {"route": ""}):
+            selection = one.between(start, NOON + 60, service="shop", **more, **dimensions)
+            latency = one.store.read.latency(selection)
+            breakdown = one.store.read.breakdown(selection, [0.5, 0.99])
+            found.append((latency.count, latency.buckets, breakdown.to_dict()))
+    return found
+
+
+def test_they_are_left_out_as_if_they_had_never_been(
+    site: Callable[..., Site], sqlite_site: Callable[..., Site]
+) -> None:
+    """In every tier and of every part; both kinds add up to all."""
+    mixed, warm, cold = site(), sqlite_site(), sqlite_site()
+    for one, requests in ((mixed, WARM + COLD), (warm, WARM), (cold, COLD)):
+        one.write(requests)
+        one.clock.now += 4000
+        one.store.maintain()
+    everything, kinds = mixed.around(service="shop"), (mixed.around(cold="0"), mixed.around(cold="1"))
+    read = mixed.store.read
+
+    assert answers(mixed, cold="0") == answers(warm)
+    assert answers(mixed, cold="1") == answers(cold)
+    assert read.latency(everything).count == 100
+    assert [read.latency(each).count for each in kinds] == [80, 20]
+    assert read.dimensions(everything)["cold"] == {"0": 80, "1": 20}
+
+
+def test_a_kept_request_is_as_cold_as_its_series(sqlite_site: Callable[..., Site]) -> None:
+    """Those that are left out are not among the exemplars either."""
+    one = sqlite_site()
+    kept = [
+        KeptTrace(2 * f"{number:016x}", f"{number:016x}", series, NOON * 10**9, 5, "cold", "load", {"load": 5})
+        for number, series in enumerate((SHOP, replace(SHOP, cold="1")), 1)
+    ]
+    one.store.write([Batch("kept", traces=kept)])
+    found = {cold: list(one.store.read.exemplars(one.around(cold=cold))["span_id"]) for cold in "01"}
+
+    assert found == {"0": [f"{1:016x}"], "1": [f"{2:016x}"]}
+
+
+def test_they_take_no_place_among_the_series_of_a_service(sqlite_site: Callable[..., Site]) -> None:
+    """A service that is as large as it may be still has its cold requests by route."""
+    one = sqlite_site(series_caps=SeriesCaps(series=2))
+    series = [Series("shop", route=route, cold=cold) for cold in "01" for route in ("/a", "/b", "/c")]
+    one.write([Request({"forward": 1}, series=each) for each in series])
+
+    routes = [one.store.read.dimensions(one.around(cold=cold))["route"] for cold in "01"]
+    assert routes == [{"/a": 1, "/b": 1, "__other__": 1}] * 2
+
+
+@pytest.mark.parametrize("said", ["", "yes", "true"])
+def test_what_is_neither_is_warm(sqlite_site: Callable[..., Site], said: str) -> None:
+    """There are two kinds."""
+    one = sqlite_site()
+    one.write([Request({"forward": 1}, series=replace(SHOP, cold=said))])
+
+    assert one.store.read.latency(one.around(cold="0")).count == 1
+
+
+def test_what_was_stored_before_counts_as_it_did(own_points_site: Callable[..., Site]) -> None:
+    """Nobody said that it was cold; what comes after the way up does, under numbers that were never given before."""
+    one = own_points_site()
+    one.write([*WARM, Request({"forward": 1}, series=Series("gone"))])
+    with one.store.transaction() as connection:
+        gone = connection.exec_driver_sql("SELECT max(id) FROM series").scalar_one()
+        connection.exec_driver_sql("DELETE FROM series WHERE service = 'gone'")
+    before = answers(one)
+    database.migrate(one.store.engine, "0011")
+    one.reopen()
+    after = answers(one)
+    one.write(COLD)
+    with one.store.transaction() as connection:
+        newest = connection.exec_driver_sql("SELECT max(id) FROM series").scalar_one()
+
+    assert after == before == answers(one, cold="0")
+    assert newest > gone
+
+
+def test_what_replicas_told_of_their_starts_is_forgotten_with_the_hours(site: Callable[..., Site]) -> None:
+    """It is counted once, with its batch; what is older than all that is kept goes."""
+    one = site()
+    told = [
+        Load(
+            "shop",
+            "1",
+            "",
+            f"replica-{ago}",
+            "web-1:7",
+            "start",
+            "",
+            "",
+            (NOON - ago) * 10**9,
+            (NOON - ago + 1) * 10**9,
+            10**9,
+        )
+        for ago in (60, 500 * 86_400)
+    ]
+    for _ in range(2):
+        one.store.write([Batch("told", loads=told)])
+    before = list(one.store.read.loads("shop")["instance"])
+    one.store.maintain()
+
+    assert before == ["replica-60", "replica-43200000"]
+    assert list(one.store.read.loads("shop")["instance"]) == ["replica-60"]
+    assert one.store.read.loads("shop", "staging").empty

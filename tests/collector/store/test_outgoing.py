@@ -1,0 +1,127 @@
+"""Bodies that wait to be sent on, on every engine: kept with the batch they came in or not at all, and given out in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from raw_requests import NOON, Site
+
+from stagelens.collector.store import Batch
+from stagelens.collector.store.engines import database
+from stagelens.collector.store.move import move
+from stagelens.collector.store.outgoing import (
+    Backlog,
+    Outgoing,
+    backlogs,
+    drop_oldest,
+    forget_others,
+    hold,
+    identity,
+    oldest,
+    release,
+    remove,
+)
+
+
+def body(number: int, destination: str = "a", size: int = 10) -> Outgoing:
+    return Outgoing(destination, "metrics", "application/json", bytes([number]) * size, via="0" * 16)
+
+
+def waiting(site: Site, max_bytes: int = 1000, max_bodies: int = 100) -> list[int]:
+    """The first byte of each body that waits for destination a."""
+    with database.reading(site.store.engine) as connection:
+        return [each.body[0] for each in oldest(connection, "a", max_bodies, max_bytes)]
+
+
+def test_bodies_are_kept_with_their_batch(site: Callable[..., Site]) -> None:
+    """A batch that was counted before brings none; what fails to be committed brings none."""
+    one = site()
+
+    def fail(_: object) -> None:
+        msg = "not committed"
+        raise ArithmeticError(msg)
+
+    with pytest.raises(ArithmeticError):
+        one.store.write([Batch("1", onward=[body(9)])], fail)
+    assert waiting(one) == []
+    assert one.store.write([Batch("1", onward=[body(1), body(1, "b")]), Batch("2", onward=[body(2)])]) == [True, True]
+    assert one.store.write([Batch("1", onward=[body(3)])]) == [False]
+    assert waiting(one) == [1, 2]
+    with database.reading(one.store.engine) as connection:
+        (first, _) = oldest(connection, "a", 100, 1000)
+        found = backlogs(connection)
+
+    assert (first.signal, first.media_type, first.via, first.received) == (
+        "metrics",
+        "application/json",
+        "0" * 16,
+        NOON,
+    )
+    assert found == {"a": Backlog(2, 20, NOON), "b": Backlog(1, 10, NOON)}
+
+
+def test_they_are_given_out_oldest_first_and_bounded(site: Callable[..., Site]) -> None:
+    """One that is larger than all bounds is given out alone; what is taken out is gone, also twice."""
+    one = site()
+    one.store.write([Batch("1", onward=[body(1, size=50), *(body(number) for number in range(2, 8))])])
+
+    assert waiting(one, max_bytes=5) == [1]
+    assert waiting(one, max_bytes=70) == [1, 2, 3]
+    assert waiting(one, max_bodies=2) == [1, 2]
+    with one.store.transaction() as connection:
+        numbers = [each.id for each in oldest(connection, "a", 2, 1000)]
+        remove(connection, numbers)
+        remove(connection, numbers)
+    assert waiting(one) == [3, 4, 5, 6, 7]
+    with one.store.transaction() as connection:
+        assert drop_oldest(connection, "a", 25) == 3
+        assert drop_oldest(connection, "a", 25) == 0
+    assert waiting(one) == [6, 7]
+
+
+def test_one_holds_a_destination(site: Callable[..., Site]) -> None:
+    """For a while that it renews, or until it gives it back; whoever died loses it, and so does a clock that was wrong."""
+    one = site()
+
+    def holds(who: str, now: float) -> bool:
+        with one.store.transaction() as connection:
+            return hold(connection, "a", who, now, 60)
+
+    assert [holds("x", 100), holds("y", 159), holds("x", 150), holds("y", 205)] == [True, False, True, False]
+    assert [holds("y", 211), holds("x", 211)] == [True, False]
+    with one.store.transaction() as connection:
+        release(connection, "y")
+    assert holds("x", 212)
+    assert holds("y", 212 - 200_000)
+
+
+def test_what_waits_for_nobody_goes_after_a_while(site: Callable[..., Site]) -> None:
+    """A destination that is named is never forgotten."""
+    one = site()
+    one.store.write([Batch("1", onward=[body(1), body(2, "gone")])])
+    with one.store.transaction() as connection:
+        assert forget_others(connection, ["a"], NOON) == 0
+        assert forget_others(connection, ["a"], NOON + 1) == 1
+        assert set(backlogs(connection)) == {"a"}
+
+
+def test_a_copy_has_what_waits_and_a_name_of_its_own(
+    site: Callable[..., Site], target_site: Callable[..., Site]
+) -> None:
+    """Backup, restore and migrate carry the bodies; a collector over the copy is another one."""
+    one, other = site(), target_site()
+    one.store.write([Batch("1", onward=[body(1), body(2)])])
+    with one.store.transaction() as connection:
+        hold(connection, "a", "x", NOON, 60)
+    move(one.store, other.store, lambda *_: None)
+    names: list[str] = []
+    for each in (one, other):
+        with database.reading(each.store.engine) as connection:
+            names.append(identity(connection))
+
+    assert waiting(other) == [1, 2]
+    assert names[0] != names[1]
+    assert all(len(name) == 16 for name in names)
+    with other.store.transaction() as connection:
+        assert hold(connection, "a", "y", NOON, 60)

@@ -1,0 +1,92 @@
+"""What machines did: exact means step by step, the most of it, and nothing of it taken for requests."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from raw_requests import NOON, SHOP, Request, Site
+
+from stagelens.collector.store import Batch, Point, Series, SeriesCaps
+from stagelens.collector.store import series as series_module
+from stagelens.core.hardware import CPU, GPU, joined
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import HARDWARE
+
+START = NOON - 1800
+NAMES = ("gpu web-1/gpu0", "gpu web-2/gpu0", "cpu web-1:7")
+
+
+def observed(value: float, name: str, at: int, series: Series = SHOP) -> Point:
+    """What an agent told."""
+    histogram = Histogram()
+    histogram.record(value)
+    return Point(series, HARDWARE, name, at, histogram)
+
+
+def answers(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], tuple[float, float]]:
+    """Mean and most by start of the step and name."""
+    found = one.store.read.hardware(replace(one.around(), **selected), timedelta(minutes=minutes))
+    starts = [int(at.timestamp()) for at in found["at"]]
+    names = map(joined, found["measure"], found["place"])
+    return dict(zip(zip(starts, names, strict=True), zip(found["mean"], found["most"], strict=True), strict=True))
+
+
+def test_means_are_exact_and_nothing_was_more_than_the_most(site: Callable[..., Site]) -> None:
+    """Whatever tier it is read from; the most is the largest, or at most a bucket above."""
+    one, rng = site(), random.Random(1)
+    values = [
+        (START + 10 * rng.randrange(60), rng.choice(NAMES), rng.choice((0.0, rng.random(), 1e12 * rng.random())))
+        for _ in range(60)
+    ]
+    one.store.write([Batch("a", [observed(value, name, at) for at, name, value in values])])
+    expected: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
+    for at, name, value in values:
+        expected[at // 60 * 60, name].append(value)
+    finest = answers(one, 1)
+    one.store.maintain()
+
+    for found in (finest, answers(one, 1)):
+        assert found.keys() == expected.keys()
+        for key, (mean, most) in found.items():
+            assert mean == pytest.approx(sum(expected[key]) / len(expected[key]))
+            assert max(expected[key]) * (1 - 1e-9) <= most <= max(expected[key]) * 1.022
+
+
+def test_it_is_that_of_the_whole_process(site: Callable[..., Site]) -> None:
+    """The requests of one route or model, or those that failed, ran on the same machine; another service did not."""
+    one = site()
+    one.store.write([Batch("a", [observed(0.5, "gpu web-1/gpu0", START)])])
+
+    assert answers(one, 1, route="/pay", model="m", status="error") == answers(one, 1) != {}
+    assert answers(one, 1, service="bank") == {}
+
+
+def test_an_idle_machine_is_no_request(site: Callable[..., Site]) -> None:
+    """A service that is asked nothing was last seen when it was, and stays as long unheard of; its page is told of news."""
+    one = site()
+    one.write([Request({"forward": 1000}, at=START)])
+    before = one.store.read.versions(one.around())
+    revision = one.store.read.revision("shop")
+    one.store.write([Batch("later", [observed(0.1, "cpu web-1:7", START + 600)])])
+
+    assert one.store.read.versions(one.around()).equals(before)
+    assert one.store.read.revision("shop") != revision
+
+
+def test_places_are_bounded_and_bind_nobody_for_long(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the cap they are one, told by what they measure; they take no place of stages; the next hour has room again."""
+    monkeypatch.setattr(series_module, "MAX_PLACES", 2)
+    one = site(series_caps=SeriesCaps(custom_stages=0))
+    names = [joined(CPU.key, f"web:{pid}") for pid in range(4)]
+    one.store.write([Batch("a", [observed(1.0, name, START) for name in names])])
+    one.store.write([Batch("b", [observed(1.0, joined(GPU.key, "new/gpu0"), START + 3600)])])
+    found = {name for _, name in answers(one, 1)}
+
+    assert found == {names[0], names[1], "cpu __other__", "gpu new/gpu0"}

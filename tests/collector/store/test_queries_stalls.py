@@ -1,0 +1,131 @@
+"""What held up the requests at a percentile, against the raw requests it was counted from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, NS, SHOP, Series, Site
+
+from stagelens.collector.store import Batch, Point, SeriesCaps
+from stagelens.core.counts import Counts
+from stagelens.core.histogram import bucket_index, rank_of
+from stagelens.core.stalls import CAUSES, joined, parted
+
+HEAD = 5
+STAGES: tuple[str, ...] = ("forward", "queue", "rerank", "overhead")
+
+
+@dataclass(frozen=True)
+class HeldUp:
+    """A request: nanoseconds by stage, and how many of them something held it up, by what and in which stage."""
+
+    stages: Mapping[str, int]
+    stalls: Mapping[str, int]
+
+    @property
+    def duration(self) -> int:
+        """Its wall time."""
+        return sum(self.stages.values())
+
+
+@st.composite
+def held_up(draw: st.DrawFn) -> HeldUp:
+    """A request some of whose stages were held up, by several causes after each other; none for longer than it took."""
+    stages: dict[str, int] = draw(st.dictionaries(st.sampled_from(STAGES), st.integers(10**5, 10**10), min_size=1))
+    stalls: dict[str, int] = {}
+    for stage, spent in stages.items():
+        causes = draw(st.lists(st.sampled_from([*CAUSES]), unique=True))
+        stalls |= {joined(cause, stage): draw(st.integers(0, spent // len(causes))) for cause in causes}
+    return HeldUp(stages, {name: spent for name, spent in stalls.items() if spent})
+
+
+REQUESTS = st.lists(held_up(), min_size=1, max_size=30)
+
+
+def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch:
+    """What an agent sends of *requests*."""
+    counts = Counts()
+    for each in requests:
+        counts.add(each.stages, each.duration)
+        if each.stalls:
+            counts.add_stalls(each.stalls, each.duration)
+    return Batch(name, [Point(series, metric, key, NOON - 600, value) for metric, key, value in counts.histograms()])
+
+
+def assert_told(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
+    """*one*, which has nothing else, tells what held up the very requests that the breakdown is made of."""
+    latency = sorted(each.duration for each in requests)[rank_of(quantile, len(requests)) - 1]
+    distance = [abs(bucket_index(each.duration / NS) - bucket_index(latency / NS)) for each in requests]
+    reach = sorted(distance)[min(8, len(requests)) - 1]
+    band = [each for each, steps in zip(requests, distance, strict=True) if steps <= reach]
+    expected: Counter[str] = Counter()
+    for each in band:
+        expected.update(each.stalls)
+    spent = sum(each.duration for each in band)
+    # A microsecond is lost or won in each bucket, by rounding.
+    slack = len(band) * 2000 / spent
+    stages = one.store.read.breakdown(one.around(), [quantile])
+    found = one.store.read.stalls(one.around(), [quantile])
+    whole = float(stages["value_seconds"].iloc[0])
+
+    assert list(found.columns[:HEAD]) == list(stages.columns[:HEAD])
+    assert found.empty != any(each.stalls for each in requests)
+    for name in {*expected, *found.columns[HEAD:]} if len(found) else ():
+        seconds = float(found[name].iloc[0]) if name in found else 0.0
+        assert seconds / whole == pytest.approx(expected[name] / spent, abs=slack)
+        assert seconds <= float(stages[parted(name)[1]].iloc[0]) + slack * whole
+
+
+@settings(max_examples=8, deadline=None)
+@given(requests=REQUESTS, quantile=st.floats(0, 1))
+def test_what_held_requests_up_is_part_of_their_stages(
+    sqlite_site: Callable[..., Site], requests: list[HeldUp], quantile: float
+) -> None:
+    """For any requests and any percentile, from several agents and versions, before it is rolled up and after."""
+    one = sqlite_site()
+    half = len(requests) // 2
+    one.store.write(
+        [batch("a", requests[:half], Series("shop", "1")), batch("b", requests[half:], Series("shop", "2"))]
+    )
+
+    assert_told(one, requests, quantile)
+    one.store.maintain()
+    assert_told(one, requests, quantile)
+
+
+def test_every_engine_adds_stalls_up(site: Callable[..., Site]) -> None:
+    """Of several agents, in every tier."""
+    one = site()
+    quick = [HeldUp({"forward": 10**7, "queue": 10**6}, {})] * 30
+    slow = [HeldUp({"forward": 5 * 10**7, "queue": 3 * 10**7}, {"gc:forward": 4 * 10**7, "loop:queue": 2 * 10**7})] * 9
+    one.store.write([batch("a", [*quick, *slow]), batch("b", slow, Series("shop", "2"))])
+
+    for _ in range(2):
+        assert_told(one, [*quick, *slow, *slow], 0.99)
+        assert_told(one, [*quick, *slow, *slow], 0.5)
+        one.store.maintain()
+
+
+def test_where_nothing_held_requests_up_there_is_nothing(site: Callable[..., Site]) -> None:
+    """No rows, whether there are requests or not."""
+    one = site()
+    one.store.write([batch("a", [HeldUp({"forward": 10**7}, {})])])
+
+    assert one.store.read.stalls(one.around(), [0.5]).empty
+    assert one.store.read.stalls(one.around(service="bank"), [0.5]).empty
+
+
+def test_what_holds_stages_up_takes_no_place_of_the_users_own(site: Callable[..., Site]) -> None:
+    """The users' own stages are as many as before; what holds up one past the cap is told of the others together."""
+    one = site(series_caps=SeriesCaps(custom_stages=1))
+    stages = {"forward": 10**7, "rerank": 10**7, "resize": 10**7}
+    one.store.write([batch("a", [HeldUp(stages, {joined("gc", stage): 10**6 for stage in stages})] * 9)])
+    read = one.store.read
+
+    assert set(read.breakdown(one.around(), [0.5]).columns[HEAD:]) == {"forward", "rerank", "__other__"}
+    assert set(read.stalls(one.around(), [0.5]).columns[HEAD:]) == {"gc:forward", "gc:rerank", "gc:__other__"}

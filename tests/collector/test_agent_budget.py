@@ -1,0 +1,94 @@
+"""A service that its own agent would slow down, and a collector: it records less, says so, and counts every request."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stagelens.collector.store import Selection
+from stagelens.core.names import AGENT_BACKGROUND, AGENT_COST
+from stagelens.core.stages import UNTIMED
+
+if TYPE_CHECKING:
+    from conftest import Served
+
+# What a stage costs is planted: ten microseconds where it is written down, so that no machine is too fast, or too slow.
+SERVICE = """
+{before}
+import os, time
+import stagelens
+from stagelens.instrumentors import recorder, rehearsal
+
+rehearsal.PathCost.of_ns = lambda self, marks, *, timed=True: marks * (10_000 if timed else 10)
+
+@stagelens.stage("forward")
+def part():
+    pass
+
+@stagelens.request("predict")
+def serve():
+    for _ in range(200):
+        part()
+
+def some():
+    for _ in range(20):
+        serve()
+    time.sleep(0.02)
+    return 20
+
+until = time.monotonic() + 50
+served = 0
+while recorder.spare != recorder.WITHOUT_STAGES:
+    assert time.monotonic() < until, "it was not over its budget"
+    served += some()
+for _ in range(20):
+    served += some()
+child = os.fork()
+if child == 0:
+    assert recorder.spare == recorder.NEVER
+    with stagelens.request("child"), stagelens.stage("postprocess"):
+        pass
+    recorder.flush(30)
+    os._exit(0)
+os.waitpid(child, 0)
+recorder.flush(30)
+print(served)
+"""
+GEVENT = "from gevent import monkey; monkey.patch_all()"
+
+
+@pytest.mark.parametrize("before", ["", GEVENT], ids=["threads", "greenlets"])
+def test_who_is_over_the_budget_counts_requests_only_and_says_so(served: Served, before: str) -> None:
+    """Each request is counted, those without stages as not timed; how many that were and what they cost is told."""
+    env = os.environ | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
+        "OTEL_SERVICE_NAME": "shop",
+        "STAGELENS_EXPORT_INTERVAL": "500ms",
+        "STAGELENS_OVERHEAD_BUDGET": "1ms",
+    }
+    script = SERVICE.format(before=before)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=100, check=False
+    )
+    now = datetime.now(UTC)
+    asked = Selection(now - timedelta(hours=1), now + timedelta(minutes=1), service="shop")
+    read = served.store.read
+
+    assert done.returncode == 0, done.stderr
+    assert "requests are counted without their stages from here on" in done.stderr
+    assert read.latency(asked).count == int(done.stdout) + 1
+
+    asked = replace(asked, route="predict")
+    costs, behind = read.streams(asked, AGENT_COST), read.streams(asked, AGENT_BACKGROUND)
+    untimed = read.stage_latency(asked)[UNTIMED]
+
+    assert set(costs) == set(behind) == {"all", "requests_only"}
+    assert costs["all"].count + costs["requests_only"].count == int(done.stdout)
+    assert costs["requests_only"].count == untimed.count >= 400
+    assert costs["requests_only"].sum / untimed.count < costs["all"].sum / costs["all"].count

@@ -1,0 +1,81 @@
+"""Spans are read as they were written, by this version or the one before; whatever else is there is refused."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from span_trees import SHOP, STOCK, Span, columns
+
+from stagelens.collector.traces.columns import Label, Spans, Stream, decode, decode_rows, encode
+from stagelens.core.errors import StoreError
+
+LABELS = [
+    Label("POST /", "server", request=True, route="/", attributes=(("http.request.method", "GET"), ("status", 200))),
+    Label("1", attributes=(("flag", True),)),
+    Label("1", attributes=(("flag", 1),)),
+    Label("推論\n\u2028", stage="forward", head="queue", model="m", definition="chunk"),
+]
+SPANS = columns([
+    Span(number, 1, number, number + 5, label, STOCK if number % 2 else SHOP, stream=stream)
+    for number, (label, stream) in enumerate(zip(LABELS, (None, Stream(1, 2, 3, 4), None, Stream(gap_ns=2**40)), strict=True))
+])  # fmt: skip
+
+
+def as_before(spans: Spans) -> bytes:
+    """What the first format has of *spans*: streams and labels in one document."""
+
+    def told(label: Label) -> dict[str, Any]:
+        return {name: value for name, value in asdict(label).items() if name != "text"}
+
+    beside = {
+        "sources": [asdict(source) for source in spans.sources],
+        "labels": [told(label) for label in spans.labels],
+        "streams": {
+            str(row): {"first_token_ns": first, "tokens_in": taken, "tokens_out": put, "gap_ns": gap}
+            for row, first, taken, put, gap in spans.streams.tolist()
+        },
+    }
+    head = zlib.compress(json.dumps(beside).encode())
+    return b"\x01" + len(head).to_bytes(4, "little") + head + spans.rows.tobytes()
+
+
+@pytest.mark.parametrize("blob", [encode(SPANS), as_before(SPANS)], ids=["now", "before"])
+def test_what_was_written_is_read(blob: bytes) -> None:
+    """By this version or the one before, of which some may wait yet after an upgrade."""
+    found = decode(blob)
+
+    assert found.rows.tolist() == decode_rows(blob).tolist() == SPANS.rows.tolist()
+    assert (found.labels, found.sources) == (SPANS.labels, SPANS.sources)
+    assert [label.attributes for label in found.labels] == [label.attributes for label in LABELS]
+    assert found.streams.tolist() == SPANS.streams.tolist()
+
+
+def test_labels_that_only_seem_equal_are_not() -> None:
+    """To Python, 1 and true are; to who looks at a trace, they are not."""
+    assert len({LABELS[1], LABELS[2], Label("1", attributes=(("flag", True),))}) == 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(old=st.booleans(), at=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=5), cut=st.integers(0, 300))
+def test_damage_is_told_of(old: bool, at: int, byte: bytes, cut: int) -> None:
+    """Bytes that are others, or missing: nothing but a StoreError is raised."""
+    whole = as_before(SPANS) if old else encode(SPANS)
+    blob = bytearray(whole)
+    blob[at % len(blob) : at % len(blob) + len(byte)] = byte
+    for damaged in (bytes(blob), whole[:cut], bytes(blob[:-cut])):
+        try:
+            decode(damaged)
+        except StoreError:
+            continue
+
+
+def test_a_newer_format_is_refused() -> None:
+    """It says what to do."""
+    with pytest.raises(StoreError, match=r"format 03.*upgrade"):
+        decode(b"\x03" + encode(SPANS)[1:])

@@ -1,0 +1,176 @@
+"""The log: levels, lines for people, JSON for machines, and no secret in either."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core import logs
+from stagelens.core.errors import ConfigError
+from stagelens.core.logs import Voice
+
+LOG = logging.getLogger("stagelens.tests")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Generator[None]:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def logged(env: dict[str, str]) -> io.StringIO:
+    """What is written from now on, by *env*."""
+    stream = io.StringIO()
+    logging.getLogger().handlers.clear()
+    logs.set_up(env, stream)
+    return stream
+
+
+def objects(stream: io.StringIO) -> list[dict[str, Any]]:
+    """The lines of *stream*, each of which must be JSON."""
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_json_line_has_all_there_is_to_say() -> None:
+    """Time, level, logger, message, fields and exception; a message of several lines stays one."""
+    stream = logged({"STAGELENS_LOG_FORMAT": "json"})
+    try:
+        _fail()
+    except ValueError:
+        LOG.exception("first\nsecond %s", "third", extra={"batch": "a:1", "points": 3})
+    (said,) = objects(stream)
+
+    assert said.pop("exception").endswith("ValueError: no\nnumber")
+    assert said.pop("time").endswith("Z")
+    assert said == {
+        "level": "error",
+        "logger": "stagelens.tests",
+        "message": "first\nsecond third",
+        "fields": {"batch": "a:1", "points": 3},
+    }
+
+
+def _fail() -> None:
+    msg = "no\nnumber"
+    raise ValueError(msg)
+
+
+@given(st.text())
+def test_whatever_is_logged_is_one_line_of_json(message: str) -> None:
+    """Lines, quotes, control characters and halves of characters: each record is an object of its own."""
+    stream = logged({"STAGELENS_LOG_FORMAT": "json"})
+    LOG.warning("%s", message)
+
+    assert [said["level"] for said in map(json.loads, stream.getvalue().strip("\n").split("\n"))] == ["warning"]
+
+
+@pytest.mark.parametrize(("level", "seen"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
+def test_nothing_below_the_level_is_written(level: str, seen: int) -> None:
+    """Of four records, one at each level."""
+    stream = logged({"STAGELENS_LOG_LEVEL": level})
+    for write in (LOG.debug, LOG.info, LOG.warning, LOG.error):
+        write("here")
+
+    assert stream.getvalue().count("here") == seen
+
+
+@pytest.mark.parametrize("form", logs.FORMATS)
+def test_no_secret_is_written(form: str) -> None:
+    """Passwords of addresses, also of ones nobody configured, and what variables call a secret; in messages and tracebacks."""
+    database = "postgresql://stagelens:p%40ssw0rd/1@db/stagelens"
+    env = {
+        "STAGELENS_LOG_FORMAT": form,
+        "STAGELENS_DATABASE": database,
+        "STAGELENS_COLLECTOR_TOKEN": "token-of-the-collector",
+        "SLACK_WEBHOOK_URL": "https://hooks.slack.example/services/T0/B0/x1y2z3",
+        "STAGELENS_DASHBOARD_TOKEN_FILE": "/run/secrets/dashboard",
+    }
+    stream = logged(env)
+    trouble = ConnectionError(database)
+    LOG.error("p@ssw0rd/1 at %s", database, extra={"sent": env["SLACK_WEBHOOK_URL"]}, exc_info=trouble)
+    LOG.error("clickhousedb://u:never-configured@host/db %s", env["STAGELENS_COLLECTOR_TOKEN"])
+    LOG.error("%s cannot be read", env["STAGELENS_DASHBOARD_TOKEN_FILE"])
+    text = stream.getvalue()
+
+    for secret in ("ssw0rd", "token-of-the-collector", "x1y2z3", "never-configured"):
+        assert secret not in text
+    assert "postgresql://stagelens:…@db/stagelens" in text
+    assert "/run/secrets/dashboard cannot be read" in text
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"STAGELENS_LOG_LEVEL": "loud"}, "STAGELENS_LOG_LEVEL is 'loud'; write one of debug, info, warning, error"),
+        ({"STAGELENS_LOG_FORMAT": "xml"}, "STAGELENS_LOG_FORMAT is 'xml'; write one of text, json"),
+    ],
+)
+def test_a_wrong_setting_says_what_is_allowed(env: dict[str, str], said: str) -> None:
+    """Key, value, cure."""
+    with pytest.raises(ConfigError) as raised:
+        logs.set_up(env)
+
+    assert str(raised.value) == said
+
+
+def test_what_a_command_tells_as_it_starts_is_in_the_log_where_that_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """A container's output is one stream: no line of it may be anything but JSON."""
+    stream = logged({"STAGELENS_LOG_FORMAT": "json"})
+    Voice(is_json=True).tell("stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318\n  OTLP/gRPC  http://127.0.0.1:4317")
+    of_machines = capsys.readouterr().out
+    Voice(is_json=False).tell("stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318")
+
+    assert [said["message"] for said in objects(stream)] == [
+        "stagelens 1.0",
+        "OTLP/HTTP http://127.0.0.1:4318",
+        "OTLP/gRPC http://127.0.0.1:4317",
+    ]
+    assert of_machines == ""
+    assert capsys.readouterr().out == "stagelens 1.0\n  OTLP/HTTP  http://127.0.0.1:4318\n"
+
+
+def test_a_command_writes_nothing_but_json_from_its_start_to_its_end(tmp_path: Path) -> None:
+    """Both outputs of a real collector together, as a container has them."""
+    command = [sys.executable, "-m", "stagelens", "collector", "--log-format", "json", "--collector-port", "0"]
+    started = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert started.stdout is not None
+    lines: list[str] = []
+    try:
+        for line in started.stdout:
+            lines.append(line)
+            if json.loads(line)["message"].startswith("OTLP/gRPC"):
+                started.terminate()
+        code = started.wait(30)
+    finally:
+        started.kill()
+        started.stdout.close()
+
+    assert code == 0
+    assert [json.loads(line)["level"] for line in lines] == ["info"] * len(lines)
+    assert json.loads(lines[-1])["message"] == "stagelens: stopping, finishing what was accepted"
+
+
+def test_an_error_that_ends_a_command_is_json_too(tmp_path: Path) -> None:
+    """It is the line that matters most; without its password."""
+    command = [sys.executable, "-m", "stagelens", "collector", "--log-format", "json", "--database"]
+    url = "postgresql://stagelens:never-to-be-seen@127.0.0.1:1/x"
+    ended = subprocess.run([*command, url], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    (line,) = ended.stderr.splitlines()
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert json.loads(line)["level"] == "error"
+    assert "the server cannot be reached" in json.loads(line)["message"]
+    assert "never-to-be-seen" not in line

@@ -1,0 +1,32 @@
+"""YAML that is read with its lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagelens.core.reading.yaml_lines import parse
+
+# A few lines that stand for ten thousand million values: whoever walks or copies them takes all memory there is.
+LISTS = "\n".join(["l0: &l0 [x]", *(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 11))])
+MERGES = "\n".join(
+    ["m0: &m0 {x: y}", *(f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 10)}]}}" for n in range(1, 11))]
+)
+
+
+@pytest.mark.parametrize("bomb", [LISTS, MERGES], ids=["lists", "merges"])
+def test_aliases_of_aliases_are_not_followed_without_end(bomb: str) -> None:
+    """A file that a server reads again by itself cannot take its memory; what is wrong is said."""
+    document = parse(bomb)
+
+    assert [problem.text for problem in document.problems] == [
+        "its aliases make more than 100,000 values of it; write plain lists and keys"
+    ]
+    assert document.value is None
+
+
+def test_aliases_that_people_write_are_read() -> None:
+    """One place may stand for another."""
+    document = parse("a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\n")
+
+    assert document.problems == []
+    assert document.value == {"a": {"x": 1}, "b": [{"x": 1}, {"x": 1}], "c": {"x": 1, "y": 2}}

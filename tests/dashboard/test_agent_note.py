@@ -1,0 +1,100 @@
+"""What pages say of agents that keep to a budget: what it costs, what is missing, of how many requests, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import AGENT_BACKGROUND, AGENT_COST, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.core.stages import UNTIMED
+from stagelens.dashboard.html_out import as_html
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+LAST = int(NOW.timestamp()) // 10 * 10 - 20
+LONG_AGO = LAST - 600
+
+
+def of(value: float, count: int = 100) -> Histogram:
+    histogram = Histogram()
+    histogram.record(value, count)
+    return histogram
+
+
+def served(service: str, at: int, level: str, cost: float) -> Batch:
+    """A hundred requests of 10 ms, as an agent at *level* tells of them."""
+    series, stage = Series(service, "1"), UNTIMED if level == "requests_only" else "forward"
+    spent = Histogram(buckets=dict.fromkeys(of(0.01).buckets, 1000000))
+    points = [
+        Point(series, REQUEST_DURATION, stage, at, of(0.01)),
+        Point(series, STAGE_DURATION, stage, at, of(0.01)),
+        Point(series, STAGE_TIME, stage, at, spent),
+        Point(series, AGENT_COST, level, at, of(cost)),
+        Point(series, AGENT_BACKGROUND, level, at, of(7e-6)),
+    ]
+    return Batch(f"{service}:{at}", points, [], 0, "one")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+    """A service that records all, one that records less by now, one that did, and one of which nothing comes any more."""
+    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('note') / 'note.db'}", clock=NOW.timestamp)
+    store.write([served("well", at, "all", 14e-6) for at in (LONG_AGO, LAST)])
+    store.write([served("less", LONG_AGO, "all", 150e-6), served("less", LAST, "requests_only", 20e-6)])
+    store.write([served("back", LONG_AGO - back, "no_facts", 20e-6) for back in (0, 60)])
+    store.write([served("back", LAST, "all", 14e-6)])
+    store.write([served("silent", LONG_AGO, "all", 150e-6)])
+    nothing = [Point(Series("silent", "1"), AGENT_COST, "nothing", LAST, of(0.0, 1))]
+    store.write([Batch("nothing", nothing, [], 0, "one")])
+    yield Source(store, None, NOW.timestamp)
+    store.close()
+
+
+def said(source: Source, address: str) -> str:
+    """Return a page."""
+    path, _, search = address.partition("?")
+    page = page_of(context_of(parse(path, search, NOW), source))
+    assert page is not None
+    return as_html(page.body)
+
+
+def test_who_records_all_says_only_what_it_costs(source: Source) -> None:
+    """As a time and as a share of the request."""
+    page = said(source, "/s/well?from=now-15m")
+
+    assert "Being recorded costs a request 14" in page
+    assert "(0.14" in page
+    assert "own threads 7" in page
+    assert "keep to their budget" not in page
+
+
+@pytest.mark.parametrize("tab", ["", "/traces", "/capacity", "/advice"])
+def test_who_records_less_says_so_on_every_page(source: Source, tab: str) -> None:
+    """What, of how many, since when, and what all of it would cost."""
+    page = said(source, f"/s/less{tab}?from=now-15m")
+
+    assert "With all recorded, a request costs 150" in page
+    assert "Since 11:59: of 100 of 200 requests, their stages are not recorded and show as Not timed" in page
+
+
+def test_who_did_says_until_when(source: Source) -> None:
+    """And no more, in a window that has nothing of it."""
+    page = said(source, "/s/back?from=now-15m")
+
+    assert "From 11:48 to 11:49: of 200 of 300 requests" in page
+    assert "tokens, batch sizes and failed calls are not counted" in page
+    assert "keep to their budget" not in said(source, "/s/back?from=now-5m")
+
+
+def test_silence_is_explained(source: Source) -> None:
+    """A window without requests, of which a process says that it recorded nothing."""
+    page = said(source, "/s/silent?from=now-5m")
+
+    assert "No request in this window" in page
+    assert "recorded nothing" in page

@@ -1,0 +1,59 @@
+"""A service after a rollout in a browser: what its replicas loaded, and the switch that leaves cold requests out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from goldens import complaint
+from playwright.sync_api import Browser, expect
+from rollout import NOW, fleet, source_of
+from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a dashboard over the service."""
+    store = source_of(tmp_path_factory.mktemp("rollout"), "stagelens.db", fleet())
+    served = Dashboard(DashboardConfig(port=0), store, None, clock=NOW.timestamp)
+    served.start()
+    yield "http://{}:{}".format(*served.address)
+    served.stop()
+    store.close()
+
+
+def test_the_replicas_are_quiet_readable_and_fit_phones(browser: Browser, address: str) -> None:
+    """In both themes: no error, nothing axe minds, no sideways scrolling of the page, and it looks as it did."""
+    for theme in ("light", "dark"):
+        context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
+        visit = Visit(context.new_page(), address)
+        page = visit.go("/s/shop/replicas?from=now-15m")
+        look = complaint(looked_at(page, f"replicas-{theme}"), f"replicas-{theme}")
+        complaints = grave(page)
+        page.set_viewport_size(PHONE)
+        looked_at(page, f"replicas-phone-{theme}")
+        width = page.evaluate("document.documentElement.scrollWidth")
+        context.close()
+
+        assert look == ""
+        assert complaints == []
+        assert width == PHONE["width"]
+        assert visit.trouble == []
+
+
+def test_cold_requests_are_left_out_by_one_press_and_taken_in_by_another(browser: Browser, address: str) -> None:
+    """On every tab of the service that one goes to from there; the address says which."""
+    context = browser.new_context(viewport=DESKTOP)
+    page = Visit(context.new_page(), address).go("/s/shop?from=now-15m")
+    percentiles = page.get_by_role("img", name="Stages of the latency by percentile")
+    expect(percentiles).to_have_accessible_name(re.compile("Cold start"))
+    page.get_by_role("link", name="Leave out 40 cold").click()
+    expect(percentiles).not_to_have_accessible_name(re.compile("Cold start"))
+    page.get_by_role("navigation", name="Of this service").get_by_role("link", name="Traces").click()
+    page.wait_for_url("**/s/shop/traces?*cold=0*")
+    page.get_by_role("link", name="40 requests left out that were cold: show all").click()
+    page.wait_for_url(lambda url: "cold=" not in url)
+    context.close()

@@ -1,0 +1,140 @@
+"""Pages without the requests in which something was loaded: as if there had been none, and it says how many there were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rollout import COLD, NOW, WARM, batch, loaded, source_of
+
+from stagelens.collector.store import Store
+from stagelens.core.names import REPLICA_AGE
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.format import UNKNOWN
+from stagelens.dashboard.outline import outline, text
+from stagelens.dashboard.pages.page import Page
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.serve import Dashboard
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+TABS = ("/s/shop", "/s/shop/traces", "/s/shop/advice")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Store]]:
+    """A service after a rollout, with 23 cold requests, and the same had all of its requests been warm."""
+    warm = [batch(WARM, "forward", 0.01 * (1 + ago % 3), ago) for ago in range(20, 1020, 20)]
+    folder = tmp_path_factory.mktemp("cold")
+    cold = batch(COLD, "load", 3.0, 400, requests=23)
+    both = source_of(folder, "mixed.db", [*warm, cold]), source_of(folder, "warm.db", warm)
+    yield both
+    for each in both:
+        each.close()
+
+
+def page(store: Store, address: str) -> Page:
+    """Return the page of an address."""
+    path, _, search = address.partition("?")
+    found = page_of(context_of(parse(path, search, NOW), Source(store, None, NOW.timestamp)))
+    assert found is not None
+    return found
+
+
+def told(found: Page) -> tuple[object, ...]:
+    """What a page shows below its head, which says that there is more."""
+    shown = outline(found.body)
+    charts = {name: (drawn.spoken, str(drawn.frame)) for name, drawn in shown.charts.items()}
+    return charts, shown.tables, [text(node) for node in found.body[2:]]
+
+
+@pytest.mark.parametrize("path", TABS)
+def test_nothing_of_them_is_left_on_the_page(stores: tuple[Store, Store], path: str) -> None:
+    """Charts and tables are those of a service that had none; with them they are not."""
+    mixed, warm = stores
+    address = f"{path}?svc=shop&from=now-15m"
+    without, none, all_of_it = (
+        told(page(store, address + more)) for store, more in ((mixed, "&cold=0"), (warm, ""), (mixed, ""))
+    )
+
+    assert without == none
+    assert all_of_it != none
+
+
+@pytest.mark.parametrize("path", ["/s/shop", "/traces", "/compare"])
+def test_the_switch_says_how_many_there_are(stores: tuple[Store, Store], path: str) -> None:
+    """It is there where there are some; pressed, it says how many are left out, and links to all."""
+    mixed, warm = stores
+    address = f"{path}?svc=shop&from=now-15m"
+    said = [text(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
+
+    assert ["Leave out 23 cold" in each for each in said] == [True, False, False]
+    assert ["23 cold" in each for each in said] == [True, True, False]
+
+
+def test_an_address_that_says_neither_shows_all(stores: tuple[Store, Store]) -> None:
+    """A wrong value falls back to the default; the other kind alone can be asked for too."""
+    mixed, _ = stores
+    query = {"service": "shop", "from": "now-15m"}
+    client = Dashboard(DashboardConfig(), mixed, None, clock=NOW.timestamp).app.server.test_client()
+    counted = {
+        cold: client.get("/api/v1/query/latency", query_string=query | cold_key).json
+        for cold, cold_key in ((None, {}), ("0", {"cold": "0"}), ("1", {"cold": "1"}), ("no", {"cold": "no"}))
+    }
+    all_of_it, wrong = (told(page(mixed, f"/s/shop?from=now-15m{each}")) for each in ("", "&cold=no"))
+
+    assert wrong == all_of_it
+    assert [(counted[each] or {}).get("requests") for each in (None, "0", "1")] == [923, 900, 23]
+    assert (counted["no"] or {})["key"] == "cold"
+
+
+def test_a_page_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
+    """A replica that has only just been started: the way out is a link to all of its requests."""
+    store = source_of(tmp_path, "young.db", [batch(COLD, "load", 3.0, 20)])
+    said = text(page(store, "/s/shop?from=now-15m&cold=0").body)
+    store.close()
+
+    assert "No request of what was warm in this window" in said
+    assert "There are 20 cold and warm." in said
+    assert "Cold and warm" in said
+
+
+def test_replicas_are_told_apart_by_their_age_and_what_they_loaded(tmp_path: Path) -> None:
+    """The youngest first; of one that is not heard of nobody knows how old it is."""
+    cold = [loaded("young", "start", 12, 8.0), loaded("young", "read", 13, 6.0, "resnet")]
+    cold += [loaded("old", "start", 90_000, 3.0), loaded("old", "read", 90_000, 1.5, "resnet")]
+    cold += [loaded("old", "read", 90_001, 0.5, "resnet")]
+    alive = replace(batch(WARM, "forward", 0.01, 20), instance="young")
+    store = source_of(tmp_path, "fleet.db", [replace(alive, loads=cold), batch(COLD, "load", 3.0, 20)])
+    found = page(store, "/s/shop/replicas?from=now-15m")
+    tables = {each.name: each.rows for each in outline(found.body).tables}
+    elsewhere = [text(page(store, f"/s/shop{tab}?from=now-15m").body) for tab in ("", "/replicas")]
+    other = text(page(store, "/s/shop/replicas?from=now-15m&v=2").body)
+    store.close()
+
+    assert [row[:3] for row in tables["Replicas"]] == [["Sending", "young:7", "1"], ["Silent", "old:7", "1"]]
+    assert [row[4:7] for row in tables["Replicas"]] == [
+        ["20 s", "8.00 s", "6.00 s"],
+        [UNKNOWN, "3.00 s", "2.00 s"],
+    ]
+    assert [row[1:4] for row in tables["What was loaded"]] == [
+        ["young:7", "Read", "resnet"],
+        *[["old:7", "Read", "resnet"]] * 2,
+    ]
+    assert "p50 is" in elsewhere[1]
+    assert "without cold requests" in elsewhere[1]
+    assert "Replicas" in elsewhere[0]
+    assert "No request of version 2" in other
+
+
+def test_a_trace_says_how_old_its_replica_was(tmp_path: Path) -> None:
+    """Where its root does."""
+    made = batch(COLD, "load", 3.0, 20)
+    aged = replace(made.traces[0], attributes={REPLICA_AGE: 12_400_000_000})
+    store = source_of(tmp_path, "aged.db", [replace(made, traces=[aged])])
+    said = text(page(store, f"/traces/{aged.trace_id}").body)
+    store.close()
+
+    assert "Replica's age 12 s" in said

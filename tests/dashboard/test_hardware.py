@@ -1,0 +1,168 @@
+"""Whether machines were busy when requests were slow: the arithmetic, and what the page says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from served import NOW, Served, shown, write
+
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core.hardware import (
+    CPU,
+    CPU_SHARE,
+    GPU,
+    GPU_MEMORY,
+    HOST_CPU,
+    THREADS,
+    THROTTLED,
+    Measure,
+    joined,
+)
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import HARDWARE
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.hardware import MIN_STEPS, busy, busy_share, when_slow
+from stagelens.dashboard.source import Source
+
+AT = datetime(2026, 11, 20, 11, tzinfo=UTC)
+PAGE = "/s/shop/capacity?from=now-30m"
+BAD_MINUTES = range(9, 12)
+
+
+def frame(*rows: tuple[int, Measure, str, float]) -> pd.DataFrame:
+    """What the store answers: the value of a measure at a place, so many minutes after `AT`."""
+    told = [
+        (AT + timedelta(minutes=minute), measure.key, place, value, value) for minute, measure, place, value in rows
+    ]
+    return pd.DataFrame(told, columns=["at", "measure", "place", "mean", "most"])
+
+
+def steps(values: Sequence[float], name: str) -> pd.DataFrame:
+    """One value a minute."""
+    return pd.DataFrame({"at": [AT + timedelta(minutes=minute) for minute in range(len(values))], name: values})
+
+
+def test_gpus_are_what_is_busy_where_there_are_some() -> None:
+    """However busy the CPUs are; each GPU counts as much as it was told of."""
+    found = frame((0, GPU, "a/gpu0", 0.9), (1, GPU, "a/gpu0", 0.7), (0, GPU, "b/gpu0", 0.2), (0, CPU_SHARE, "a:1", 1.0))
+
+    assert busy(found)[0] == "GPU"
+    assert busy_share(found) == pytest.approx(0.6)
+
+
+def test_a_slice_without_utilization_is_not_taken_for_idle() -> None:
+    """Nor are the CPUs beside it taken for what its service works with."""
+    assert busy_share(frame((0, GPU_MEMORY, "a/gpu0.1", 5e9), (0, CPU_SHARE, "a:1", 0.4))) is None
+
+
+def test_the_processes_of_a_machine_share_its_cpus() -> None:
+    """Two workers at 0.3 keep it busy for 0.6; more than all of it nobody can."""
+    found = frame(
+        (0, CPU_SHARE, "a:1", 0.3), (0, CPU_SHARE, "a:2", 0.3), (0, CPU_SHARE, "b:1", 0.8), (0, CPU_SHARE, "b:2", 0.8)
+    )
+
+    assert busy_share(found) == pytest.approx((0.6 + 1.0) / 2)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 100)), max_size=60))
+def test_slow_steps_are_compared_with_all_others(told: list[tuple[float, float]]) -> None:
+    """The slow and the others are all there is, and both means lie among the values; too few or equal steps tell nothing."""
+    shares, tail = [share for share, _ in told], [value for _, value in told]
+    found = when_slow(steps(shares, "share"), steps(tail, "value"))
+
+    assert (found is None) == (len(told) < MIN_STEPS or sum(value > np.quantile(tail, 0.9) for value in tail) == 0)
+    if found is not None:
+        slow = [share for share, value in told if value > found.threshold_seconds]
+        assert 0 < len(slow) <= len(told) / 10 + 1
+        assert found.slow * len(slow) + found.other * (len(told) - len(slow)) == pytest.approx(sum(shares))
+
+
+def machines(store: Store, *, gpu: bool = True, explains: bool = True) -> None:
+    """Half an hour of one machine that is busier, and stopped by its limit, in the minutes in which requests are slow."""
+    points: list[Point] = []
+    for seconds in range(0, 1800, 10):
+        bad = explains and (seconds // 60) in BAD_MINUTES
+        values = {
+            (CPU, "web-1:7"): 1.0,
+            (CPU_SHARE, "web-1:7"): 0.95 if bad else 0.25,
+            (THREADS, "web-1:7"): 12.0,
+            (HOST_CPU, "web-1"): 0.5,
+            (THROTTLED, "web-1:7"): 0.8 if bad else 0.0,
+        }
+        if gpu:
+            values[GPU, "web-1/gpu0"] = 0.9 if bad else 0.3
+        for (measure, place), value in values.items():
+            observed = Histogram()
+            observed.record(value)
+            at = int((NOW - timedelta(minutes=30)).timestamp()) + seconds
+            points.append(Point(Series("shop", "1"), HARDWARE, joined(measure.key, place), at, observed))
+    store.write([Batch("machines", points)])
+
+
+@pytest.fixture
+def store(traffic: ModuleType, tmp_path: Path) -> Iterator[Store]:
+    """A service that was slow for three of thirty minutes."""
+    store = Store.open(f"sqlite:///{tmp_path}/s.db", clock=NOW.timestamp)
+    slow = {"forward": 200.0, "overhead": 1.0}
+    first, last = BAD_MINUTES[0], BAD_MINUTES[-1] + 1
+    write(
+        store,
+        traffic,
+        Served("shop", "1", 30, 30 - first),
+        Served("shop", "1", 30 - first, 30 - last, stages=slow),
+        Served("shop", "1", 30 - last),
+    )
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def source(store: Store, tmp_path: Path) -> Source:
+    """The pages' source, with a price."""
+    (tmp_path / "prices.yaml").write_text("currency: $\nprices: [{service: shop, per_hour: 36}]", encoding="utf-8")
+    return Source(store, None, NOW.timestamp, config=DashboardConfig(prices=tmp_path / "prices.yaml"))
+
+
+def test_the_page_says_whether_the_machine_was_busy_when_requests_were_slow(store: Store, source: Source) -> None:
+    """And what else was: the container was stopped; the CPUs of the machine were as busy as ever."""
+    machines(store)
+    said = shown(source, PAGE)
+
+    assert "In the slowest tenth of the time" in said
+    assert "GPUs were 90" in said
+    assert "the container was stopped at its CPU limit in 80" in said
+    assert "the CPUs of the whole machine were" not in said
+    assert "could not be made" not in said
+
+
+def test_a_machine_that_was_as_busy_as_ever_is_said_to_explain_nothing(store: Store, source: Source) -> None:
+    """CPUs, where no GPU is told of; and how to have them told."""
+    machines(store, gpu=False, explains=False)
+    said = shown(source, PAGE)
+
+    assert "CPUs were as busy as otherwise" in said
+    assert "pip install 'stagelens[gpu]'" in said
+
+
+def test_what_a_request_costs_is_split_by_the_busy_share(store: Store, source: Source) -> None:
+    """36 $ an hour for 20 requests a second are 500 $ a million, and 36 % of it is worked for."""
+    machines(store)
+    said = shown(source, PAGE).replace("\u202f", " ")
+
+    assert "GPUs busy 36 % of the time: of $500 per 1 M, $180 paid for work and $320 for machines that waited." in said
+
+
+def test_without_a_word_of_the_machines_it_is_said_how_to_have_one(source: Source) -> None:
+    """Nothing is guessed: no busy share, and no cost by it."""
+    said = shown(source, PAGE)
+
+    assert "Nothing told of the machines in this window" in said
+    assert "for machines that waited" not in said

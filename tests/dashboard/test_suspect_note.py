@@ -1,0 +1,62 @@
+"""What the page of a service says of servers whose word cannot be true: how many calls, by whose dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
+from stagelens.dashboard.html_out import as_html
+from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+LAST = int(NOW.timestamp()) // 10 * 10 - 20
+
+
+def served(service: str, **suspects: int) -> Batch:
+    """Return a hundred requests of 10 ms, and so many calls whose server was not believed, by dialect."""
+    series = Series(service, "1")
+
+    def of(count: int) -> Histogram:
+        histogram = Histogram()
+        histogram.record(0.01, count)
+        return histogram
+
+    points = [Point(series, metric, "dependency", LAST, of(100)) for metric in (REQUEST_DURATION, STAGE_DURATION)]
+    points += [Point(series, SUSPECT_REPORT, dialect, LAST, of(count)) for dialect, count in suspects.items()]
+    return Batch(service, points, [], 0, "one")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+    """One service that calls servers that are wrong, and one whose servers are right."""
+    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('note') / 'note.db'}", clock=NOW.timestamp)
+    store.write([served("told", tgi=12, groq=1), served("well")])
+    yield Source(store, None, NOW.timestamp)
+    store.close()
+
+
+def said(source: Source, address: str) -> str:
+    """Return a page."""
+    path, _, search = address.partition("?")
+    page = page_of(context_of(parse(path, search, NOW), source))
+    assert page is not None
+    return as_html(page.body)
+
+
+def test_it_is_said_how_many_calls_are_not_split_and_whose(source: Source) -> None:
+    """The dialect with the most first."""
+    page = said(source, "/s/told?from=now-15m")
+
+    assert "Of 13 calls the server said of its own time what cannot be true (tgi 12 times, groq 1 time)" in page
+
+
+def test_where_all_can_be_true_nothing_is_said(source: Source) -> None:
+    """No line."""
+    assert "cannot be true" not in said(source, "/s/well?from=now-15m")

@@ -1,0 +1,102 @@
+"""Somebody who reads a page with a shell open: types its commands, one after the other, in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+HERE = Path(__file__).parent
+# A server on a busy machine takes long to start, and numbers come after the next export.
+PATIENCE_SECONDS = 60
+PAUSE_SECONDS = 0.05
+# Where a server listens when it is ready, as the pages write it: a service, and the dashboard, which starts last.
+READY = (8000, 8600)
+# Instead of the hundreds that a percentile needs.
+REQUESTS = 40
+
+
+def is_open(port: int) -> bool:
+    """Say whether anybody listens at *port*."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Terminal:
+    """A shell in *folder*; a context manager that ends what still runs in it.
+
+    Args:
+        folder: Where commands run.
+        ports: For each port as it is written on the page the one that is taken instead.
+        environment: Beside that of this process.
+    """
+
+    def __init__(self, folder: Path, ports: Mapping[int, int], environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._ports = ports
+        self._environment = {**os.environ, **environment}
+        path = os.pathsep.join((str(HERE / "shims"), str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+        self._environment["PATH"] = f"{environment['PATH']}{os.pathsep}{path}" if "PATH" in environment else path
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._running:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in self._running:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def rewrite(self, text: str) -> str:
+        """Return *text* with our ports for those that are written there, and with fewer requests: how many shows no more."""
+        written = "|".join(str(port) for port in self._ports)
+        text = re.sub(rf"\b({written})\b", lambda found: str(self._ports[int(found[0])]), text)
+        return re.sub(r"\[1-\d+\]", f"[1-{REQUESTS}]", text)
+
+    def type(self, command: str) -> str:
+        """Run *command* until it ends, or until somebody listens at a port where nobody did: then it is a server, and stays.
+
+        Returns:
+            What it has printed.
+
+        Raises:
+            AssertionError: It ended with an error, or did neither.
+        """
+        closed = [port for written, port in self._ports.items() if written in READY and not is_open(port)]
+        printed = self.folder / f".printed-{len(list(self.folder.glob('.printed-*')))}"
+        with printed.open("wb") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", self.rewrite(command)],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while process.poll() is None:
+            if any(is_open(port) for port in closed):
+                self._running.append(process)
+                return printed.read_text()
+            if time.monotonic() > deadline:
+                self._running.append(process)
+                break
+            time.sleep(PAUSE_SECONDS)
+        text = printed.read_text()
+
+        assert process.returncode == 0, f"$ {command}\n{text}\n(ended with {process.returncode})"
+
+        return text

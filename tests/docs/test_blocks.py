@@ -1,0 +1,91 @@
+"""The reader of the documentation finds every block, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import blocks
+import pytest
+
+PAGE = """
+# A page
+
+```sh
+stagelens storage   # how large it is
+curl -s \\
+     http://127.0.0.1:8600/api/v1/view?path=/
+```
+
+1. In a list:
+   <!-- run by tests/e2e/test_cli.py -->
+   ```console
+   $ stagelens check slo.yaml
+   slo.yaml holds
+   ```
+
+<!-- not run: needs a GPU -->
+```sh
+vllm serve
+```
+
+<!-- of an earlier block -->
+text between
+```
+nobody knows
+```
+
+    make test
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page below a root of its own."""
+    monkeypatch.setattr(blocks, "ROOT", tmp_path)
+    path = tmp_path / "page.md"
+    path.write_text(PAGE)
+    return path
+
+
+def test_every_block_is_found_with_its_mark(page: Path) -> None:
+    """Also in a list; a comment counts only right before the fence."""
+    found = [(block.line, block.language, block.mark, block.is_ours) for block in blocks.blocks(page)]
+
+    assert found == [
+        (4, "sh", "", True),
+        (12, "console", "run by tests/e2e/test_cli.py", False),
+        (18, "sh", "not run: needs a GPU", False),
+        (24, "", "", False),
+    ]
+
+
+def test_commands_are_told_from_what_they_print(page: Path) -> None:
+    """A command over several lines is one; of a session only what follows the prompt."""
+    shell, session, *_ = blocks.blocks(page)
+
+    assert shell.commands == [
+        "stagelens storage   # how large it is",
+        "curl -s http://127.0.0.1:8600/api/v1/view?path=/",
+    ]
+    assert session.commands == ["stagelens check slo.yaml"]
+
+
+def test_a_command_in_an_indented_block_is_found(page: Path) -> None:
+    """Markdown makes a block of it, which says neither what it is nor who runs it."""
+    assert list(blocks.unfenced(page)) == ["    make test"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("stagelens migrate --to postgresql://user@host/db  # all of it", {"migrate", "--to"}),
+        ("stagelens run --save run.json -- uvicorn app:app --workers 2", {"run", "--save"}),
+        ("KILLS=5 make chaos", {"chaos"}),
+        (".venv/bin/python tests/chaos --kills=100", {"chaos", "--kills"}),
+        ("curl -s -H 'A: b' 'https://stagelens.example.com/api/v1/query/latency?p=50'", {"latency"}),
+        ('pip install "stagelens[postgres]"', set[str]()),
+    ],
+)
+def test_what_a_test_that_runs_a_command_must_have(command: str, words: set[str]) -> None:
+    """What it does and its options, not its addresses, files and values."""
+    assert blocks.distinguishing(command) == words

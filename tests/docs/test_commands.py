@@ -1,0 +1,204 @@
+"""Every command that the documentation shows was run: here, or by the test that the page names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from blocks import REASONS, ROOT, Block, blocks, distinguishing, pages, unfenced
+from ports import free_port
+from terminal import PATIENCE_SECONDS, Terminal
+
+EXAMPLES = ROOT / "examples"
+START = EXAMPLES / "start"
+BLOCKS = [block for page in pages() for block in blocks(page)]
+OURS: dict[str, list[Block]] = {}
+for _block in BLOCKS:
+    if _block.is_ours:
+        OURS.setdefault(_block.page, []).append(_block)
+# What pages say by themselves, and what servers take if nobody says.
+SERVERS = (4317, 4318, 8600)
+SERVICE = (8000, 8001, 8002)
+# Stacks that do not get along with what the tests have installed; `make` puts each into a folder of its own.
+BESIDE = {"docs/start/kserve.md": "kserve", "docs/start/bentoml.md": "bentoml", "docs/start/triton.md": "triton"}
+# Pages that are followed at once: half of the time is spent waiting for what is counted.
+READERS = 4
+TAKING_IN = threading.Lock()
+
+
+class World(NamedTuple):
+    """The `stagelens up` of all pages.
+
+    Args:
+        ports: Where its parts listen, by the ports they have otherwise.
+        config: Its file, which it reads again by itself.
+        environment: What leads a service, an exporter, a command to it.
+    """
+
+    ports: dict[int, int]
+    config: Path
+    environment: dict[str, str]
+
+    def take_in(self, config: str) -> None:
+        """Add what a page's collector.yaml says."""
+        added: dict[str, Any] = yaml.safe_load(config)
+        with TAKING_IN:
+            file: dict[str, Any] = yaml.safe_load(self.config.read_text())
+            file["rules"]["spans"] += added.get("rules", {}).get("spans", [])
+            file["scrape"]["targets"] += added.get("scrape", {}).get("targets", [])
+            self.config.write_text(yaml.safe_dump(file))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
+    """One server for the commands of all pages."""
+    folder = tmp_path_factory.mktemp("up")
+    ports: dict[int, int] = {each: free_port() for each in SERVERS}
+    config = folder / "collector.yaml"
+    config.write_text("rules: {spans: []}\nscrape: {targets: []}\n")
+    environment = {
+        "STAGELENS_COLLECTOR_CONFIG": str(config),
+        "STAGELENS_COLLECTOR_GRPC_PORT": str(ports[4317]),
+        "STAGELENS_COLLECTOR_PORT": str(ports[4318]),
+        "STAGELENS_DASHBOARD_PORT": str(ports[8600]),
+        "STAGELENS_DATABASE": f"sqlite:///{folder}/stagelens.db",
+        "STAGELENS_EXPORT_INTERVAL": "1s",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{ports[4318]}",
+        "OTEL_BSP_SCHEDULE_DELAY": "500",
+        "HF_HUB_OFFLINE": "1",
+        "BENTOML_HOME": str(folder / "bentoml"),
+        "BENTOML_DO_NOT_TRACK": "True",
+    }
+    with Terminal(folder, {8600: ports[8600]}, environment) as terminal:
+        terminal.type("python -m stagelens up")
+        yield World(ports, config, environment)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_every_block_says_what_it_is(block: Block) -> None:
+    """A fence without a language may hold commands that nobody runs."""
+    assert block.language, f"{block}: write ```sh for commands, ```console for a session, ```text for what is neither"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_command_hides_in_an_indented_block(page: Path) -> None:
+    """Only fenced blocks can be found, and be run."""
+    assert list(unfenced(page)) == []
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.commands and not block.is_ours], ids=str)
+def test_who_does_not_run_here_runs_elsewhere_or_says_why(block: Block) -> None:
+    """The named tests are there and have the words of the command; a reason is one of a few."""
+    how, _, what = block.mark.partition(": " if block.mark.startswith("not run") else " by ")
+    if how == "not run":
+        assert what.partition(",")[0] in REASONS, f"{block}: {what!r} is none of {sorted(REASONS)}"
+        return
+    sources = [ROOT / name for name in what.split(", ")]
+
+    assert [source for source in sources if not source.is_file()] == [], block
+    text = "".join(source.read_text() for source in sources)
+    for command in block.commands:
+        missing = {word for word in distinguishing(command) if word not in text}
+
+        assert not missing, f"{block}: {what} has no {missing} of `{command}`"
+
+
+def test_every_start_has_its_program_and_every_program_its_start() -> None:
+    """Each page is about the folder of its name."""
+    starts = {page.stem for page in (ROOT / "docs" / "start").glob("*.md")} - {"index"}
+
+    assert starts == {folder.name for folder in START.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def followed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Future[None]]]:
+    """What comes of following each page."""
+    with ThreadPoolExecutor(READERS) as readers:
+        yield {page: readers.submit(_follow, page, world, tmp_path_factory.mktemp("reader")) for page in OURS}
+
+
+@pytest.mark.parametrize("page", OURS)
+def test_the_commands_of_a_page_do_what_it_says(page: str, followed: dict[str, Future[None]]) -> None:
+    """They run from the first to the last, as a reader would run them, and what is to be seen then is there."""
+    followed[page].result()
+
+
+def _follow(page: str, world: World, folder: Path) -> None:
+    environment = world.environment | _beside(page)
+    ports: dict[int, int] = {each: free_port() for each in SERVICE}
+    environment |= {
+        "UVICORN_PORT": str(ports[8000]),
+        "GUNICORN_CMD_ARGS": f"--bind 127.0.0.1:{ports[8000]}",
+        "TRITON_HTTP_PORT": str(ports[8000]),
+        "TRITON_GRPC_PORT": str(ports[8001]),
+        "TRITON_METRICS_PORT": str(ports[8002]),
+    }
+    with Terminal(folder, world.ports | ports, environment) as terminal:
+        for source in _furniture(page):
+            _furnish(terminal, source)
+        if page.startswith("docs/start/") and (config := folder / "collector.yaml").exists():
+            world.take_in(config.read_text())
+        for block in OURS[page]:
+            for command in block.commands:
+                if "/api/v1/" in command:
+                    _look(terminal, command, _stages(page))
+                else:
+                    terminal.type(command)
+
+
+def _look(terminal: Terminal, command: str, expected: set[str]) -> None:
+    """Ask until *command* tells of all that is *expected*: what a service has counted arrives a little later."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            printed = terminal.type(command)
+            assert all(f'"{stage}"' in printed for stage in expected), (
+                f"$ {command}\n{printed}\nhas not all of {expected}"
+            )
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+        else:
+            return
+
+
+def _stages(page: str) -> set[str]:
+    """Return the stages that the page's table of what it saw has a column for."""
+    head = re.search(r"^\| percentile \|.*", (ROOT / page).read_text(), re.MULTILINE)
+    return set(re.findall(r"`(\w+)`", head[0])) if head else set()
+
+
+def _furniture(page: str) -> tuple[Path, ...]:
+    """Return the folders whose files a reader of *page* has."""
+    if page.startswith("docs/start/"):
+        return (START / Path(page).stem,)
+    return EXAMPLES, START / "opentelemetry", Path(__file__).parent / "reader"
+
+
+def _furnish(terminal: Terminal, source: Path) -> None:
+    """Put what the page speaks of into the reader's folder."""
+    others = shutil.ignore_patterns("__pycache__", "start", "demo", "ci")
+    shutil.copytree(source, terminal.folder, dirs_exist_ok=True, ignore=others)
+    for path in terminal.folder.rglob("*"):
+        if path.is_file():
+            path.write_text(terminal.rewrite(path.read_text()))
+
+
+def _beside(page: str) -> dict[str, str]:
+    part = BESIDE.get(page)
+    if part is None:
+        return {}
+    installed = ROOT / ".venv" / part
+    if not installed.exists() and not os.environ.get("CI"):
+        pytest.skip(f"no {part}; `make {part}` installs it, and `make test` does")
+    return {"PYTHONPATH": str(installed), "PATH": str(installed / "bin")}

@@ -1,0 +1,18 @@
+"""The pictures are what their script draws."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from blocks import ROOT
+
+
+def test_the_pictures_are_those_of_the_script() -> None:
+    """A picture cannot drift from the numbers it is drawn from, nor from the partition that it shows."""
+    spec = importlib.util.spec_from_file_location("stagelens_pictures", ROOT / "docs" / "pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+
+    assert {path.name: path.read_text() for path in script.IMAGES.glob("concept-*.svg")} == script.pictures()

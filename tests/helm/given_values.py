@@ -1,0 +1,78 @@
+"""What the chart is given in tests: nothing, each example, and choices that may be combined in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HELM = Path(__file__).parents[2] / "helm"
+CHART = HELM / "stagelens"
+
+Values = dict[str, Any]
+# One object of Kubernetes.
+Manifest = dict[str, Any]
+Render = Callable[[Values], dict[str, str]]
+Manifests = Callable[[Values], list[Manifest]]
+
+EXAMPLES: dict[str, Values] = {
+    "defaults": {},
+    **{path.stem: yaml.safe_load(path.read_text()) for path in sorted((HELM / "examples").glob("*.yaml"))},
+}
+
+_TLS = "tls: {certificate: /etc/stagelens/tls/tls.crt, key: /etc/stagelens/tls/tls.key, client_ca: /etc/stagelens/tls/ca.crt}"
+_KEY = {"name": "SHARED_KEY", "secret": "shared", "key": "key"}
+CHOICES: tuple[tuple[Values, ...], ...] = (
+    (
+        {},
+        {"mode": "split", "store": {"existingSecret": "store"}},
+        {"store": {"existingSecret": "store", "pointsKey": "points"}},
+    ),
+    (
+        {},
+        {"collector": {"access": "open", "service": {"type": "LoadBalancer"}}},
+        {"collector": {"access": "file", "config": f"access: {{{_TLS}}}", "tls": {"existingSecret": "tls"}}},
+        {"collector": {"secretEnv": [_KEY]}},
+    ),
+    (
+        {},
+        {"dashboard": {"access": "users", "users": {"existingSecret": "users"}, "prices": "prices: []"}},
+        {
+            "dashboard": {
+                "access": "proxy",
+                "proxy": {"trusted": ["127.0.0.1", "10.0.0.0/8"]},
+                "sidecars": [{"name": "proxy", "image": "proxy", "ports": [{"name": "front", "containerPort": 1234}]}],
+                "service": {"targetPort": "front"},
+                "ingress": {"enabled": True, "host": "lens.example.com"},
+            }
+        },
+    ),
+    ({}, {"alerts": {"slo": "slos: []", "secretFiles": ["alerts"], "secretEnv": [_KEY], "replicas": 1}}),
+    (
+        {},
+        {"openshift": True},
+        {"fullnameOverride": "lens"},
+        {"settings": {"STAGELENS_TRACES": "all", "STAGELENS_QUEUE_BATCHES": 7}},
+    ),
+    (
+        {},
+        {
+            "serviceMonitor": {"enabled": True},
+            "prometheusRule": {"enabled": True},
+            "instrumentation": {"enabled": True},
+        },
+        {"networkPolicy": {"enabled": False}},
+    ),
+)
+
+
+def merged(*layers: Values) -> Values:
+    """Return *layers* put one over the other, as Helm does it."""
+    found: Values = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both = isinstance(value, dict) and isinstance(found.get(key), dict)
+            found[key] = merged(found[key], value) if both else value
+    return found

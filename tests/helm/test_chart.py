@@ -1,0 +1,168 @@
+"""What the chart makes of values, by the real Helm engine: valid objects, as they were."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate.utils
+import pytest
+import yaml
+from given_values import CHART, EXAMPLES, HELM, Manifests, Render
+from helm_python import chart
+
+GOLDENS = Path(__file__).parent / "goldens"
+# The first one the chart is for, and the last one there are schemas of.
+KUBERNETES = ("1.27", "1.37")
+
+
+def schema(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    """Return the JSON schema of an object that has *required* fields, *optional* ones, and no others."""
+    fields = required | optional
+    return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
+
+
+TEXT, ANY = {"type": "string"}, {"type": "object"}
+KEY = schema({"name": TEXT, "key": TEXT})
+# What the chart uses of the operators' own objects, as their CustomResourceDefinitions have it:
+# prometheus-operator 0.84 (monitoring.coreos.com/v1), opentelemetry-operator (opentelemetry.io/v1alpha1).
+OPERATORS = {
+    "ServiceMonitor": schema(
+        {
+            "selector": schema({"matchLabels": ANY}),
+            "endpoints": {
+                "type": "array",
+                "items": schema(
+                    {"port": TEXT},
+                    path=TEXT,
+                    scheme={"enum": ["http", "https"]},
+                    interval={"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
+                    authorization=schema({"credentials": KEY}),
+                    tlsConfig=schema(
+                        {}, serverName=TEXT, ca=schema({"secret": KEY}), insecureSkipVerify={"type": "boolean"}
+                    ),
+                ),
+            },
+        }
+    ),
+    "PrometheusRule": schema(
+        {
+            "groups": {
+                "type": "array",
+                "items": schema(
+                    {
+                        "name": TEXT,
+                        "rules": {
+                            "type": "array",
+                            "items": schema(
+                                {"alert": TEXT, "expr": TEXT, "labels": ANY, "annotations": ANY},
+                                **{"for": {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}},
+                            ),
+                        },
+                    }
+                ),
+            }
+        }
+    ),
+    "Instrumentation": schema(
+        {
+            "exporter": schema({"endpoint": TEXT}),
+            "propagators": {"type": "array", "items": {"enum": ["tracecontext", "baggage"]}},
+            "python": schema(
+                {"image": TEXT},
+                env={
+                    "type": "array",
+                    "items": schema({"name": TEXT}, value=TEXT, valueFrom=schema({"secretKeyRef": KEY})),
+                },
+            ),
+        }
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def schemas_read_once() -> None:
+    """Their files have 1.5 MB, and there is no other way to keep them."""
+    kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_helm_finds_nothing_to_complain_about(name: str) -> None:
+    """`helm lint --strict`; that it has no icon is of no weight."""
+    report = chart.lint(CHART, EXAMPLES[name], strict=True)
+
+    assert report["errors"] == []
+    assert [found["error"] for found in report["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_object_is_one_that_kubernetes_takes(manifests: Manifests, name: str) -> None:
+    """By the schemas of Kubernetes, strictly, so that a misspelt field is a mistake; and of the two operators."""
+    made = manifests(EXAMPLES[name])
+
+    assert made
+    for manifest in made:
+        if manifest["kind"] in OPERATORS:
+            jsonschema.validate(manifest["spec"], OPERATORS[manifest["kind"]])
+            continue
+        for version in KUBERNETES:
+            kubernetes_validate.utils.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_renders_as_it_did(rendered: Render, name: str) -> None:
+    """A change of the chart is looked at; `STAGELENS_GOLDENS=accept` then takes it."""
+    found = "\n".join(f"# {path}\n{text.strip()}\n" for path, text in sorted(rendered(EXAMPLES[name]).items()))
+    golden = GOLDENS / f"{name}.yaml"
+    if os.environ.get("STAGELENS_GOLDENS") == "accept":
+        GOLDENS.mkdir(exist_ok=True)
+        golden.write_text(found)
+    before = golden.read_text() if golden.exists() else ""
+    changed = list(difflib.unified_diff(before.splitlines(), found.splitlines(), "accepted", "rendered", lineterm=""))
+
+    assert not changed, "\n".join([*changed, "accept it with STAGELENS_GOLDENS=accept"])
+
+
+def test_goldens_are_of_examples_that_exist() -> None:
+    """One of an example that is gone would never be looked at again."""
+    assert {path.stem for path in GOLDENS.glob("*.yaml")} == set(EXAMPLES)
+
+
+def test_the_proxy_of_people_takes_no_path_from_a_visitor() -> None:
+    """With --reverse-proxy a header of theirs says which path is asked for, also where some need no sign-in: CVE-2026-76835."""
+    (proxy,) = EXAMPLES["oidc"]["dashboard"]["sidecars"]
+    options = {argument.partition("=")[0] for argument in proxy["args"]}
+
+    assert "--skip-auth-route" in options
+    assert "--reverse-proxy" not in options
+
+
+PAGES = ("../../docs/kubernetes.md", "README.md", "values.yaml", "templates/_checks.tpl", "templates/NOTES.txt")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_values_that_are_named_exist(page: str) -> None:
+    """With the part they belong to: `store.volume.keep`."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    named = re.findall(r"(?<![\w./$-])([a-zA-Z]+(?:\.\w+)+)(?!\w|/|\.\w)", (CHART / page).read_text())
+    paths = [name.split(".") for name in named]
+    for top, *path in [each for each in paths if each[0] in values and each[-1] not in {"yaml", "md"}]:
+        found = values[top]
+        for key in path:
+            assert key in found, f"{'.'.join([top, *path])} is in {page}, and no value"
+            found = found[key]
+
+
+def test_the_chart_is_of_the_version_it_installs(tmp_path: Path) -> None:
+    """The archive people install has the version of the package, and all that is in the folder."""
+    package = chart.package(CHART, destination=tmp_path)
+    pyproject = (HELM.parent / "pyproject.toml").read_text()
+    metadata = chart.Chart.load(package).metadata
+
+    assert f'version = "{metadata["appVersion"]}"' in pyproject
+    assert metadata["version"] == metadata["appVersion"]

@@ -1,0 +1,65 @@
+"""The health check of the image, asked as an engine for containers asks it."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def answering(status: int) -> Generator[str]:
+    """Serve *status* with a reason on every path; give the port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(b"because")
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class has it
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield str(server.server_port)
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("collector", "dashboard", "code", "said"),
+    [
+        (200, None, 0, ""),
+        (None, 200, 0, ""),
+        (200, 503, 1, "because"),
+        (None, None, 1, "nothing of Stagelens answers here"),
+    ],
+)
+def test_the_health_of_a_container_is_that_of_all_that_runs_in_it(
+    collector: int | None, dashboard: int | None, code: int, said: str
+) -> None:
+    """A part that is not there is not missed, as long as there is one."""
+    with answering(collector or 200) as one, answering(dashboard or 200) as other, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = str(closed.getsockname()[1])
+        ports = {
+            "STAGELENS_COLLECTOR_PORT": one if collector else nobody,
+            "STAGELENS_DASHBOARD_PORT": other if dashboard else nobody,
+            "STAGELENS_ALERTS_METRICS_PORT": nobody,
+        }
+        command = [sys.executable, ROOT / "docker" / "healthcheck.py"]
+        found = subprocess.run(command, env=os.environ | ports, capture_output=True, text=True, check=False)
+
+    assert (found.returncode, found.stdout.strip()) == (code, said)

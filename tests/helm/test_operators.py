@@ -1,0 +1,69 @@
+"""What the chart makes for the Prometheus Operator and the OpenTelemetry Operator, and who may reach what they read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from given_values import CHART, Manifest, Manifests, Render, Values, merged
+
+from stagelens.alerts.export import itself
+
+SPLIT: Values = {"mode": "split", "store": {"existingSecret": "store"}}
+INFERENCE, MONITORING = ({"podSelector": {"matchLabels": {"is": name}}} for name in ("inference", "monitoring"))
+
+
+def one(made: list[Manifest], kind: str, name: str = "stagelens") -> dict[str, Any]:
+    """Return the spec of the one *kind* called *name*."""
+    (found,) = (each["spec"] for each in made if each["kind"] == kind and each["metadata"]["name"] == name)
+    return found
+
+
+def test_the_rules_are_those_the_command_writes() -> None:
+    """To renew them: stagelens export itself -o helm/stagelens/rules.yaml."""
+    assert (CHART / "rules.yaml").read_text() == itself.write()
+
+
+def test_the_rules_link_to_the_runbook_that_is_named(manifests: Manifests) -> None:
+    """As `--runbook` of the command has it."""
+    where = "https://docs.example.com/runbook.html"
+    found = one(manifests({"prometheusRule": {"enabled": True, "runbook": where}}), "PrometheusRule")
+
+    assert found == yaml.safe_load(itself.write(where))
+
+
+@pytest.mark.parametrize("mode", [{}, SPLIT])
+def test_prometheus_is_let_in_beside_those_who_send(manifests: Manifests, mode: Values) -> None:
+    """The collector's metrics are where exports come in: who may only send there must not keep Prometheus out."""
+    values = {"networkPolicy": {"collectorFrom": [INFERENCE], "metricsFrom": [MONITORING]}}
+    policy = one(manifests(merged(mode, values)), "NetworkPolicy", f"stagelens-{'collector' if mode else 'single'}")
+
+    assert {"ports": [{"port": "otlp-http"}], "from": [MONITORING]} in policy["ingress"]
+    assert {"ports": [{"port": "otlp-http"}, {"port": "otlp-grpc"}], "from": [INFERENCE]} in policy["ingress"]
+
+
+def test_who_may_send_is_anybody_whoever_may_read_metrics(manifests: Manifests) -> None:
+    """Nobody was left out by saying where Prometheus is."""
+    policy = one(manifests({"networkPolicy": {"metricsFrom": [MONITORING]}}), "NetworkPolicy", "stagelens-single")
+
+    assert all("from" not in door for door in policy["ingress"])
+
+
+def test_prometheus_kept_out_is_said(rendered: Render) -> None:
+    """It would show as a target that is down, and nothing more."""
+    values = {"serviceMonitor": {"enabled": True}, "networkPolicy": {"collectorFrom": [INFERENCE]}}
+
+    assert "networkPolicy.metricsFrom" in rendered(values)["NOTES.txt"]
+
+
+def test_workloads_take_the_image_beside_the_servers_and_the_token_of_the_chart(manifests: Manifests) -> None:
+    """One that is in no registry, or a key without a name, would keep the pods of others from starting."""
+    values = {
+        "image": {"repository": "registry.example.com/stagelens", "digest": f"sha256:{'0' * 64}"},
+        "instrumentation": {"enabled": True, "token": {"secret": "theirs"}},
+    }
+    python = one(manifests(values), "Instrumentation")["python"]
+
+    assert python["image"] == "registry.example.com/stagelens-instrumentation:0.1.0"
+    assert python["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "theirs", "key": "collector-token"}

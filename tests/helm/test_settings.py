@@ -1,0 +1,78 @@
+"""The settings that values may give by their names, held to the code."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from typing import Any
+
+import pytest
+from given_values import CHART, CHOICES, EXAMPLES, Manifests, Values
+from helm_python.errors import HelmError
+
+from stagelens.core import options
+
+SERVERS = (
+    *options.LOGS,
+    *options.STORE,
+    *options.COLLECTOR,
+    *options.DASHBOARD,
+    *options.ALERTS,
+    *options.ALERT_METRICS,
+)
+LISTED: dict[str, dict[str, Any]] = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"][
+    "properties"
+]
+FREE = {name for name, rule in LISTED.items() if "const" not in rule}
+
+
+def told(manifests: Manifests, values: Values) -> dict[str, str]:
+    """Return what our containers are told by value."""
+    pods = [made["spec"]["template"]["spec"] for made in manifests(values) if "template" in made.get("spec", {})]
+    return {each["name"]: each["value"] for pod in pods for each in pod["containers"][0]["env"] if "value" in each}
+
+
+def test_settings_are_those_of_the_servers() -> None:
+    """One that is new is in the schema, too; one that is gone is not."""
+    assert set(LISTED) == {setting.variable for setting in SERVERS}
+
+
+@pytest.mark.parametrize("values", [*EXAMPLES.values(), *chain(*CHOICES)], ids=str)
+def test_what_the_chart_sets_is_not_among_the_settings(manifests: Manifests, values: Values) -> None:
+    """It would be there twice; of such a setting the schema says which value it is made of."""
+    assert not FREE & told(manifests, values | {"settings": {}}).keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("STAGELENS_TRACS", "no setting of the servers: docs/configuration.md"),
+        ("STAGELENS_KEEP_SLOW", "those of agents belong to the workloads"),
+        ("MAX_BODY", "no setting of the servers"),
+        ("STAGELENS_STORAGE_BUDGET", "set by the chart, from store.budget"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(manifests: Manifests, name: str, said: str) -> None:
+    """A misspelt one, before it is installed, with what to do."""
+    with pytest.raises(HelmError) as refused:
+        manifests({"settings": {name: "all"}})
+
+    assert f"/settings/{name}" in str(refused.value)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "written"), [(2_000_000, "2000000"), ("64MiB", "64MiB"), (True, "true")])
+def test_a_setting_is_written_as_it_was_given(manifests: Manifests, given: object, written: str) -> None:
+    """Helm has floats where numbers were, and would write 2e+06."""
+    found = told(manifests, {"settings": {"STAGELENS_QUEUE_BATCHES": given}})
+
+    assert found["STAGELENS_QUEUE_BATCHES"] == written
+
+
+def test_a_secret_of_two_parts_in_one_pod_is_there_once(manifests: Manifests) -> None:
+    """Twice the same name is refused by the server-side apply that Helm 4 does."""
+    key = {"name": "SHARED_KEY", "secret": "shared", "key": "key"}
+    made = manifests({"collector": {"secretEnv": [key]}, "alerts": {"slo": "slos: []", "secretEnv": [key]}})
+    (pod,) = (each["spec"]["template"]["spec"] for each in made if each["kind"] == "StatefulSet")
+
+    assert [each["name"] for each in pod["containers"][0]["env"]].count("SHARED_KEY") == 1

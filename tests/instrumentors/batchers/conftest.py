@@ -1,0 +1,134 @@
+"""Real servers with a batcher, instrumented, that report to the sink."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ports import free_port
+
+HERE = Path(__file__).parent
+STAGE = "stagelens.stage."
+
+
+class Server:
+    """A running server, and what it says of each request."""
+
+    def __init__(self, url: str, sink: Any) -> None:
+        self.url = url
+        self.sink = sink
+        self._sent = 0
+
+    def ask(self, path: str, bodies: Sequence[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Send *bodies* at once; return the answers, None for a failure, and the request span of each.
+
+        Each goes in a trace of its own, by which its spans are found.
+        """
+        traces = [f"{number:032x}" for number in range(self._sent + 1, self._sent + 1 + len(bodies))]
+        self._sent += len(bodies)
+        with ThreadPoolExecutor(len(bodies)) as clients:
+            answers = list(clients.map(lambda sent: self._post(path, *sent), zip(bodies, traces, strict=True)))
+        found: dict[str, dict[str, Any]] = {}
+        deadline = time.monotonic() + 90
+        while not found.keys() >= set(traces):
+            assert time.monotonic() < deadline, f"no spans of {set(traces) - found.keys()}"
+            threading.Event().wait(0.1)
+            found = {span["traceId"]: span for span in self.requests() if span["name"].startswith("POST ")}
+        return answers, [found[trace] for trace in traces]
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return the spans of requests."""
+        return [span for span in self.sink.spans() if "stagelens.kept.because" in span["attributes"]]
+
+    @staticmethod
+    def own(span: dict[str, Any]) -> dict[str, int]:
+        """Return what belongs to each stage of a request, which adds up to its time."""
+        stages = {key.removeprefix(STAGE): spent for key, spent in span["attributes"].items() if key.startswith(STAGE)}
+
+        assert sum(stages.values()) == int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
+
+        return {key: spent for key, spent in stages.items() if spent}
+
+    def batch(self, span: dict[str, Any], number: int) -> dict[str, int]:
+        """Return the same of a request that was in one batch, a request inside it named for its numbers: in no other's."""
+        stages = self.own(span)
+        inside = [inner["name"].split() for inner in self.sink.spans() if inner["parentSpanId"] == span["spanId"]]
+        (numbers,) = [[int(each) for each in name[1:]] for name in inside if name[0] == "batch"]
+
+        assert number in numbers
+        assert span["attributes"]["inference.batch.size"] == len(numbers)
+        assert stages.keys() >= {"queue", "forward"}
+
+        return stages
+
+    def _post(self, path: str, body: Any, trace: str) -> Any:
+        headers = {"Content-Type": "application/json", "traceparent": f"00-{trace}-{'00' * 7}01-01"}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=90) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return None
+
+
+@contextmanager
+def running(part: str, sink: Any, arguments: Sequence[str], ready: str, **variables: str) -> Generator[Server]:
+    """Give what `stagelens run -- python *arguments*` serves with *part*; skipped where *part* is not, never in CI."""
+    installed = HERE.parents[2] / ".venv" / part
+    if not installed.exists() and not os.environ.get("CI"):
+        pytest.skip(f"no {part}; `make {part}` installs it, and `make test` does")
+    port = str(free_port())
+    python = [sys.executable, "-m", "stagelens", "run", "--", sys.executable]
+    path = os.pathsep.join(filter(None, (str(installed), str(HERE), os.environ.get("PYTHONPATH"))))
+    env = sink.environment(PYTHONPATH=path, **variables)
+    command = [*python, *(argument.replace("PORT", port) for argument in arguments)]
+    with subprocess.Popen(command, env=env, cwd=HERE, start_new_session=True) as process:
+        try:
+            while process.poll() is None and not _is_up(f"http://127.0.0.1:{port}{ready}"):
+                threading.Event().wait(0.1)
+
+            assert process.poll() is None
+
+            yield Server(f"http://127.0.0.1:{port}", sink)
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            # All it has started.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _is_up(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status == 200
+    except urllib.error.HTTPError as error:
+        # It is an answer, with a connection.
+        error.close()
+        return False
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def serving(sink: Any) -> Generator[Callable[..., Server]]:
+    """Start servers that are stopped after the test."""
+    with ExitStack() as stack:
+        yield lambda part, arguments, ready, **variables: stack.enter_context(
+            running(part, sink, arguments, ready, **variables)
+        )

@@ -1,0 +1,51 @@
+"""A real BentoML service: each call of a batchable API has its own wait and its own batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.stack
+ROUNDS = 5
+CALLS = 6
+
+
+def test_calls_have_their_own_wait_and_the_stages_of_their_own_batch(
+    serving: Callable[..., Any], tmp_path: Path
+) -> None:
+    """In every round each finds the batch that carried its own row, also one that was split and one that failed."""
+    server = serving(
+        "bentoml",
+        ["-m", "bentoml", "serve", "served_by_bentoml_batches:Model", "--host", "127.0.0.1", "--port", "PORT"],
+        "/readyz",
+        BENTOML_HOME=str(tmp_path),
+        BENTOML_DO_NOT_TRACK="True",
+    )
+    server.ask("/double", [{"rows": [0]}])
+    for sent in range(ROUNDS):
+        rows = [[100 * sent + 10 * number, 100 * sent + 10 * number + 1] for number in range(1, CALLS)]
+        answers, spans = server.ask("/double", [{"rows": row} for row in rows])
+
+        assert answers == [[number * 2 for number in row] for row in rows]
+        for row, span in zip(rows, spans, strict=True):
+            check(row, span, server)
+    failed, spans = server.ask("/double", [{"rows": [-7]}])
+
+    assert failed == [None]
+    check([-7], spans[0], server)
+
+
+def check(rows: list[int], span: dict[str, Any], server: Any) -> None:
+    """Hold a request to what it asked for."""
+    inside = [inner["name"].split() for inner in server.sink.spans() if inner["traceId"] == span["traceId"]]
+    batches = [{int(row) for row in name[1:]} for name in inside if name[0] == "batch"]
+
+    assert set(rows) <= set[int]().union(*batches)
+    assert all(batch & set(rows) for batch in batches), "no batch but its own"
+    assert server.own(span).keys() >= {"queue", "forward"}
+    assert span["attributes"]["inference.batch.size"] <= 3

@@ -1,0 +1,43 @@
+"""A real LitServe: each request has its own wait and its own batch, from a worker in another process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.mark.parametrize("queue", ["mp", "zmq"])
+def test_requests_have_their_own_wait_and_work_of_the_worker(serving: Callable[..., Any], queue: str) -> None:
+    """One by one and in batches, through both of LitServe's queues; a failure has its time as well."""
+    fast = ["--fast"] if queue == "zmq" else []
+    server = serving("litserve", ["served_by_litserve.py", "PORT", *fast], "/health")
+    answers, spans = server.ask("/one", [{"input": number} for number in (1, -1)])
+
+    assert answers == [{"output": 2}, None]
+    for number, span in zip((1, -1), spans, strict=True):
+        stages = server.own(span)
+        assert stages.keys() >= {"queue", "preprocess", f"item-{number}", "forward", "network"}
+        assert not {"item-1", "item--1"} - {f"item-{number}"} & stages.keys()
+
+    answers, spans = server.ask("/many", [{"input": number} for number in range(3)])
+
+    assert answers == [{"output": number * 2} for number in range(3)]
+    for number, span in enumerate(spans):
+        assert server.batch(span, number).keys() >= {"preprocess", "forward", "postprocess"}
+
+
+def test_requests_of_an_openai_spec_have_their_own_wait_and_work(serving: Callable[..., Any]) -> None:
+    """It puts them into the queue by itself, under a UUID, and finds the answers only under what is equal to that."""
+    server = serving("litserve", ["served_by_litserve.py", "PORT", "--openai"], "/health")
+    bodies = [{"model": "m", "messages": [{"role": "user", "content": name}]} for name in ("Ada", "Bob")]
+    answers, spans = server.ask("/v1/chat/completions", bodies)
+    said = [answer and answer["choices"][0]["message"]["content"] for answer in answers]
+
+    assert said == ["hello Ada", "hello Bob"]
+    assert all(server.own(span).keys() >= {"queue", "thinking"} for span in spans)

@@ -1,0 +1,29 @@
+"""A real MLServer: each request has its own wait, its own batch, and what a worker process did for that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.stack
+
+
+def body(number: int) -> dict[str, Any]:
+    """Return an inference request for one number."""
+    return {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "INT64", "data": [number]}]}
+
+
+def test_requests_have_their_own_batch_from_a_worker(serving: Callable[..., Any]) -> None:
+    """Two rounds, for the batcher's task has begun in an early request; and a batch that fails."""
+    server = serving("mlserver", ["served_by_mlserver.py", "PORT"], "/v2/health/ready")
+    for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
+        answers, spans = server.ask("/v2/models/doubling/infer", [body(number) for number in numbers])
+        doubled = [answer and answer["outputs"][0]["data"] for answer in answers]
+
+        assert doubled == [[number * 2] if number > 0 else None for number in numbers]
+        for number, span in zip(numbers, spans, strict=True):
+            assert server.batch(span, number).keys() >= {"network", "serialize"}

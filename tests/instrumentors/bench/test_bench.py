@@ -1,0 +1,194 @@
+"""`stagelens bench` on real commands: two variants that take turns, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+from ports import free_port
+
+from stagelens.core.errors import StagelensError
+from stagelens.instrumentors.bench import command
+from stagelens.instrumentors.bench.turns import Both, environments
+from stagelens.instrumentors.run import AUTOLOAD
+
+Bench = Callable[..., str]
+
+APP = """
+import os
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+async def work(request):
+    body = await request.body()
+    with open("seen", "a") as file:
+        file.write(f"{'autoload' in os.environ.get('PYTHONPATH', '')} {request.method} {request.headers.get('x-key')} {body}\\n")
+    return JSONResponse({}, status_code=500 if b"bad" in body else 200)
+
+app = Starlette(routes=[Route("/work", work, methods=["GET", "POST"])])
+"""
+UVICORN = ("--", sys.executable, "-m", "uvicorn", "serve:app", "--port", "{port}")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a service."""
+    (tmp_path / "serve.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def bench(place: Path, capsys: pytest.CaptureFixture[str]) -> Generator[Bench]:
+    """Runs it in `place` with few and small rounds, and returns what it has printed; no process is left."""
+
+    def measure(*words: str) -> str:
+        assert command.main(["--rounds", "2", "--requests", "20", "--concurrency", "2", "--warm-up", "1", *words]) == 0
+        return capsys.readouterr().out
+
+    yield measure
+    assert _left(place) == []
+
+
+def test_both_run_at_once_where_the_port_is_left_open(bench: Bench, place: Path) -> None:
+    """Each has its turns, with the same requests; what ours sends is taken, and nobody else sees it."""
+    (place / "body").write_text("good")
+    said = bench("--url", "http://127.0.0.1:{port}/work", "--body", "body", "--header", "X-Key: 7", *UVICORN)
+    seen = (place / "seen").read_text().splitlines()
+
+    for with_us in (True, False):
+        # Two turns, one request to warm up, and the one that found it ready.
+        assert seen.count(f"{with_us} POST 7 b'good'") == 42
+    assert re.findall(r"^(\w[\w ]*?) {2,}", said, re.MULTILINE)[:2] == ["p50", "throughput"]
+    assert "No request was counted" not in said
+
+
+def test_a_fixed_port_is_taken_by_one_after_the_other(bench: Bench, place: Path) -> None:
+    """Each turn has a service of its own, which is gone before the next one comes."""
+    port = str(free_port())
+    # Behind a shell, as images start it: that it ends must reach the service, which then sends the last it has.
+    started = shlex.join((*UVICORN[1:-1], port))
+    said = bench("--rounds", "1", "--url", f"http://127.0.0.1:{port}/work", "--", "sh", "-c", f"{started}; true")
+    seen = (place / "seen").read_text().splitlines()
+
+    assert sorted(line.split()[0] for line in seen) == ["False"] * 22 + ["True"] * 22
+    assert "No request was counted" not in said
+
+
+def test_a_load_of_the_users_own_counts_by_its_time(bench: Bench, place: Path) -> None:
+    """It runs once to warm up, and once a turn."""
+    said = bench("--url", "http://127.0.0.1:{port}/work", "--load", "echo {port} >> loads", *UVICORN)
+    ports = (place / "loads").read_text().split()
+
+    assert [ports.count(port) for port in set(ports)] == [3, 3]
+    assert re.findall(r"^(\w[\w ]*?) {2,}", said, re.MULTILINE)[0] == "time"
+
+
+def test_a_command_that_ends_by_itself_is_its_own_load(bench: Bench, place: Path) -> None:
+    """A batch script; where it made no request, that is said, with who knows why."""
+    code = "open('runs', 'a').write('autoload' in __import__('os').environ.get('PYTHONPATH', '') and 'w' or 'o')"
+    said = bench("--", sys.executable, "-c", code)
+
+    assert sorted((place / "runs").read_text()) == ["o", "o", "w", "w"]
+    assert "No request was counted" in said
+    assert "stagelens doctor -- " in said
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--", sys.executable, "-c", "print('last words'); 1/0"], "has ended with 1\n    last words\n"),
+        (["--url", "http://127.0.0.1:{port}/", "--", sys.executable, "-c", "1/0 # {port}"], "has ended with 1"),
+        (["--", "nosuchcommand"], "nosuchcommand cannot be started"),
+        (["--url", "http://127.0.0.1:1/", "--header", "a b\nc: d", "--", "sleep", "60"], "the request cannot be made"),
+        (["--body", "nosuchfile", "--", "true"], "--body nosuchfile cannot be read"),
+        (["--url", "http://127.0.0.1:{port}/work", "--body", "bad", *UVICORN], "answers HTTP 500"),
+        (["--url", "http://127.0.0.1:{port}/work", "--load", "exit 3", *UVICORN], "--load has ended with 3"),
+    ],
+)
+def test_what_fails_is_told_with_its_last_words(place: Path, words: list[str], why: str) -> None:
+    """A number from something that failed would be worse than none."""
+    (place / "bad").write_text("bad")
+    with pytest.raises(StagelensError) as raised:
+        command.main(["--rounds", "1", *words])
+
+    assert why in str(raised.value)
+    assert _left(place) == []
+
+
+def test_a_service_that_is_there_already_is_not_measured_instead() -> None:
+    """It would be the same on both sides."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
+        with pytest.raises(StagelensError, match="somebody listens at"):
+            command.main(["--url", url, "--", "true"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--url", "nope", "--", "x"],
+        ["--url", "http://a:99999/", "--", "x"],
+        ["--url", "http://a:{port}/", "--", "x"],
+        [],
+        ["--rounds", "0", "--", "x"],
+        ["--requests", "a", "--", "x"],
+        ["--load", "x", "--", "y"],
+    ],
+)
+def test_wrong_usage_is_2(words: list[str]) -> None:
+    """As argparse has it."""
+    with pytest.raises(SystemExit) as ended:
+        command.main(words)
+
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(("done", "code"), [(0, 130), (1, 0)])
+def test_ctrl_c_leaves_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int, code: int
+) -> None:
+    """Whoever has seen enough after an hour need not begin again."""
+
+    def interrupted(_: object) -> Generator[Both]:
+        yield from [({"time": 1.0}, {"time": 1.5})] * done
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "rounds", interrupted)
+
+    assert command.main(["--", "true"]) == code
+    assert ("+50.0 %" in capsys.readouterr().out) == bool(done)
+
+
+def test_both_variants_differ_by_us_alone() -> None:
+    """Also when `stagelens run` has started `bench`."""
+    mine = {"PYTHONPATH": f"{AUTOLOAD}{os.pathsep}/app", "OTEL_EXPORTER_OTLP_HEADERS": "a=b", "A": "1"}
+    without, with_ = environments(mine, [], "http://127.0.0.1:1")
+
+    assert without == {
+        "A": "1",
+        "PYTHONPATH": "/app",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    assert {name for name, value in with_.items() if without.get(name) != value} == {"PYTHONPATH", "STAGELENS_RUN_PID"}
+    assert with_["PYTHONPATH"] == f"{AUTOLOAD}{os.pathsep}/app"
+
+
+def _left(place: Path) -> list[str]:
+    """Return the processes that work in *place*, other than this one."""
+    left: list[str] = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if path.joinpath("cwd").readlink() == place and path.name != str(os.getpid()):
+                left.append(path.joinpath("cmdline").read_text())
+        except OSError:
+            continue
+    return left

@@ -1,0 +1,231 @@
+"""Each check speaks where something is in the way, and is silent where nothing is."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagelens import __version__
+from stagelens.instrumentors import run
+from stagelens.instrumentors.doctor import delivery, engines, neighbours, startup, surroundings
+from stagelens.instrumentors.doctor.checks import CHECKS
+from stagelens.instrumentors.doctor.listing import timed
+from stagelens.instrumentors.doctor.look import Check, Interpreter, Look
+from stagelens.instrumentors.doctor.sources import Sources
+from stagelens.instrumentors.doctor.words import target
+
+Change = Callable[[Look], Look]
+
+
+def looking_at(*words: str, code: str = "", **environment: str) -> Look:
+    """Return a look at a command in a healthy place, whose one module is *code*."""
+    env = run.environment({"OTEL_SERVICE_NAME": "checkout", **environment})
+    interpreter = Interpreter(
+        executable="/usr/bin/python3",
+        version=[3, 12, 1],
+        implementation="cpython",
+        gil=True,
+        ignores_environment=False,
+        no_site=False,
+        no_user_site=False,
+        sitecustomize=str(run.AUTOLOAD / "sitecustomize.py"),
+        stagelens={"loaded": True, "error": "", "version": __version__, "file": "/site/stagelens/__init__.py"},
+        thread_error="",
+        distributions={"opentelemetry-api": "1.45.1", "opentelemetry-sdk": "1.45.1"},
+        places={},
+        environment=env,
+    )
+    trees = {Path("serve.py"): ast.parse(code)} if code else {}
+    # No program of that name need be there.
+    found = replace(target(words, {"PATH": os.defpath}), lost="")
+    return Look(words, found, env, interpreter, sources=Sources(trees), kept_here=True)
+
+
+def asked(look: Look, **facts: Any) -> Look:
+    """Return *look* with an interpreter that says something else."""
+    assert look.interpreter is not None
+    return replace(look, interpreter=replace(look.interpreter, **facts))
+
+
+HEALTHY = looking_at("gunicorn", "--preload", "-w", "4", "-k", "gevent", "serve:app", code="import torch")
+NOT_LOADED = {"loaded": False, "error": "", "version": __version__, "file": ""}
+LATE_PATCH = "import requests\nfrom gevent import monkey\nmonkey.patch_all()"
+STREAM = "client.chat.completions.create(model='m', messages=[], stream=True)"
+COUNTERS = "import prometheus_client"
+
+# What is in the way, the check that must see it, and words of what it says or of its cure.
+TROUBLES: list[tuple[Look, Check, str]] = [
+    (replace(HEALTHY, target=target(["docker", "run", "x"], {})), startup.program, "inside of what docker starts"),
+    (replace(HEALTHY, silence="Permission denied"), startup.program, "Permission denied"),
+    (asked(HEALTHY, version=[3, 10, 2]), startup.age, "needs 3.11"),
+    (asked(HEALTHY, distributions={"opentelemetry-api": "1.20.0"}), startup.age, "'opentelemetry-api>=1.30'"),
+    (asked(HEALTHY, implementation="pypy"), startup.age, "pypy"),
+    (asked(HEALTHY, stagelens=NOT_LOADED, ignores_environment=True), startup.autoload, "ignore PYTHONPATH"),
+    (asked(HEALTHY, stagelens=NOT_LOADED, no_site=True), startup.autoload, "leave -S out"),
+    (
+        asked(HEALTHY, stagelens=NOT_LOADED, environment={"PYTHONPATH": "/app"}),
+        startup.autoload,
+        "stagelens run -- gunicorn",
+    ),
+    (
+        asked(HEALTHY, stagelens=NOT_LOADED, sitecustomize="/etc/sitecustomize.py"),
+        startup.autoload,
+        "/etc/sitecustomize.py",
+    ),
+    (asked(HEALTHY, stagelens={"loaded": False, "error": "No module"}), startup.autoload, "-m pip install stagelens"),
+    (
+        asked(HEALTHY, stagelens={**NOT_LOADED, "loaded": True, "version": "0"}),
+        startup.autoload,
+        f"this is {__version__}",
+    ),
+    (
+        looking_at("python", "serve.py", code="def a(): ...", STAGELENS_STAGES="load=serve:b"),
+        startup.stages,
+        "names nothing",
+    ),
+    (
+        looking_at("python", "serve.py", code="def a(): ...", STAGELENS_STAGES="load=serve:a"),
+        startup.stages,
+        "never imported",
+    ),
+    (looking_at("uwsgi", "--http", ":8000"), startup.uwsgi, "--enable-threads"),
+    (looking_at("python", "serve.py", code=LATE_PATCH), neighbours.gevent, "serve.py:3 patches after requests"),
+    (looking_at("gunicorn", "-keventlet", "serve:app"), neighbours.gevent, "eventlet"),
+    (looking_at("ddtrace-run", "python", "serve.py"), neighbours.tracers, "DD_TRACE_ENABLED=false"),
+    (looking_at("python", "serve.py", code="import sentry_sdk\nsentry_sdk.init()"), neighbours.tracers, "Sentry"),
+    (asked(HEALTHY, thread_error="can't start new thread"), surroundings.threads, "seccomp"),
+    (looking_at("python", "serve.py", STAGELENS_EXPORT_INTERVAL="3"), delivery.settings, "write a number and a unit"),
+    (looking_at("python", "serve.py", OTEL_SDK_DISABLED="true"), delivery.settings, "unset OTEL_SDK_DISABLED"),
+    (looking_at("python", "serve.py", OTEL_SERVICE_NAME=""), delivery.settings, "OTEL_SERVICE_NAME=checkout"),
+    (looking_at("python", "serve.py", PROMETHEUS_MULTIPROC_DIR="/nosuch"), engines.counters, "mkdir -p /nosuch"),
+    (looking_at("gunicorn", "-w4", "serve:app", code=COUNTERS), engines.counters, "4 workers count for themselves"),
+    (looking_at("vllm", "serve", "m"), engines.vllm, "--otlp-traces-endpoint"),
+    (looking_at("vllm", "serve", "m"), engines.vllm, "--enable-per-request-metrics"),
+    (
+        looking_at("python", "-m", "vllm.entrypoints.openai.api_server", "--disable-log-stats"),
+        engines.vllm,
+        "log-stats out",
+    ),
+    (looking_at("python", "-m", "sglang.launch_server"), engines.sglang, "--enable-metrics"),
+    (looking_at("tritonserver", "--model-repository", "models"), engines.triton, "mode=opentelemetry"),
+    (looking_at("tritonserver", "--allow-metrics=false"), engines.triton, "leave --allow-metrics=false out"),
+    (looking_at("/bin/ls"), engines.foreign, "no Python program"),
+    (looking_at("python", "serve.py", code=STREAM), engines.usage, "include_usage"),
+]
+
+
+@pytest.mark.parametrize(("look", "check", "words"), TROUBLES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_check_sees_its_trouble_and_names_the_cure(look: Look, check: Check, words: str) -> None:
+    """Each is told once, with what to do."""
+    told = [f"{finding.text}\n{finding.cure}" for finding in check(look) if words in f"{finding.text}\n{finding.cure}"]
+
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_healthy_service_is_told_nothing(check: Check) -> None:
+    """Four workers, a preload and gevent are nothing that we do not survive."""
+    assert list(check(HEALTHY)) == []
+
+
+# Those whose troubles are real ones: an address, a file system, a control group; or in a file of their own.
+ELSEWHERE = {"collector", "memory", "temporary", "elsewhere", "gpus"}
+
+
+def test_every_check_has_a_trouble_here() -> None:
+    """One that never speaks may as well not be there."""
+    assert {check.__name__ for check in CHECKS} - ELSEWHERE == {check.__name__ for _, check, _ in TROUBLES}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "client.chat.completions.create(stream=True, stream_options={'include_usage': True})",
+        "client.chat.completions.create(stream=False)",
+        "client.chat.completions.create(stream=stream)",
+        "client.chat.completions.create(**options, stream=True)",
+        "open('f').create(stream=True)",
+    ],
+)
+def test_a_stream_that_may_have_its_usage_is_left_alone(code: str) -> None:
+    """Only what is written out is told."""
+    assert list(engines.usage(looking_at("python", "serve.py", code=code))) == []
+
+
+def test_a_vllm_without_the_option_is_not_told_of_it(tmp_path: Path) -> None:
+    """A flag that the installed version does not know would keep it from starting."""
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "arg_utils.py").write_text("otlp_traces_endpoint = None")
+    look = asked(looking_at("vllm", "serve", "m", "--otlp-traces-endpoint=x"), places={"vllm": str(tmp_path)})
+
+    assert list(engines.vllm(look)) == []
+
+    (tmp_path / "engine" / "arg_utils.py").write_text("enable_per_request_metrics = False")
+
+    assert len(list(engines.vllm(look))) == 1
+
+
+def test_who_imports_what_a_library_was_tested_beside_does_not_import_the_library() -> None:
+    """What runs under gevent has Flask, and much else; who imports magika has its ONNX Runtime, though."""
+    there = {"flask": "3.1.3", "gevent": "26.9.0", "onnxruntime": "1.31.1", "magika": "1.0.3"}
+    look = asked(looking_at("python", "serve.py", code="import gevent, magika"), distributions=there)
+
+    assert {each.title: each.certain for each in timed(look)} == {"Flask": False, "ONNX Runtime": True}
+
+
+def test_uwsgi_may_have_its_options_in_a_file() -> None:
+    """What is in there is not read, so nothing is said."""
+    assert list(startup.uwsgi(looking_at("uwsgi", "--ini", "app.ini"))) == []
+
+
+@pytest.mark.parametrize(("limit", "left"), [("max", None), ("100000", 100000 - 60000 + 20000)])
+def test_memory_that_is_left_counts_the_page_cache_as_free(tmp_path: Path, limit: str, left: int | None) -> None:
+    """The kernel takes it back when a process needs it."""
+    (tmp_path / "memory.max").write_text(f"{limit}\n")
+    (tmp_path / "memory.current").write_text("60000\n")
+    (tmp_path / "memory.stat").write_text("anon 40000\nfile 20000\n")
+
+    assert surroundings.memory_left(tmp_path) == left
+
+
+def test_a_small_container_is_told_how_much_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer that fits is no trouble."""
+    (tmp_path / "memory.max").write_text(str(64 * 1024**2))
+    (tmp_path / "memory.current").write_text(str(54 * 1024**2))
+    (tmp_path / "memory.stat").write_text("file 0\n")
+    monkeypatch.setattr(surroundings, "CGROUP", tmp_path)
+
+    assert [finding.cure for finding in surroundings.memory(HEALTHY)] != []
+    assert list(surroundings.memory(looking_at("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
+
+
+def test_in_a_terminal_no_collector_is_no_trouble() -> None:
+    """`stagelens run` sums the run up there, but a service is not started in a terminal."""
+    found = list(delivery.collector(replace(HEALTHY, alone=True)))
+
+    assert [(finding.cure, finding.hurts) for finding in found] == [("stagelens up", False)]
+
+
+def test_a_run_that_is_kept_here_needs_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that is read only has none, unless TMPDIR names one."""
+    monkeypatch.setattr(surroundings.tempfile, "tempdir", str(tmp_path / "nosuch"))
+
+    assert [finding.cure.partition("=")[0] for finding in surroundings.temporary(HEALTHY)] == ["TMPDIR"]
+    assert list(surroundings.temporary(replace(HEALTHY, kept_here=False))) == []
+
+
+def test_a_gpu_that_nobody_reads_is_worth_knowing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the driver is and its library's Python side is not; silent where either is otherwise."""
+    monkeypatch.setattr(surroundings, "DRIVER", tmp_path / "nvidiactl")
+    without = list(surroundings.gpus(HEALTHY))
+    (tmp_path / "nvidiactl").touch()
+    reading = asked(HEALTHY, distributions={"nvidia-ml-py": "13.615.71"})
+
+    assert [(each.cure, each.hurts) for each in surroundings.gpus(HEALTHY)] == [("pip install 'stagelens[gpu]'", False)]
+    assert without == list(surroundings.gpus(reading)) == []

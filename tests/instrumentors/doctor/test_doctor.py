@@ -1,0 +1,311 @@
+"""`stagelens doctor` on real commands: the interpreter is asked, the modules are read, a collector answers or does not."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagelens.instrumentors.bench.sink import Sink
+from stagelens.instrumentors.doctor import command, watching
+from stagelens.instrumentors.doctor.probe import MARK
+
+if TYPE_CHECKING:
+    from certificate_authority import Authorities
+
+Doctor = Callable[..., tuple[int, str]]
+
+APP = """
+import torch
+from fastapi import FastAPI
+app = FastAPI()
+def prepare(): ...
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
+    """A folder with a service, in an environment in which nothing is in the way."""
+    (tmp_path / "serve.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith(("OTEL_", "STAGELENS_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "checkout")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    with Sink() as sink:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
+        yield tmp_path
+        assert sink.exports == 0
+
+
+@pytest.fixture
+def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Runs it in `place`, and returns its exit code and what it has said, as one line."""
+
+    def look(*words: str) -> tuple[int, str]:
+        assert Path.cwd() == place
+        code = command.main(list(words))
+        said = capsys.readouterr()
+        # But for what is to be copied, and for names that are as long as they are.
+        wide = [line for line in said.out.splitlines() if len(line) > 80 and line[:6].strip()]
+        assert [line for line in wide if max(map(len, line.split())) < 60] == []
+        return code, " ".join((said.out + said.err).split())
+
+    return look
+
+
+def test_a_healthy_service_gets_a_short_green_answer(doctor: Doctor) -> None:
+    """What would be timed with which version, and that nothing is in the way: a preload and workers are not."""
+    code, said = doctor("--stage", "preprocess=serve:prepare", "--", "gunicorn", "--preload", "-w", "2", "serve:app")
+
+    assert code == 0, said
+    assert said.endswith("Nothing is in the way.")
+    assert f"torch {version('torch')}" in said
+    assert f"starlette {version('starlette')}, fastapi {version('fastapi')}" in said
+    assert f"gunicorn {version('gunicorn')}" in said
+    assert len(said) < 1000
+
+
+def test_another_interpreter_is_asked_what_it_has(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare environment has none of our libraries, and we cannot be loaded there."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    other = tmp_path / "bare" / "bin" / "python"
+    code, said = doctor("--", str(other), "serve.py")
+
+    assert code == 1
+    assert "torch" not in said
+    assert (
+        f"cannot load stagelens (ModuleNotFoundError: No module named 'stagelens'): nothing is timed. {other} -m pip install stagelens"
+        in said
+    )
+
+
+def test_an_interpreter_that_ignores_its_environment_is_not_timed(doctor: Doctor) -> None:
+    """-I is a hardening that many images have."""
+    code, said = doctor("--", sys.executable, "-I", "-m", "uvicorn", "serve:app")
+
+    assert code == 1
+    assert "-I has Python ignore PYTHONPATH, by which Stagelens comes in: nothing is timed." in said
+
+
+def test_a_pythonpath_that_is_replaced_is_told_with_the_line_that_mends_it(doctor: Doctor) -> None:
+    """The cure is a command line, and with it all is well."""
+    code, said = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
+
+    assert code == 1
+    assert "PYTHONPATH, by which Stagelens comes in, is replaced: nothing is timed." in said
+    cure = f"env PYTHONPATH=. stagelens run -- {shlex.quote(sys.executable)} serve.py"
+    assert cure in said
+    # Where we are installed, that is.
+    env = ["env", f"PYTHONPATH={os.environ.get('PYTHONPATH', '.')}"]
+    assert doctor("--", *env, "stagelens", "run", "--", sys.executable, "serve.py")[0] == 0
+
+
+def test_opentelemetrys_own_start_loads_us_unless_it_is_told_not_to(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sitecustomize runs in place of ours, and loads what we have to load: libraries and named functions."""
+    words = ("--stage", "preprocess=serve:prepare", "--", "opentelemetry-instrument", "uvicorn", "serve:app")
+
+    assert doctor(*words)[0] == 0
+    monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "*")
+    code, said = doctor(*words)
+    assert code == 1
+    assert "runs as sitecustomize in place of ours: nothing is timed" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--"], ["--nosuch", "--", "x"], ["--run", "--", "x"], ["--run=soon", "--", "x"], ["--stage", "a", "--", "x"]],
+)
+def test_wrong_usage_is_2_and_shows_the_usage(doctor: Doctor, words: list[str]) -> None:
+    """It is told from trouble that was found."""
+    code, said = doctor(*words)
+
+    assert code == 2
+    assert "usage: stagelens doctor" in said
+
+
+def test_what_prints_at_the_start_and_what_fails_there_is_told_apart(doctor: Doctor, place: Path) -> None:
+    """A sitecustomize of the user's own may write, and may end the interpreter."""
+    (place / "sitecustomize.py").write_text(f"print('hello'); print('{MARK}' * 0)")
+    start = ["env", f"PYTHONPATH={place}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"]
+    started = [*start, "stagelens", "run", "--", sys.executable, "serve.py"]
+
+    assert doctor("--", *started)[0] == 0
+    (place / "sitecustomize.py").write_text("raise SystemExit('no license')")
+    code, said = doctor("--", *started)
+    assert code == 1
+    assert "cannot be asked: SystemExit: no license" in said
+
+
+@contextmanager
+def answering(
+    status: int = 200, headers: dict[str, str] | None = None, context: ssl.SSLContext | None = None
+) -> Generator[str]:
+    """A server that says this to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response_only(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(b"because")
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+            """Say nothing."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that does not trust it goes away."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"{'https' if context else 'http'}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def silent_in_http() -> Generator[str]:
+    """A server that answers as gRPC does: with a frame of HTTP/2 settings."""
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"\0\0\0\x04\0\0\0\0\0")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("server", "told", "cure"),
+    [
+        (
+            lambda: answering(401),
+            "without a token (HTTP 401 because)",
+            "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>",
+        ),
+        (
+            lambda: answering(404),
+            "is no OTLP receiver: POST /v1/metrics has HTTP 404 because",
+            "OTEL_EXPORTER_OTLP_ENDPOINT=",
+        ),
+        (lambda: answering(503), "takes nothing now: POST /v1/metrics has HTTP 503 because", ""),
+        (lambda: answering(200, {"Date": formatdate(time.time() - 7200)}), "7,2", "timedatectl"),
+        (silent_in_http, "is it the port of OTLP/gRPC?", ":4318"),
+    ],
+    ids=["token", "path", "busy", "clock", "grpc"],
+)
+def test_a_collector_that_takes_nothing_is_told_by_its_own_answer(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], told: str, cure: str
+) -> None:
+    """It is asked for real: an export without content, which stands in nobody's numbers."""
+    with server() as address:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        code, said = doctor("--", "tritonserver", "--trace-config=mode=opentelemetry")
+
+    assert code == 1
+    assert told in said
+    assert cure in said
+
+
+def test_nobody_at_all_is_told_unless_the_run_is_kept_here(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --summary it needs no collector."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+
+        assert "(Connection refused): what is measured waits, up to 16 MiB" in doctor("--", "true")[1]
+        assert "refused" not in doctor("--summary", "--", "true")[1]
+
+
+def test_an_authority_that_is_not_known_is_told_with_the_setting(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, authority: Authorities
+) -> None:
+    """With the setting the certificate is believed."""
+    own = authority("servers").sign("collector")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(own.certificate, own.key)
+    with answering(context=context) as address:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+
+        assert "OTEL_EXPORTER_OTLP_CERTIFICATE=/path/of" in doctor("--", "true")[1]
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(authority("servers").file))
+        assert "cannot be trusted" not in doctor("--", "true")[1]
+    with answering() as address:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address.replace("http:", "https:"))
+        assert f"OTEL_EXPORTER_OTLP_ENDPOINT={address} # it speaks no TLS" in doctor("--", "true")[1]
+
+
+PARENT = """
+import subprocess, sys, time
+import starlette.applications
+print("ready", flush=True)
+subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"], env={"PYTHONPATH": "/"})
+"""
+
+
+def test_a_run_sees_what_is_imported_and_who_is_missed_and_leaves_nothing(
+    doctor: Doctor, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no command line shows: a worker that the program starts with an environment of its own."""
+    (place / "parent.py").write_text(PARENT)
+    monkeypatch.setattr(watching, "BEGIN_SECONDS", 0.3)
+    code, said = doctor("--run", "2", "--", sys.executable, "parent.py")
+
+    assert code == 1
+    assert "in processes of Python we were in: 1" in said
+    assert "Starlette and FastAPI (1)" in said
+    assert "import time; time.sleep(60)` ran without us" in said
+    assert _running("time.sleep(60)") == []
+
+
+def test_a_run_that_ends_by_itself_is_told(doctor: Doctor, place: Path) -> None:
+    """Its last words, and no wait for the rest of the time."""
+    (place / "broken.py").write_text("import nosuchmodule")
+    code, said = doctor("--run", "60", "--", sys.executable, "broken.py")
+
+    assert code == 1
+    assert "the command has ended with 1: ModuleNotFoundError: No module named 'nosuchmodule'" in said
+
+
+def _running(code: str) -> list[str]:
+    lines: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_text(errors="replace").replace("\0", " "))
+        except OSError:
+            continue
+    return [line for line in lines if code in line]

@@ -1,0 +1,202 @@
+"""Whatever a server says, in every dialect: no exception, no warning of ours, and no number that cannot be true."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai._models import construct_type
+from openai.types.chat import ChatCompletionChunk
+from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEvent
+
+from stagelens.core.partition import partition
+from stagelens.core.stages import BY_KEY
+from stagelens.instrumentors import instrumentor, recorder
+from stagelens.instrumentors.libraries import answers
+from stagelens.instrumentors.libraries import lines as line_module
+from stagelens.instrumentors.libraries import token_stream as token_module
+from stagelens.instrumentors.libraries.answers import Call, hear
+from stagelens.instrumentors.libraries.dialects import BODIES, HEADERS, SERVER_TIMING, TO_FIRST, TOTAL, Dialect
+from stagelens.instrumentors.libraries.lines import LineStream
+from stagelens.instrumentors.libraries.reported import Wait
+from stagelens.instrumentors.libraries.token_stream import TokenStream
+from stagelens.instrumentors.reading import read
+
+BEGUN = 1_000_000
+WALL = 20_000_000
+# As JSON may have them: NaN and Infinity too, which Python reads.
+numbers = st.one_of(st.floats(), st.integers(-10, 10**30), st.integers(0, 30), st.booleans(), st.none())
+anything = st.recursive(
+    numbers | st.text(max_size=6) | st.floats(0, 30).map(str),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> dict[str, Any]:
+    """Return an object with the fields of some dialects, at their places or elsewhere, and anything in them."""
+    body: dict[str, Any] = draw(st.dictionaries(st.sampled_from(["usage", "choices", "delta", "id"]), anything))
+    for dialect in draw(st.lists(st.sampled_from(BODIES), max_size=3)):
+        fields: dict[str, Any] = {field.name: draw(anything) for field in dialect.fields if draw(st.booleans())}
+        at = body
+        for key in draw(st.sampled_from(dialect.places)):
+            at[key] = at = at[key] if isinstance(at.get(key), dict) else {}
+        at.update(fields)
+    return body
+
+
+@contextmanager
+def nothing_reported() -> Generator[None]:
+    """Hold that nothing of ours failed meanwhile."""
+    places: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instrumentor, "_reported", places)
+        for module in (line_module, token_module):
+            patch.setattr(module, "clock", itertools.count(BEGUN + WALL // 10, WALL // 20).__next__)
+        yield
+
+    assert places == set()
+
+
+def a_call(wall: int = WALL) -> tuple[Call, recorder.Marks]:
+    """Return a call that took *wall*, and the marks of its request."""
+    marks: recorder.Marks = [recorder.OPEN, BEGUN, 0, "dependency", BEGUN, BEGUN + wall]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "clock", lambda: BEGUN + wall // 2)
+        call = Call(marks, BEGUN, {})
+    call.ended = BEGUN + wall
+    return call, marks
+
+
+def assert_possible(marks: recorder.Marks) -> None:
+    """Hold what was added to what a call can have been: one thing after the other, inside of it."""
+    added = list(zip(marks[6::3], marks[7::3], marks[8::3], strict=True))
+    stages = [mark for mark in added if not mark[0].startswith("@")]
+
+    assert all(BEGUN <= start < end <= BEGUN + WALL for _, start, end in stages)
+    assert all(before[2] == after[1] for before, after in itertools.pairwise(stages))
+    assert sum(partition(read(marks).intervals, BEGUN, BEGUN + WALL).values()) == WALL
+    assert all(type(first) is int and first >= 0 for key, first, _ in added if key.startswith(("@tokens", "@gap")))
+
+
+@settings(deadline=None)
+@given(body=bodies(), cut=st.integers(0, 400), inserted=st.binary(max_size=3))
+def test_a_body(body: dict[str, Any], cut: int, inserted: bytes) -> None:
+    """As it is, cut off, and with bytes in it that are no text."""
+    text = json.dumps(body).encode()
+    for said in (text, text[:cut], text[:cut] + inserted + text[cut:]):
+        call, marks = a_call()
+        with nothing_reported():
+            call.read(said)
+
+        assert_possible(marks)
+
+
+@settings(deadline=None)
+@given(
+    said=st.lists(
+        st.one_of(
+            bodies().map(json.dumps),
+            bodies().map(lambda body: f"data: {json.dumps(body)}"),
+            st.text(max_size=20),
+            st.sampled_from(
+                ['{"response": "a"}', "", "data: [DONE]", 'data: {"choices": [{"delta": {"content": "a"}}']
+            ),
+        ),
+        max_size=5,
+    ),
+    cut=st.integers(0, 100),
+)
+def test_lines(said: list[str], cut: int) -> None:
+    """Of any stream, as texts and as bytes, the last one cut off."""
+    for lines in (said, [line.encode()[: cut or None] for line in said]):
+        call, marks = a_call()
+        with nothing_reported():
+            stream = LineStream(call)
+            for line in lines:
+                stream.line(line)
+            stream.end()
+
+        assert_possible(marks)
+
+
+@settings(deadline=None)
+@given(
+    parts=st.lists(bodies(), max_size=3),
+    kind=st.sampled_from([ChatCompletionChunk, ResponseTextDeltaEvent, ResponseCompletedEvent]),
+)
+def test_parts_of_a_stream_of_openai(parts: list[dict[str, Any]], kind: Any) -> None:
+    """Which its client makes without looking whether they are what they should be."""
+    call, marks = a_call()
+    with nothing_reported():
+        stream = TokenStream(marks, call)
+        for part in parts:
+            for more in ({}, {"type": "response.output_text.delta"}, {"choices": [{"delta": part}]}):
+                stream.part(construct_type(type_=kind, value={**part, **more}))
+        stream.end()
+
+    assert_possible(marks)
+
+
+@pytest.mark.parametrize(
+    "dialect", [each for each in (*HEADERS, *BODIES) if each.generates], ids=lambda each: each.name
+)
+@settings(max_examples=30, deadline=None)
+@given(share=st.floats(0.51, 0.99), fields=st.data(), up=st.booleans())
+def test_the_unit_next_to_the_true_one_is_not_believed(
+    dialect: Dialect, share: float, fields: st.DataObject, *, up: bool
+) -> None:
+    """Times that would fill most of the call, a thousand times too long or too short."""
+    stages = [field for field in dialect.fields if field.stage not in {TOTAL, TO_FIRST}]
+    parts = fields.draw(st.lists(st.floats(0, 1), min_size=len(stages), max_size=len(stages)).filter(sum))
+    factor = share * WALL / sum(parts) * (1000 if up else 0.001)
+    said = {field.name: part * factor / field.unit_ns for field, part in zip(stages, parts, strict=True)}
+    said.setdefault(dialect.known_by, 0.0)
+    call, marks = a_call()
+    if dialect.places:
+        for key in reversed(dialect.places[0]):
+            said = {key: said}  # pyright: ignore[reportAssignmentType]
+        call.read(json.dumps(said))
+    else:
+        hear({name: str(value) for name, value in said.items()}, marks, Wait(BEGUN, BEGUN + WALL))
+
+    assert marks[6::3] == ["@suspect"]
+
+
+def test_a_body_that_is_too_long_is_left_alone() -> None:
+    """To parse it would take the time of the host."""
+    timings = {"timings": {"prompt_ms": 1.0, "predicted_ms": 2.0}}
+    short, long = (json.dumps({"content": "a" * size, **timings}).encode() for size in (1000, 10_000_000))
+
+    def added(body: bytes) -> Iterable[str]:
+        call, marks = a_call()
+        call.read(body)
+        return marks[6::3]
+
+    assert (list(added(short)) != [], list(added(long))) == (True, [])
+
+
+def test_a_body_that_is_nested_too_deeply_is_left_alone() -> None:
+    """It is none of a model's."""
+    call, marks = a_call()
+    with nothing_reported():
+        call.read("[" * 100_000 + '"load_duration"')
+
+    assert len(marks) == 6
+
+
+def test_all_stages_of_a_dialect_are_stages() -> None:
+    """Of a header and of a body."""
+    named = {
+        stage for dialect in (*HEADERS, *BODIES) for field in dialect.fields for stage in (field.stage, field.brief)
+    }
+
+    assert named <= {*BY_KEY, TOTAL, TO_FIRST, ""}
+    assert {field.name for field in SERVER_TIMING.fields} <= {*BY_KEY, TOTAL}

@@ -1,0 +1,515 @@
+"""The client of OpenAI against servers that stream as vLLM, Groq, llama.cpp and OpenAI itself do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import json
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+from openai._models import construct_type
+from openai.types.beta import AssistantStreamEvent
+from openai.types.chat import ChatCompletionChunk
+from openai.types.completion import Completion
+from openai.types.responses import ResponseStreamEvent
+
+from stagelens.core.names import BY_CLIENT_CONTENT
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries import token_stream
+from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
+from stagelens.instrumentors.libraries.token_stream import TokenStream
+
+if TYPE_CHECKING:
+    from conftest import Running
+
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+HEAD = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+
+def chunk(delta: dict[str, Any] | None = None, index: int = 0, **more: Any) -> dict[str, Any]:
+    """Return a part of a chat: with a delta, or without any choice."""
+    choices = [] if delta is None else [{"index": index, "delta": delta, "finish_reason": None}]
+    return {**HEAD, "choices": choices, **more}
+
+
+def usage(completion_tokens: int, **more: Any) -> dict[str, Any]:
+    """Return what `include_usage` asks for."""
+    return {"prompt_tokens": 5, "completion_tokens": completion_tokens, "total_tokens": 5 + completion_tokens, **more}
+
+
+ROLE = chunk({"role": "assistant", "content": ""})
+ANSWER = (ROLE, chunk({"content": "a b"}), chunk({"content": " c"}), chunk({"content": " d e"}), chunk({}))
+LAST = chunk(usage=usage(7))
+# Where the dialect of each server stands in its last part.
+LAST_PARTS = {
+    # https://docs.vllm.ai/en/stable/features/per_request_metrics/
+    "vllm": chunk(
+        usage=usage(7),
+        metrics={"queue_time_ms": 2.0, "time_to_first_token_ms": 5.0, "generation_time_ms": 8.0, "mean_itl_ms": 1.3},
+    ),
+    # groq-python, types/chat/chat_completion_chunk.py
+    "groq": chunk(
+        {},
+        x_groq={
+            "id": "r",
+            "usage": usage(7, queue_time=0.002, prompt_time=0.005, completion_time=0.008, total_time=0.013),
+        },
+    ),
+    # llama.cpp's server, tools/server/README.md: also in every part, where `timings_per_token` asks for it.
+    "llama.cpp": chunk({}, usage=usage(7), timings={"prompt_ms": 7.0, "predicted_ms": 8.0}),
+    # https://inference-docs.cerebras.ai/api-reference/chat-completions
+    "cerebras": chunk(
+        {}, time_info={"queue_time": 0.002, "prompt_time": 0.005, "completion_time": 0.008, "total_time": 0.015}
+    ),
+}
+STAGES = {
+    "vllm": {"queue": 2.0, "prefill": 5.0, "decode": 8.0},
+    "groq": {"queue": 2.0, "prefill": 5.0, "decode": 8.0},
+    "llama.cpp": {"prefill": 7.0, "decode": 8.0},
+    "cerebras": {"queue": 2.0, "prefill": 5.0, "decode": 8.0},
+}
+
+
+class Upstream:
+    """A server that streams what it is told to, one part after the other; it works for a while first.
+
+    `held` is waited for before the last two parts.
+    """
+
+    def __init__(self) -> None:
+        self.parts: Iterable[dict[str, Any]] = ()
+        self.work_seconds = 0.0
+        self.held = threading.Event()
+        self.url = ""
+
+    def send(self, write: Callable[[bytes], object]) -> None:
+        """Send them."""
+        *before, content, last = self.parts
+        for part in before:
+            write(b"data: " + json.dumps(part).encode() + b"\n\n")
+        self.held.wait(self.work_seconds or 30)
+        for part in (content, last):
+            write(b"data: " + json.dumps(part).encode() + b"\n\n")
+        write(b"data: [DONE]\n\n")
+
+
+@pytest.fixture(scope="module")
+def started() -> Generator[Upstream]:
+    """Start it."""
+    upstream = Upstream()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):
+                upstream.send(self.wfile.write)
+            self.close_connection = True
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    upstream.url = f"http://127.0.0.1:{server.server_port}/v1"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield upstream
+    upstream.held.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def upstream(started: Upstream) -> Upstream:
+    """Have it answer at once."""
+    started.parts, started.work_seconds = (*ANSWER, LAST), 0.0
+    started.held.set()
+    return started
+
+
+@pytest.fixture(autouse=True)
+def instrumented() -> Generator[None]:
+    """Instrument it, and what it stands on."""
+    ours = (HttpxInstrumentor(), OpenAIInstrumentor())
+    for instrumentor in ours:
+        instrumentor.instrument()
+    yield
+    for instrumentor in ours:
+        instrumentor.uninstrument()
+
+
+@pytest.fixture(scope="module")
+def client(started: Upstream) -> Generator[openai.OpenAI]:
+    """Return one client for all: to make one takes a while."""
+    with openai.OpenAI(base_url=started.url, api_key="k", max_retries=0) as client:
+        yield client
+
+
+def asked(client: openai.OpenAI) -> openai.Stream[ChatCompletionChunk]:
+    """Ask for a stream."""
+    return client.chat.completions.create(
+        model="m", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+
+
+def awaited(upstream: Upstream, read: Callable[[Any], Any]) -> Any:
+    """Have *read* read an async stream."""
+
+    async def go() -> Any:
+        async with openai.AsyncOpenAI(base_url=upstream.url, api_key="k", max_retries=0) as client:
+            return await read(await client.chat.completions.create(model="m", messages=MESSAGES, stream=True))
+
+    return asyncio.run(go())
+
+
+def facts(marks: recorder.Marks) -> dict[str, list[tuple[Any, Any]]]:
+    """Return what was noted of a stream, all of each kind."""
+    found: dict[str, list[tuple[Any, Any]]] = {}
+    for key, first, second in zip(marks[::3], marks[1::3], marks[2::3], strict=True):
+        if key.startswith("@") and key not in {recorder.OPEN, "@trace"}:
+            found.setdefault(key, []).append((first, second))
+    return found
+
+
+def test_a_stream_is_what_it_was_and_its_tokens_are_counted(
+    in_a_request: Running, upstream: Upstream, client: openai.OpenAI
+) -> None:
+    """The first token is that with content; seven tokens in three parts are six steps."""
+    texts = [part.choices[0].delta.content if part.choices else "usage" for part in asked(client)]
+    noted = facts(in_a_request.marks)
+
+    assert texts == ["", "a b", " c", " d e", None, "usage"]
+    assert [definition for _, definition in noted["@first_token"]] == [BY_CLIENT_CONTENT]
+    assert noted["@tokens_in"] == [(5, 0)]
+    assert noted["@tokens_out"] == [(7, 0)]
+    assert [over for _, over in noted["@per_token"]] == [(6, BY_CLIENT_CONTENT)]
+    assert set(in_a_request.names()) == {"dependency"}
+    assert upstream.held.is_set()
+
+
+def test_an_async_stream_is_too(in_a_request: Running, upstream: Upstream) -> None:
+    """The same facts."""
+
+    async def read(stream: Any) -> list[Any]:
+        return [part async for part in stream]
+
+    assert len(awaited(upstream, read)) == len(ANSWER) + 1
+    assert set(facts(in_a_request.marks)) >= {"@first_token", "@tokens_in", "@tokens_out", "@per_token"}
+
+
+@pytest.mark.parametrize("server", LAST_PARTS)
+def test_what_a_server_says_in_its_last_part_is_split_off(
+    in_a_request: Running, upstream: Upstream, client: openai.OpenAI, server: str
+) -> None:
+    """Of all the wait; the server works for 20 ms between its first tokens and its last."""
+    upstream.parts = (*ANSWER, chunk({"content": "."}), LAST_PARTS[server])
+    upstream.held.clear()
+    upstream.work_seconds = 0.02
+    list(asked(client))
+    lengths = {
+        stage.removesuffix("@reported"): (end - start) / 1e6
+        for stage, start, end in in_a_request.stages()
+        if stage.endswith("@reported")
+    }
+
+    assert lengths == pytest.approx(STAGES[server])
+
+
+def test_without_usage_there_is_no_time_per_token(
+    in_a_request: Running, upstream: Upstream, client: openai.OpenAI
+) -> None:
+    """Parts are no tokens."""
+    upstream.parts = ANSWER
+    list(asked(client))
+
+    assert "@first_token" in facts(in_a_request.marks)
+    assert not {"@per_token", "@tokens_out"} & set(facts(in_a_request.marks))
+
+
+@pytest.mark.parametrize("leave", ["close", "break", "drop", "exit"])
+def test_a_stream_that_is_left_early_is_left_as_before(
+    in_a_request: Running, upstream: Upstream, client: openai.OpenAI, leave: str
+) -> None:
+    """The connection is given back, and what came by then counts."""
+    upstream.held.clear()
+    stream = asked(client)
+    response = stream.response
+    for part in stream:
+        if part.choices[0].delta.content:
+            break
+    if leave == "close":
+        stream.close()
+    elif leave == "exit":
+        with stream:
+            pass
+    elif leave == "drop":
+        del stream
+        gc.collect()
+    else:
+        stream.response.close()
+    upstream.held.set()
+
+    assert response.is_closed
+    assert set(facts(in_a_request.marks)) == {"@first_token"}
+
+
+def test_an_async_stream_that_is_left_early_is_left_as_before(in_a_request: Running, upstream: Upstream) -> None:
+    """With `aclose` of the generator, and of the stream."""
+    upstream.held.clear()
+
+    async def read(stream: Any) -> bool:
+        async for part in stream:
+            if part.choices[0].delta.content:
+                break
+        await stream._iterator.aclose()
+        await stream.close()
+        return stream.response.is_closed
+
+    assert awaited(upstream, read)
+    upstream.held.set()
+    assert set(facts(in_a_request.marks)) == {"@first_token"}
+
+
+def test_a_stream_that_breaks_off_raises_what_it_raised(
+    in_a_request: Running, upstream: Upstream, client: openai.OpenAI
+) -> None:
+    """An error in the middle is the caller's."""
+    upstream.parts = (*ANSWER, {"error": {"message": "no more"}})
+
+    with pytest.raises(openai.APIError, match="no more"):
+        list(asked(client))
+    assert set(facts(in_a_request.marks)) >= {"@first_token"}
+
+
+def test_a_stream_may_be_read_in_another_context(
+    in_a_request: Running, upstream: Upstream, client: openai.OpenAI
+) -> None:
+    """By a thread that knows of no request, as some frameworks do: it belongs to the one that asked for it."""
+    stream = asked(client)
+    reader = threading.Thread(target=list, args=(stream,))
+    reader.start()
+    reader.join(30)
+
+    assert upstream.held.is_set()
+    assert set(facts(in_a_request.marks)) >= {"@first_token", "@per_token"}
+
+
+def test_after_the_request_a_stream_adds_nothing(
+    in_a_request: Running, upstream: Upstream, client: openai.OpenAI
+) -> None:
+    """A request that is over is counted as it was."""
+    stream = asked(client)
+    in_a_request.marks[0] = recorder.CLOSED
+    list(stream)
+    in_a_request.marks[0] = recorder.OPEN
+
+    assert upstream.held.is_set()
+    assert set(facts(in_a_request.marks)) == set()
+
+
+@pytest.mark.usefixtures("upstream")
+def test_outside_a_request_a_stream_is_openais_own(client: openai.OpenAI) -> None:
+    """Nothing is wrapped."""
+    stream: Any = asked(client)
+
+    assert type(stream._iterator).__name__ == "generator"
+    assert len(list(stream)) == len(ANSWER) + 1
+
+
+@pytest.mark.usefixtures("in_a_request", "upstream")
+def test_our_failure_is_reported_and_the_parts_come_through(
+    client: openai.OpenAI, reported: set[str], make_fail: Callable[[Any, str], None]
+) -> None:
+    """Each of them."""
+    make_fail(TokenStream, "part")
+
+    assert len(list(asked(client))) == len(ANSWER) + 1
+    assert reported == {"timing a stream of openai"}
+
+
+def played(monkeypatch: pytest.MonkeyPatch, parts: Iterable[Any], step: int = 10) -> dict[str, list[tuple[Any, Any]]]:
+    """Return what is noted of *parts* that come each *step* nanoseconds after the last, from that on."""
+    ticks: Iterator[int] = itertools.count(step, step)
+    monkeypatch.setattr(token_stream, "clock", ticks.__next__)
+    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    stream = TokenStream(marks, None)
+    for part in parts:
+        stream.part(part)
+    stream.end()
+    stream.end()
+    return facts(marks)
+
+
+def chat(*parts: dict[str, Any]) -> list[ChatCompletionChunk]:
+    """Return parts as the client makes them."""
+    return [ChatCompletionChunk.model_validate(part) for part in parts]
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "a"},
+        {"reasoning_content": "a"},
+        {"reasoning": "a"},
+        {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]},
+        {"refusal": "no"},
+    ],
+)
+def test_content_of_any_kind_is_the_first_token(monkeypatch: pytest.MonkeyPatch, delta: dict[str, Any]) -> None:
+    """Not the role before it, nor an empty text."""
+    noted = played(monkeypatch, chat(ROLE, chunk({"content": ""}), chunk(delta), chunk({"content": "b"})))
+
+    assert noted["@first_token"] == [(30, BY_CLIENT_CONTENT)]
+
+
+def test_the_older_completions_are_streams_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their parts have a text instead of a delta."""
+    head = {"id": "1", "object": "text_completion", "created": 1, "model": "m"}
+    texts = [{**head, "choices": [{"index": 0, "text": text, "finish_reason": "stop"}]} for text in ("", "a", "b")]
+    noted = played(monkeypatch, [Completion.model_validate(each) for each in texts])
+
+    assert noted["@first_token"] == [(20, BY_CLIENT_CONTENT)]
+    assert noted["@gap"] == [(10, BY_CLIENT_CONTENT)]
+
+
+def test_the_longest_wait_between_two_parts_is_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts without content do not end it."""
+    some = chunk({"content": "a"})
+    noted = played(monkeypatch, chat(some, some, chunk({}), chunk({}), some, some))
+
+    assert max(gap for gap, _ in noted["@gap"]) == 30
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        # From the first content to the last, over all tokens but the first.
+        ((chunk({"content": "a"}), chunk({"content": "b"}), chunk(usage=usage(5))), [(10, 4)]),
+        # Usage in every part, as of vLLM's `continuous_usage_stats`: the last counts.
+        ((chunk({"content": "a"}, usage=usage(1)), chunk({"content": "b"}, usage=usage(5))), [(10, 4)]),
+        # Thought out of sight, before the first part.
+        (
+            (
+                chunk({"content": "a"}),
+                chunk({"content": "b"}),
+                chunk(usage=usage(105, completion_tokens_details={"reasoning_tokens": 100})),
+            ),
+            [(10, 4)],
+        ),
+        # Thought in sight.
+        (
+            (
+                chunk({"reasoning": "a"}),
+                chunk({"content": "b"}),
+                chunk(usage=usage(5, completion_tokens_details={"reasoning_tokens": 2})),
+            ),
+            [(10, 4)],
+        ),
+        # All in one part, one token, and two answers at once: nobody knows.
+        ((chunk({"content": "a b c"}), chunk(usage=usage(3))), []),
+        ((chunk({"content": "a"}), chunk({"content": ""}), chunk(usage=usage(1))), []),
+        ((chunk({"content": "a"}), chunk({"content": "b"}, index=1), chunk(usage=usage(5))), []),
+    ],
+)
+def test_the_time_from_one_token_to_the_next_is_that_of_tokens(
+    monkeypatch: pytest.MonkeyPatch, parts: tuple[dict[str, Any], ...], expected: list[tuple[int, int]]
+) -> None:
+    """However many of them a part holds."""
+    noted = played(monkeypatch, chat(*parts))
+
+    assert noted.get("@per_token", []) == [(spent, (over, BY_CLIENT_CONTENT)) for spent, over in expected]
+
+
+def event(kind: str, **more: Any) -> dict[str, Any]:
+    """Return an event of the Responses API."""
+    return {"type": f"response.{kind}", "sequence_number": 0, **more}
+
+
+def text(kind: str = "output_text", place: int = 0) -> dict[str, Any]:
+    """Return one with content."""
+    return event(f"{kind}.delta", delta="a", item_id="i", output_index=place, content_index=0, logprobs=[])
+
+
+def completed(output_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
+    """Return the last one."""
+    used = {
+        "input_tokens": 5,
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+    }
+    return event("completed", response={"id": "r", "object": "response", "usage": used})
+
+
+CREATED = event("created", response={"id": "r", "object": "response", "usage": None})
+
+
+def test_a_stream_of_the_responses_api_is_told_by_its_deltas(
+    in_a_request: Running, upstream: Upstream, client: openai.OpenAI
+) -> None:
+    """As https://platform.openai.com/docs/api-reference/responses-streaming has them."""
+    upstream.parts = (CREATED, event("in_progress"), text(), text(), completed(7))
+    kinds = [part.type for part in client.responses.create(model="m", input="hello", stream=True)]
+    noted = facts(in_a_request.marks)
+
+    assert len(kinds) == len(upstream.parts)
+    assert [definition for _, definition in noted["@first_token"]] == [BY_CLIENT_CONTENT]
+    assert (noted["@tokens_in"], noted["@tokens_out"]) == ([(5, 0)], [(7, 0)])
+    assert [over for _, over in noted["@per_token"]] == [(6, BY_CLIENT_CONTENT)]
+
+
+def responses(*parts: dict[str, Any]) -> list[Any]:
+    """Return events as the client makes them."""
+    return [construct_type(type_=ResponseStreamEvent, value=part) for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        # Thought out of sight.
+        ((CREATED, text(), text(), completed(105, 100)), [(10, 4)]),
+        # Thought in sight, before the answer.
+        ((text("reasoning_text"), text(place=1), text(place=1), completed(105, 100)), [(20, 104)]),
+        # Of a summary nobody says how long it is; between two items a tool may have been at work.
+        ((text("reasoning_summary_text"), text(place=1), completed(105, 100)), []),
+        ((text(), text("function_call_arguments", 1), completed(5)), []),
+    ],
+)
+def test_of_a_response_the_time_per_token_is_that_of_tokens_in_sight(
+    monkeypatch: pytest.MonkeyPatch, parts: tuple[dict[str, Any], ...], expected: list[tuple[int, int]]
+) -> None:
+    """Or there is none."""
+    noted = played(monkeypatch, responses(*parts))
+
+    assert noted["@first_token"][0][1] == BY_CLIENT_CONTENT
+    assert noted.get("@per_token", []) == [(spent, (over, BY_CLIENT_CONTENT)) for spent, over in expected]
+
+
+def test_a_stream_of_the_assistants_api_is_told_by_its_deltas_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its events name themselves in another place, and the last number of tokens is that of all of the run."""
+    delta = {"id": "m", "object": "thread.message.delta", "delta": {"content": [{"index": 0, "type": "text"}]}}
+    parts = (
+        {"event": "thread.run.created", "data": {"id": "r", "usage": None}},
+        {"event": "thread.message.delta", "data": delta},
+        {"event": "thread.message.delta", "data": delta},
+        {"event": "thread.run.step.completed", "data": {"id": "s", "usage": usage(3)}},
+        {"event": "thread.run.completed", "data": {"id": "r", "usage": usage(7)}},
+    )
+    noted = played(monkeypatch, [construct_type(type_=AssistantStreamEvent, value=part) for part in parts])
+
+    assert noted["@first_token"] == [(20, BY_CLIENT_CONTENT)]
+    assert noted["@tokens_out"] == [(7, 0)]
+    assert noted["@per_token"] == [(10, (6, BY_CLIENT_CONTENT))]

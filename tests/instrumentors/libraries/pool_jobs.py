@@ -1,0 +1,68 @@
+"""Jobs for the processes of a pool, which import them by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stagelens.instrumentors import recorder, trace_context
+from stagelens.instrumentors.manual import request, stage
+from stagelens.instrumentors.recorder import clock
+
+prepared: list[str] = []
+
+
+def prepare(word: str) -> None:
+    """Initialize a process."""
+    prepared.append(word)
+
+
+def square(number: int) -> int:
+    """Square it, as a stage."""
+    with stage("forward"):
+        return number**2
+
+
+def look() -> tuple[int, int, bool, str, list[str]]:
+    """Say which process this is, what time it is, whether a request runs here, what header it hands on, who prepared it."""
+    marks = recorder.current.get()
+    header = "" if marks is None else trace_context.traceparent(marks)
+    return os.getpid(), clock(), marks is not None, header, prepared
+
+
+class Failed(Exception):  # noqa: N818 - not ours to say
+    """With two arguments, as those that pickle badly."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(code, why)
+        self.code = code
+
+
+class OwnPickle(Exception):  # noqa: N818
+    """Says itself what is kept of it."""
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        """Keep nothing but a word."""
+        return type(self), ("again",)
+
+
+def fail(kind: str) -> None:
+    """Fail in a stage."""
+    with stage("forward"):
+        raise Failed(7, "planted") if kind == "plain" else OwnPickle("planted")
+
+
+def nested() -> None:
+    """Be a request of its own, in the process."""
+    with request("child"), stage("forward"):
+        pass
+
+
+def wait_at(gate: str) -> None:
+    """Wait until something is written to a pipe."""
+    Path(gate).read_text()
+
+
+def die() -> None:
+    """Take the process with it."""
+    os._exit(3)

@@ -1,0 +1,210 @@
+"""Process pools: what a process does for a request is the request's, and the user's own call is as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Generator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagelens.core.partition import partition
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.late import Waiting
+from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumentor
+from stagelens.instrumentors.manual import request
+from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.recorder import Record, clock
+
+sys.path.append(str(Path(__file__).parent))
+
+import pool_jobs
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = ProcessPoolInstrumentor
+pytestmark = [
+    pytest.mark.usefixtures("instrumented"),
+    # Python 3.12 says so of every fork of a process with threads.
+    pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module", params=["fork", "spawn", "forkserver"])
+def pool(request: pytest.FixtureRequest) -> Generator[ProcessPoolExecutor]:
+    """A pool of one process, made in each way."""
+    context = multiprocessing.get_context(request.param)
+    with ProcessPoolExecutor(1, context, pool_jobs.prepare, ("prepared",)) as pool:
+        yield pool
+
+
+def told(finished: Finished) -> Record:
+    """Return the only finished request, with what came late."""
+    (record,) = finished
+    waiting = Waiting()
+    assert not waiting.holds(record, 0.0), "all is known when the result is there"
+    return record
+
+
+def intervals(record: Record) -> list[tuple[str, int, int]]:
+    """Return the stages of a request, by their start."""
+    return sorted(read(record[0]).intervals, key=lambda interval: interval[1])
+
+
+def test_a_job_of_a_request_leaves_its_wait_and_its_stages(finished: Finished, pool: ProcessPoolExecutor) -> None:
+    """Queue to its start, then the forward in the process, by one clock; the result is the user's own."""
+    with request("squared"):
+        assert pool.submit(pool_jobs.square, 3).result(60) == 9
+    record = told(finished)
+    (queue, forward) = intervals(record)
+
+    assert (queue[0], forward[0]) == ("queue", "forward")
+    assert record[1] <= queue[1] <= queue[2] <= forward[1] <= forward[2] <= record[2]
+    assert sum(partition([queue, forward], record[1], record[2]).values()) == record[2] - record[1]
+
+
+def test_the_clock_is_one_for_all_processes(finished: Finished, pool: ProcessPoolExecutor) -> None:
+    """What lets a stage of another process be placed in the request."""
+    with request("looked"):
+        before = clock()
+        process, there, inside, header, prepared = pool.submit(pool_jobs.look).result(60)
+        after = clock()
+
+    assert process != multiprocessing.current_process().pid
+    assert before < there < after
+    assert inside
+    # The trace the request is in, handed on by the process too.
+    assert header.split("-")[1] == read(told(finished)[0]).facts["@trace"][0]
+    assert prepared == ["prepared"]
+
+
+def test_a_map_in_chunks_waits_for_a_process_once_and_for_itself_the_rest(
+    finished: Finished, pool: ProcessPoolExecutor
+) -> None:
+    """Chunks of one request run one after the other: nothing of it is queue while another runs."""
+    with request("mapped"):
+        assert list(pool.map(pool_jobs.square, range(10), chunksize=3)) == [number**2 for number in range(10)]
+    record = told(finished)
+    keys = [key for key, _, _ in intervals(record)]
+
+    assert keys.count("forward") == 10
+    assert sum(partition(read(record[0]).intervals, record[1], record[2]).values()) == record[2] - record[1]
+
+
+@pytest.mark.parametrize("kind", ["plain", "own"])
+def test_an_exception_comes_as_it_is(finished: Finished, pool: ProcessPoolExecutor, kind: str) -> None:
+    """Nothing of ours is on it; its stage is there where it could carry it."""
+    with request("failed"), pytest.raises((pool_jobs.Failed, pool_jobs.OwnPickle)) as raised:
+        pool.submit(pool_jobs.fail, kind).result(60)
+    keys = [key for key, _, _ in intervals(told(finished))]
+
+    assert vars(raised.value) == ({"code": 7} if kind == "plain" else {})
+    assert "pool_jobs.py" in str(raised.value.__cause__)
+    assert keys == (["queue", "forward"] if kind == "plain" else [])
+
+
+def test_a_request_in_the_process_is_inside_the_one_around(finished: Finished, pool: ProcessPoolExecutor) -> None:
+    """The outermost is the request, as in a thread."""
+    with request("outer"):
+        pool.submit(pool_jobs.nested).result(60)
+    keys = told(finished)[0][::3]
+
+    assert {"@child child", "forward"} <= set(keys)
+
+
+def test_jobs_outside_of_a_request_go_as_they_are(finished: Finished, pool: ProcessPoolExecutor) -> None:
+    """No request, nothing carried."""
+    assert pool.submit(pool_jobs.look).result(60)[2:4] == (False, "")
+    assert not finished
+
+
+def test_requests_at_once_keep_their_own(finished: Finished, pool: ProcessPoolExecutor) -> None:
+    """From one loop, through one process: each has one forward, and all of its wait is its own."""
+
+    async def handle(name: str) -> None:
+        async with request(name):
+            await asyncio.get_running_loop().run_in_executor(pool, pool_jobs.square, 2)
+
+    async def serve() -> None:
+        await asyncio.gather(*(handle(f"r{number}") for number in range(8)))
+
+    asyncio.run(serve())
+    found = [[key for key, _, _ in intervals_of(record)] for record in finished]
+
+    assert found == [["queue", "forward"]] * 8
+
+
+def intervals_of(record: Record) -> list[tuple[str, int, int]]:
+    """Return the stages of one of several requests."""
+    Waiting().holds(record, 0.0)
+    return intervals(record)
+
+
+def test_what_cannot_be_pickled_is_refused_as_before(finished: Finished, pool: ProcessPoolExecutor) -> None:
+    """A lambda as the job, and a lock as the argument."""
+    refused: list[tuple[Any, Any]] = [(lambda number: number, 1), (pool_jobs.square, threading.Lock())]
+    for job, argument in refused:
+        with request("refused"), pytest.raises(Exception, match="pickle"):
+            pool.submit(job, argument).result(60)
+
+    assert [intervals_of(record) for record in finished] == [[], []]
+
+
+def test_a_cancelled_job_has_waited_until_then(finished: Finished, pool: ProcessPoolExecutor, tmp_path: Path) -> None:
+    """Behind others it is cancelled; the pool goes on."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    # One runs and two are on their way to the process: what comes after can be cancelled.
+    before = [pool.submit(pool_jobs.wait_at, str(gate)), *(pool.submit(pool_jobs.look) for _ in range(2))]
+    with request("cancelled"):
+        cancelled = pool.submit(pool_jobs.look).cancel()
+        over = clock()
+    gate.write_text("go")
+    for future in before:
+        future.result(60)
+    (queue,) = intervals(told(finished))
+
+    assert cancelled
+    assert (queue[0], queue[2] <= over) == ("queue", True)
+
+
+def test_a_broken_pool_is_broken_as_before(finished: Finished) -> None:
+    """A process that dies takes nothing of ours with it; how long it waited is not known."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        with request("broken"), pytest.raises(BrokenProcessPool):
+            pool.submit(pool_jobs.die).result(60)
+        with request("after"), pytest.raises(BrokenProcessPool):
+            pool.submit(pool_jobs.look)
+
+    assert [intervals_of(record) for record in finished] == [[], []]
+
+
+@pytest.mark.usefixtures("finished")
+def test_another_interpreter_gets_the_job_as_it_is(monkeypatch: pytest.MonkeyPatch, pool: ProcessPoolExecutor) -> None:
+    """It may have nothing of ours installed: only a fork is surely like us."""
+    monkeypatch.setattr(sys, "executable", "/another/python")
+    with request("elsewhere"):
+        inside = pool.submit(pool_jobs.look).result(60)[2]
+
+    assert inside == (vars(pool)["_mp_context"].get_start_method() == "fork")
+    assert recorder.current.get() is None
+
+
+@pytest.mark.usefixtures("finished")
+def test_jobs_under_way_when_we_are_taken_out_come_back_as_they_are(
+    pool: ProcessPoolExecutor, instrumented: Any
+) -> None:
+    """What was sent with ours around it is taken out all the same."""
+    with request("under way"):
+        future = pool.submit(pool_jobs.square, 4)
+        instrumented.uninstrument()
+
+        assert future.result(60) == 16

@@ -1,0 +1,154 @@
+"""`Server-Timing` of a service of ours: what it tells, when it does not, and a client of ours that reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI, Response
+
+from stagelens import stage
+from stagelens.core.partition import partition
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries import server_timing
+from stagelens.instrumentors.libraries.answers import metrics_of
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+from stagelens.instrumentors.reading import read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Finished
+
+    Until = Callable[[Callable[[], object], str], None]
+
+INSTRUMENTOR = AsgiInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+THEIRS = "db;dur=53, app;desc=all;dur=60"
+app = FastAPI()
+
+
+@app.get("/predict")
+async def predict() -> str:
+    """Work for a while, in stages of ours and one of the user's own."""
+    with stage("forward"):
+        time.sleep(0.004)  # noqa: ASYNC251 - a model that holds the loop
+    with stage("rerank"):
+        time.sleep(0.002)  # noqa: ASYNC251 - as above
+    return "done"
+
+
+@app.get("/theirs")
+async def theirs(response: Response, said: str) -> str:
+    """Answer with a header of the service's own."""
+    response.headers["Server-Timing"] = said
+    return "done"
+
+
+@pytest.fixture
+def telling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch it on."""
+    monkeypatch.setattr(server_timing, "is_on", True)
+
+
+@pytest.fixture
+def url() -> Generator[str]:
+    """Serve the application, on a thread that is in no request."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
+    started = threading.Event()
+    startup = server.startup
+
+    async def announced(*args: Any, **options: Any) -> None:
+        await startup(*args, **options)
+        started.set()
+
+    server.startup = announced  # type: ignore[method-assign]
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    assert started.wait(30)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.mark.usefixtures("telling")
+def test_an_answer_tells_the_stages_it_had_until_it_began(finished: Finished, url: str, until: Until) -> None:
+    """In milliseconds; what is no stage of ours is in the total."""
+    told = {
+        name: float(value) for name, value in metrics_of(httpx.get(f"{url}/predict").headers["Server-Timing"]).items()
+    }
+    until(lambda: finished, "the server's request")
+    own = partition(read(finished[0][0]).intervals, *finished[0][1:3])
+
+    assert 4 <= told["forward"] <= own["forward"] / 1e6
+    assert set(told) <= {*own, "total"} - {"overhead", "rerank"}
+    assert sum(told.values()) - told["total"] <= told["total"] - 2
+    assert told["total"] <= (finished[0][2] - finished[0][1]) / 1e6
+
+
+@pytest.mark.usefixtures("finished")
+def test_it_is_off_by_itself(url: str) -> None:
+    """Who may ask is told how long each stage takes only if the service says so."""
+    assert "Server-Timing" not in httpx.get(f"{url}/predict").headers
+
+
+@pytest.mark.usefixtures("telling", "finished")
+def test_metrics_of_the_services_own_stay_beside_ours(url: str) -> None:
+    """They are nobody's stage."""
+    headers = httpx.get(f"{url}/theirs", params={"said": THEIRS}).headers
+
+    assert headers.get_list("Server-Timing")[0] == THEIRS
+    assert set(metrics_of(headers["Server-Timing"])) >= {"total"}
+
+
+@pytest.mark.usefixtures("telling", "finished")
+def test_stages_of_another_server_are_handed_on_alone(url: str) -> None:
+    """As by a gateway: with two servers' stages in one header nobody could tell whose they are."""
+    headers = httpx.get(f"{url}/theirs", params={"said": "queue;dur=5, total;dur=9"}).headers
+
+    assert headers.get_list("Server-Timing") == ["queue;dur=5, total;dur=9"]
+
+
+@pytest.mark.usefixtures("telling")
+def test_a_client_of_ours_has_the_stages_inside_its_request(finished: Finished, url: str, until: Until) -> None:
+    """With the network between the two, and nothing is suspected."""
+    client = HttpxInstrumentor()
+    client.instrument()
+    try:
+        scope = recorder.begin()
+        assert scope is not None
+        marks, token = scope
+        httpx.get(f"{url}/predict")
+        recorder.end(token)
+        ended = recorder.clock()
+    finally:
+        client.uninstrument()
+    own = partition(read(marks).intervals, marks[1], ended)
+
+    assert 4e6 <= own["forward"] <= ended - marks[1]
+    assert own["network"] > 0
+    assert sum(own.values()) == ended - marks[1]
+    assert "@suspect" not in marks
+    # Its caller has the answer before the server is done with the request.
+    until(lambda: len(finished) == 1, "the server's request")
+
+
+@pytest.mark.usefixtures("telling")
+def test_a_failure_of_ours_costs_the_header_and_not_the_answer(
+    finished: Finished, url: str, until: Until, reported: set[str], make_fail: Callable[[Any, str], None]
+) -> None:
+    """It is reported once."""
+    make_fail(server_timing, "timing_of")
+
+    assert httpx.get(f"{url}/predict").json() == "done"
+    assert "sending Server-Timing" in reported
+    # Its caller has the answer before the server is done with the request.
+    until(lambda: len(finished) == 1, "the server's request")

@@ -1,0 +1,145 @@
+"""A real model server, `transformers serve` with a tiny model, and a client of ours: what it says is what the call was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+from ports import free_port
+
+from stagelens.core.names import BY_CLIENT_CONTENT
+from stagelens.core.partition import partition
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
+from stagelens.instrumentors.reading import read
+
+sys.path.append(str(Path(__file__).parent))
+
+from tiny_models import llama, tokenizer
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+START_SECONDS = 120
+TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
+    """Serve a tiny model under `stagelens run`, and return what a call of it says."""
+    folder = tmp_path_factory.mktemp("serve")
+    llama().save_pretrained(folder / "tiny")
+    tokenizer().save_pretrained(folder / "tiny")
+    port = free_port()
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_"))},
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
+        "STAGELENS_SERVER_TIMING": "true",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder),
+        "OMP_NUM_THREADS": "1",
+    }
+    serve = [str(Path(sys.executable).parent / "transformers"), "serve", "--device", "cpu", "--port", str(port)]
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stagelens", "run", "--", *serve, str(folder / "tiny")],
+            env=environment,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        _wait(process, port, folder / "output")
+        said = [{"role": "user", "content": "word1 word2 word3"}]
+        yield {
+            "base_url": f"http://127.0.0.1:{port}/v1",
+            "call": {"model": str(folder / "tiny"), "messages": said, "max_tokens": TOKENS},
+        }
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
+            return
+        assert process.poll() is None, output.read_text()
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def client(asking: dict[str, Any]) -> Generator[openai.OpenAI]:
+    """Return an instrumented client."""
+    ours = (HttpxInstrumentor(), OpenAIInstrumentor())
+    for instrumentor in ours:
+        instrumentor.instrument()
+    with openai.OpenAI(base_url=asking["base_url"], api_key="k", max_retries=0) as client:
+        yield client
+    for instrumentor in ours:
+        instrumentor.uninstrument()
+
+
+def test_the_stages_of_the_model_are_those_of_the_call(
+    in_a_request: Finished, client: openai.OpenAI, asking: dict[str, Any]
+) -> None:
+    """Of the first call, which warms the model up, and of those after it, by the same thread of the server."""
+    marks = in_a_request[0][0]
+    for first in ("load", "prefill"):
+        before, begun = len(marks), recorder.clock()
+        client.chat.completions.create(**asking["call"])
+        ended, added = recorder.clock(), marks[before:]
+        own = partition(read(added).intervals, begun, ended)
+        reported = {key.partition("@")[0] for key in added[::3] if key.endswith("@reported")}
+
+        assert {first, "tokenize", "decode", "postprocess", "serialize"} <= reported <= own.keys()
+        assert own["decode"] > 0
+        assert own["network"] > 0
+        assert sum(own.values()) == ended - begun
+    assert "@suspect" not in marks
+
+
+def test_of_calls_at_once_each_is_told_of_its_own(client: openai.OpenAI, asking: dict[str, Any]) -> None:
+    """The one thread that generates for all of them works for the one whose turn it is."""
+
+    def call(_: int) -> set[str]:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        client.chat.completions.create(**asking["call"])
+        recorder.end(token)
+        return {key.partition("@")[0] for key in marks[::3] if key.endswith("@reported")}
+
+    call(0)
+    with ThreadPoolExecutor(2) as pool:
+        for stages in pool.map(call, range(2)):
+            assert {"queue", "prefill", "decode"} <= stages
+
+
+def test_a_stream_of_it_is_told_by_its_tokens(
+    in_a_request: Finished, client: openai.OpenAI, asking: dict[str, Any]
+) -> None:
+    """As many as it says there were, from the first with content on."""
+    parts = list(client.chat.completions.create(stream=True, **asking["call"]))
+    marks = in_a_request[0][0]
+    facts = {key: (first, second) for key, first, second in in_a_request.marks()}
+    begun, text = marks[1], [part.choices[0].delta.content for part in parts if part.choices]
+
+    assert sum(bool(each) for each in text) < len(parts)
+    assert begun < facts["@first_token"][0]
+    assert facts["@first_token"][1] == BY_CLIENT_CONTENT
+    assert facts["@tokens_out"] == (TOKENS, 0)
+    assert facts["@per_token"][1] == (TOKENS - 1, BY_CLIENT_CONTENT)
+    assert facts["@per_token"][0] < recorder.clock() - facts["@first_token"][0]

@@ -1,0 +1,198 @@
+"""What the agent tells of its process: read for real, of this one; and of torch's memory, which is never woken for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core.hardware import (
+    CPU,
+    CPU_SHARE,
+    HOST_CPU,
+    LOOP_LAG,
+    MEMORY,
+    THREADS,
+    THROTTLED,
+    TORCH_ALLOCATED,
+    TORCH_RESERVED,
+    Measure,
+)
+from stagelens.instrumentors import heartbeat, process
+from stagelens.instrumentors.hardware import Hardware, torch_memory
+from stagelens.instrumentors.heartbeat import Lateness
+from stagelens.instrumentors.process import Process, available_cpus
+
+MIB = 2**20
+FILES = {
+    "/proc/stat": "cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1\n",
+    "/proc/self/stat": f"7 (a ) b) S {' '.join(map(str, range(4, 53)))}",
+    "/proc/self/cgroup": "1:name=systemd:/x\n0::/pod\n",
+    "/sys/fs/cgroup/pod/cpu.max": "150000 100000\n",
+    "/sys/fs/cgroup/pod/cpu.stat": "usage_usec 5\nnr_periods 100\nnr_throttled 10\n",
+}
+
+
+def told(source: Process) -> dict[Measure, float]:
+    """What was read, by measure."""
+    return {each.measure: each.value for each in source.take()}
+
+
+def burn(seconds: float) -> None:
+    """Use so much CPU time."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A machine whose files say this; what is not there is empty."""
+    found = dict(FILES)
+    monkeypatch.setattr(process, "_read", lambda path: found.get(path, ""))
+    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    return found
+
+
+def test_the_cpu_time_is_what_the_process_used() -> None:
+    """CPUs kept busy times how long: between what was used inside and outside of the two readings."""
+    outer_wall, outer_cpu = time.monotonic(), time.process_time()
+    source = Process()
+    inner_wall, inner_cpu = time.monotonic(), time.process_time()
+    burn(0.1)
+    inner_cpu, inner_wall = time.process_time() - inner_cpu, time.monotonic() - inner_wall
+    found = told(source)
+    outer_cpu, outer_wall = time.process_time() - outer_cpu, time.monotonic() - outer_wall
+
+    assert inner_cpu / outer_wall <= found[CPU] <= outer_cpu / inner_wall
+    assert found[CPU_SHARE] == pytest.approx(found[CPU] / available_cpus())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_memory_and_threads_are_those_of_the_process() -> None:
+    """64 MiB more that are written to show in its memory, and threads that wait are counted."""
+    source, stop = Process(), threading.Event()
+    burn(0.06)
+    before = told(source)
+    held = bytearray(b"x") * (64 * MIB)
+    threads = [threading.Thread(target=stop.wait) for _ in range(20)]
+    for each in threads:
+        each.start()
+    burn(0.06)
+    after = told(source)
+    stop.set()
+
+    assert len(held) == 64 * MIB
+    assert after[MEMORY] - before[MEMORY] > 32 * MIB
+    assert after[THREADS] >= 21
+    assert 0 <= after[HOST_CPU] <= 1
+
+
+def test_a_container_is_told_by_its_limit_and_the_time_it_was_stopped(files: dict[str, str]) -> None:
+    """One and a half CPUs of all; of 50 periods more it was stopped in 40; of 100 ticks of the machine 80 were busy."""
+    source = Process()
+    files["/sys/fs/cgroup/pod/cpu.stat"] = "usage_usec 9\nnr_periods 150\nnr_throttled 50\n"
+    files["/proc/stat"] = "cpu  170 0 60 815 55 0 0 0 0 0\n"
+    found = told(source)
+
+    assert found[THROTTLED] == 0.8
+    assert found[HOST_CPU] == 0.8
+    assert found[THREADS] == 20
+    assert available_cpus() == min(1.5, available_cpus())
+
+
+def test_a_container_that_sees_the_names_of_its_host_is_found_all_the_same(files: dict[str, str]) -> None:
+    """Its own group is at the top then."""
+    files["/sys/fs/cgroup/cpu.max"] = files.pop("/sys/fs/cgroup/pod/cpu.max").replace("150000", "50000")
+
+    assert available_cpus() == 0.5
+
+
+def test_without_any_file_the_cpu_is_told(files: dict[str, str]) -> None:
+    """As on macOS."""
+    files.clear()
+
+    assert set(told(Process())) == {CPU, CPU_SHARE}
+
+
+@given(st.dictionaries(st.sampled_from(sorted(FILES)), st.text(max_size=60)))
+def test_whatever_stands_in_the_files_nothing_is_raised(garbage: dict[str, str]) -> None:
+    """What cannot be read is left out, and values are finite and not below zero."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "MIN_SECONDS", 0.0)
+        hardware = Hardware()
+        patch.setattr(process, "_read", lambda path: garbage.get(path, ""))
+
+        assert all(0 <= each.value < float("inf") for each in hardware.take())
+
+
+def test_of_too_short_a_time_nothing_is_told_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next reading is of both times."""
+    source = Process()
+    burn(0.1)
+    monkeypatch.setattr(process, "MIN_SECONDS", 1e9)
+
+    assert told(source) == {}
+    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    assert told(source)[CPU] > 0
+
+
+@given(st.lists(st.integers(0, 10**9)))
+def test_the_lag_is_the_worst_since_it_was_asked(late: list[int]) -> None:
+    """Not that of before; None without a beat."""
+    lateness = Lateness()
+    for each in late:
+        lateness.note(each)
+
+    assert lateness.take() == max(late, default=None)
+    assert lateness.take() is None
+
+
+def test_a_loop_that_is_kept_lags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback that computes makes the next beat late by about as long, and the process says so."""
+    monkeypatch.setattr(heartbeat.lateness, "_worst_ns", -1)
+
+    async def keep() -> None:
+        heartbeat.watch_loop()
+        await asyncio.sleep(0)
+        burn(heartbeat.IDLE_SECONDS + 0.1)
+        # The late beat comes before whoever sleeps longer.
+        await asyncio.sleep(heartbeat.IDLE_SECONDS / 2)
+
+    source = Process()
+    asyncio.run(keep())
+
+    assert told(source)[LOOP_LAG] >= 0.09
+
+
+def test_torch_is_asked_only_where_it_uses_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where it is not loaded, and not where CUDA was not initialised: that would cost memory, and break forks."""
+    state = SimpleNamespace(initialized=False)
+    stats = {"allocated_bytes.all.current": 5, "reserved_bytes.all.current": 7, "reserved_bytes.all.peak": 9}
+
+    def memory_stats(device: int) -> dict[str, int]:
+        assert state.initialized
+        return stats if device == 1 else {}
+
+    cuda = SimpleNamespace(is_initialized=lambda: state.initialized, device_count=lambda: 2, memory_stats=memory_stats)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    nothing = list(torch_memory())
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+
+    assert nothing == list(torch_memory()) == []
+    state.initialized = True
+    assert list(torch_memory()) == [(TORCH_ALLOCATED, 5, "cuda:1"), (TORCH_RESERVED, 7, "cuda:1")]
+
+
+def test_one_source_that_fails_costs_only_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken torch: the process is told of all the same."""
+    monkeypatch.setattr(process, "MIN_SECONDS", 0.0)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: 1 / 0)))
+
+    assert CPU in {each.measure for each in Hardware().take()}

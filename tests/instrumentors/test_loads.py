@@ -1,0 +1,258 @@
+"""What a process loads and warms up is noted, in requests and outside, each instant as one phase's, and sent when there is a request."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import magika
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from stagelens.core import names
+from stagelens.instrumentors import loads as module
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor
+from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
+from stagelens.instrumentors.load_spans import LoadSpans
+from stagelens.instrumentors.loads import MAX_LOADS, MIN_LOAD_NS, Load, Loads, loads, shapes_of
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+sys.path.append(str(Path(__file__).parent / "libraries"))
+MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
+# A phase with those inside it: what it takes by itself, and the others. [milliseconds]
+phases = st.recursive(st.tuples(st.integers(1, 9), st.just([])), lambda inner: st.tuples(st.integers(1, 9), st.lists(inner, max_size=3)), max_leaves=8)  # fmt: skip
+
+
+class Time:
+    """A clock that stands until time is spent."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        """Return the time in nanoseconds."""
+        return self.now
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Load]]:
+    """Return what was noted, however short it was; from here on."""
+    loads.take()
+    monkeypatch.setattr(loads, "_room", MAX_LOADS)
+    monkeypatch.setattr(module, "MIN_LOAD_NS", 0)
+    monkeypatch.setattr(module, "worked", Time())
+    return loads.take
+
+
+@pytest.fixture
+def instrumenting() -> Generator[Callable[[Instrumentor], None]]:
+    """Instruments a library until the end of the test."""
+    used: list[Instrumentor] = []
+
+    def use(each: Instrumentor) -> None:
+        each.instrument()
+        used.append(each)
+
+    yield use
+    for each in used:
+        each.uninstrument()
+
+
+def told(found: list[Load]) -> list[tuple[str, str, str]]:
+    """Return phase, model and shape of each."""
+    return [(load.phase, load.model, load.shape) for load in found]
+
+
+@given(st.lists(phases, max_size=4))
+def test_phases_inside_phases_add_up_to_the_time_that_was_spent(tree: list[Any]) -> None:
+    """Each has its own; what is noted is all there was."""
+    now, made = Time(), Loads()
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(module, "clock", now)
+        patching.setattr(module, "worked", lambda: now.now // 3)
+
+        def run(own: int, inside: list[Any]) -> None:
+            token = made.begin("outer", reading=True)
+            for each in inside:
+                run(*each)
+            now.now += own * MIN_LOAD_NS
+            made.end(token, "read")
+
+        for each in tree:
+            run(*each)
+    found = made.take()
+
+    assert sum(load.own_ns for load in found) == now.now
+    assert {load.model for load in found} <= {"outer"}
+    assert all(load.own_ns <= load.end - load.start for load in found)
+
+
+def test_what_was_none_after_all_is_time_of_the_phase_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that was not moved, a first run that failed: what was in them keeps its own."""
+    now, made = Time(), Loads()
+    monkeypatch.setattr(module, "clock", now)
+    monkeypatch.setattr(module, "worked", Time())
+    outer = made.begin("net", reading=True)
+    none = made.begin()
+    made.note("copy", "weights", "", now.now, now.now + 5 * MIN_LOAD_NS)
+    now.now += 7 * MIN_LOAD_NS
+    made.end(none, "")
+    made.end(outer, "read")
+
+    assert [(load.phase, load.model, load.own_ns // MIN_LOAD_NS) for load in made.take()] == [
+        ("copy", "weights", 5),
+        ("read", "net", 2),
+    ]
+
+
+def test_of_a_load_reading_is_what_nobody_worked_in() -> None:
+    """A call that waits for its file, and then makes something of it; the copy inside it is neither."""
+    made = Loads()
+    token = made.begin("net", reading=True)
+    select.select([], [], [], 0.05)
+    begun = time.process_time_ns()
+    while time.process_time_ns() - begun < 20 * MIN_LOAD_NS:
+        pass
+    now = recorder.clock()
+    made.note("copy", "net", "", now - 5 * MIN_LOAD_NS, now)
+    made.end(token, "read")
+    copied, read, deserialised = made.take()
+
+    assert [load.phase for load in (copied, read, deserialised)] == ["copy", "read", "deserialise"]
+    assert read.own_ns + deserialised.own_ns + copied.own_ns == read.end - read.start
+    assert deserialised.own_ns >= 15 * MIN_LOAD_NS
+    assert read.own_ns <= read.end - read.start - 20 * MIN_LOAD_NS
+
+
+def test_the_short_and_the_many_are_left_out() -> None:
+    """Under a millisecond, and past the first two hundred of a process."""
+    made = Loads()
+    for number in range(MAX_LOADS + 10):
+        made.note("read", str(number), "", 0, MIN_LOAD_NS)
+        made.note("read", "short", "", 0, MIN_LOAD_NS - 1)
+
+    assert [load.model for load in made.take()] == [str(number) for number in range(MAX_LOADS)]
+    assert made.take() == []
+
+
+class Refusing:
+    """What no one may look at."""
+
+    @property
+    def shape(self) -> Any:
+        """Refuse."""
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("values", [[Refusing()], [7, None, "text"], [torch.tensor(1)]])
+def test_what_has_no_shape_has_none(values: list[Any]) -> None:
+    """A scalar, an object that answers by raising."""
+    assert shapes_of(values) == ""
+
+
+def test_a_torch_model_has_phases_also_before_the_first_request(
+    noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
+) -> None:
+    """Read by its file's name, copied, run with a shape; a second run, and a first that fails, are none."""
+    instrumenting(TorchInstrumentor())
+    net, file = nn.Linear(4, 2), str(tmp_path / "weights.pt")
+    torch.save(net.state_dict(), file)
+    net.load_state_dict(torch.load(file))
+    with pytest.raises(RuntimeError):
+        net(torch.zeros(3, 5))
+    net(torch.zeros(3, 4))
+    net(torch.zeros(6, 4))
+
+    assert told(noted()) == [("read", "weights", ""), ("copy", "Linear", ""), ("first_run", "Linear", "3x4")]
+
+
+def test_compiling_is_no_part_of_the_first_run(
+    noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
+) -> None:
+    """It is inside, and has its own time; the request has one cold start."""
+    instrumenting(TorchInstrumentor())
+    net: Any = torch.compile(nn.Linear(4, 2), backend="eager")
+    net(torch.zeros(3, 4))
+    compiled, first = noted()
+
+    assert told([compiled, first]) == [("compile", "Linear", ""), ("first_run", "Linear", "3x4")]
+    assert first.start <= compiled.start <= compiled.end <= first.end
+    assert first.own_ns + compiled.own_ns == first.end - first.start
+    assert set(in_a_request.stages()) == {"load"}
+
+
+def test_a_session_of_onnx_runtime_has_phases(
+    noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None]
+) -> None:
+    """Made from a file, and run for the first time."""
+    instrumenting(OnnxRuntimeInstrumentor())
+    session: Any = onnxruntime.InferenceSession(str(MODEL))
+    (wanted,) = session.get_inputs()
+    feed = {wanted.name: torch.zeros(1, *wanted.shape[1:], dtype=torch.int32).numpy()}
+    session.run(None, feed)
+    session.run(None, feed)
+    shape = f"1x{wanted.shape[1]}"
+
+    assert told(noted()) == [("read", MODEL.parent.name, ""), ("first_run", MODEL.parent.name, shape)]
+
+
+def test_what_comes_from_a_repository_is_read_under_its_name(
+    noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
+) -> None:
+    """Configuration, model and what is in them add up; nothing is named by the folder above."""
+    import tiny_models  # noqa: PLC0415 - it loads transformers
+
+    tiny_models.llama().save_pretrained(tmp_path / "tiny-llama")
+    instrumenting(TransformersInstrumentor())
+    type(tiny_models.llama()).from_pretrained(str(tmp_path / "tiny-llama"))
+    found = noted()
+
+    assert ("read", "tiny-llama", "") in told(found)
+    assert {load.model for load in found} == {"tiny-llama"}
+
+
+def test_a_process_tells_of_its_start_once_it_has_a_request(noted: Callable[[], list[Load]]) -> None:
+    """From its birth to the beginning of its first request; what it loaded meanwhile was sent with it or before."""
+    assert noted() == []
+    spans = LoadSpans()
+    loads.note("read", "net", "", 0, 2 * MIN_LOAD_NS)
+    (before,), (first,) = spans.take(None), spans.take(recorder.clock())
+
+    assert [span.attributes[names.LOAD_PHASE] for span in (*before.spans, *first.spans)] == ["read", "start"]
+    assert first.spans[0].start == module.born < first.spans[0].end
+    assert before.trace_id == first.trace_id
+    assert spans.take(recorder.clock()) == []
+
+
+def test_a_forked_child_is_as_old_as_itself_and_has_what_its_parent_had_loaded(
+    noted: Callable[[], list[Load]],
+) -> None:
+    """Weights that were read before the fork are in the child, too."""
+    assert noted() == []
+    loads.note("read", "net", "", 0, 2 * MIN_LOAD_NS)
+    parent, (reader, writer) = module.born, os.pipe()
+    child = os.fork()
+    if child == 0:
+        younger, found = module.born > parent, told(loads.take())
+        os.write(writer, repr((younger, found)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(reader, 1000).decode()
+    os.close(reader)
+    os.close(writer)
+
+    assert said == repr((True, [("read", "net", "")]))

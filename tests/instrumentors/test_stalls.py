@@ -1,0 +1,257 @@
+"""What held requests up: noted where it ends, each instant one cause's, and whose stage it was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+from collections import Counter
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import uvicorn
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+import stagelens
+from stagelens.core import names
+from stagelens.core.partition import Interval, partition
+from stagelens.core.stalls import CAUSES, holds_up
+from stagelens.instrumentors import heartbeat, recorder, stalls
+from stagelens.instrumentors.fold import dimensions_of
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
+from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.spans import Kept, Span, trace_of
+from stagelens.instrumentors.stalls import Stall, Stalls, by_stage
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+MS = 1_000_000
+T0, T1 = 10, 40
+times = st.integers(0, 50)
+noted = st.lists(st.tuples(st.sampled_from([*CAUSES]), times, times.filter(bool)), max_size=8)
+intervals = st.lists(st.tuples(st.sampled_from(["forward", "queue", "preprocess", "rerank"]), times, times), max_size=8)
+
+
+@pytest.fixture
+def ring(monkeypatch: pytest.MonkeyPatch) -> Generator[Stalls]:
+    """A ring of the test's own, that takes in the shortest."""
+    ours = Stalls()
+    for module in (stalls, heartbeat):
+        monkeypatch.setattr(module, "stalls", ours)
+    monkeypatch.setattr("stagelens.instrumentors.spans.stalls", ours)
+    monkeypatch.setattr(stalls, "MIN_STALL_NS", 1)
+    callbacks = len(gc.callbacks)
+    yield ours
+    gc.callbacks[:] = gc.callbacks[:callbacks]
+
+
+def met_by(found: list[tuple[str, int, int]]) -> list[Stall]:
+    """What a request from T0 to T1 meets of stalls that begin at the first number and are as long as the second."""
+    ring = Stalls()
+    for cause, start, length in found:
+        ring.note(cause, start * MS, (start + length) * MS)
+    return list(ring.during(T0 * MS, T1 * MS))
+
+
+@contextlib.contextmanager
+def instrumented(*libraries: Instrumentor) -> Generator[None]:
+    """Have *libraries* instrumented meanwhile."""
+    with contextlib.ExitStack() as stack:
+        for library in libraries:
+            library.instrument()
+            stack.callback(library.uninstrument)
+        yield
+
+
+def root_of(record: recorder.Record) -> Span:
+    """The root of *record*, as if it had been kept."""
+    return trace_of(Kept(record, "slow", dimensions_of(read(record[0]).facts, record[3], failed=False), set())).spans[0]
+
+
+@given(noted)
+def test_each_instant_is_the_cause_that_ended_first(found: list[tuple[str, int, int]]) -> None:
+    """What was noted later has what is left: no instant counts twice, and none is lost."""
+    expected: dict[int, str] = {}
+    for cause, start, length in found:
+        for instant in range(start, start + length):
+            expected.setdefault(instant, cause)
+    met = met_by(found)
+    seen = {instant: cause for cause, start, end in met for instant in range(start // MS, end // MS)}
+
+    assert {instant: seen.get(instant) for instant in range(T0, T1)} == {
+        instant: expected.get(instant) for instant in range(T0, T1)
+    }
+    assert all(before.end <= after.start for before, after in itertools.pairwise(met))
+
+
+@given(noted, intervals)
+def test_the_stages_of_a_cause_add_up_to_what_the_request_met_of_it(
+    found: list[tuple[str, int, int]], request: list[Interval]
+) -> None:
+    """No stage was held up for longer than it took, and what holds every stage up is told to the last nanosecond."""
+    met = met_by(found)
+    scaled = [(stage, start * MS, end * MS) for stage, start, end in request]
+    shares = by_stage(met, scaled, T0 * MS, T1 * MS)
+    own = partition(scaled, T0 * MS, T1 * MS)
+    by_cause: Counter[str] = Counter()
+    held: Counter[str] = Counter()
+    for (cause, stage), spent in shares.items():
+        by_cause[cause] += spent
+        held[stage] += spent
+    overlap: Counter[str] = Counter()
+    for cause, start, end in met:
+        overlap[cause] += min(end, T1 * MS) - max(start, T0 * MS)
+
+    assert all(spent > 0 for spent in shares.values())
+    assert all(held[stage] <= own[stage] for stage in held)
+    assert all(by_cause[cause] <= overlap[cause] for cause in by_cause)
+    assert (by_cause["gc"], by_cause["compile"]) == (overlap["gc"], overlap["compile"])
+    assert all(holds_up(cause, stage) for cause, stage in shares)
+
+
+def test_the_ring_is_bounded(ring: Stalls) -> None:
+    """Real collections, watched for twice: the latest are kept, each once."""
+    ring.watch()
+    ring.watch()
+    started = recorder.clock()
+    for _ in range(stalls.MAX_STALLS + 9):
+        gc.collect(0)
+    ended = recorder.clock()
+    met = ring.during(started, ended)
+
+    assert len(met) == stalls.MAX_STALLS
+    assert 0 < sum(end - start for _, start, end in met) <= ended - started
+    assert not ring.during(ended, ended + 10**9)
+
+
+def test_a_collection_in_the_middle_of_a_stage_is_told_with_the_stage(ring: Stalls, finished: Finished) -> None:
+    """A large heap, collected while preprocessing: a part of that stage, and of no other."""
+    heap = [[number] for number in range(100_000)]
+    ring.watch()
+    with stagelens.request("resize"):
+        with stagelens.stage("preprocess"):
+            before = recorder.clock()
+            gc.collect()
+            took = recorder.clock() - before
+        with stagelens.stage("forward"):
+            pass
+    (record,) = finished
+    said: dict[str, Any] = dict(root_of(record).attributes)
+    paused = said["stagelens.stall.gc.preprocess"]
+    del heap
+
+    assert 0 < paused <= took
+    assert paused <= said["stagelens.stall.gc"]
+    assert paused <= said[f"{names.STAGE_SELF_PREFIX}preprocess"]
+    assert "stagelens.stall.gc.forward" not in said
+
+
+@pytest.mark.usefixtures("ring")
+def test_a_blocked_event_loop_holds_up_who_waits_for_it(finished: Finished) -> None:
+    """Under a real uvicorn: one handler computes on the loop for a while, and the other request stands still meanwhile."""
+    blocked: list[int] = []
+
+    async def go() -> None:
+        begun, done = asyncio.Event(), asyncio.Event()
+
+        async def wait(_: Request) -> PlainTextResponse:
+            begun.set()
+            await done.wait()
+            return PlainTextResponse("")
+
+        async def block(_: Request) -> PlainTextResponse:
+            blocked.append(recorder.clock())
+            with stagelens.stage("forward"):
+                while recorder.clock() < blocked[0] + 200 * MS:
+                    pass
+            blocked.append(recorder.clock())
+            done.set()
+            return PlainTextResponse("")
+
+        app = Starlette(routes=[Route("/wait", wait), Route("/block", block)])
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        await server.startup()
+        host, port = server.servers[0].sockets[0].getsockname()
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+            waiting = asyncio.create_task(client.get("/wait"))
+            await begun.wait()
+            await client.get("/block")
+            await waiting
+        await server.shutdown()
+
+    with instrumented(AsgiInstrumentor(), UvicornInstrumentor()):
+        asyncio.run(go())
+    said: dict[str, Any] = {record[3]: root_of(record) for record in finished}
+    waited, computed = (said[route].attributes for route in ("/wait", "/block"))
+
+    # Where others had the CPU meanwhile, that is said instead.
+    both = [
+        sum(waited.get(f"stagelens.stall.{cause}{stage}", 0) for cause in ("loop", "cpu"))
+        for stage in ("", ".overhead")
+    ]
+
+    assert both[0] >= blocked[1] - blocked[0] - heartbeat.IDLE_SECONDS * 1e9
+    assert both[1] <= both[0] <= said["/wait"].end - said["/wait"].start
+    assert "stagelens.stall.loop.forward" not in computed
+
+
+@pytest.mark.parametrize(
+    ("ran", "waited", "said"),
+    [
+        (30, 0, {"loop": 30}),
+        (0, 0, {"loop": 30}),
+        (1, 29, {"cpu": 29, "loop": 1}),
+        # More than since the beat was due: of the time awake, the same share.
+        (30, 15, {"cpu": 10, "loop": 20}),
+        (0, 50, {"cpu": 30}),
+        (-3, -7, {"loop": 30}),
+    ],
+    ids=["computed", "slept in a callback", "no cpu", "some of both", "never a cpu", "another thread"],
+)
+def test_a_late_beat_is_the_cpus_as_far_as_there_was_none(
+    ring: Stalls, monkeypatch: pytest.MonkeyPatch, ran: int, waited: int, said: dict[str, int]
+) -> None:
+    """What the kernel says of the thread is told from what a callback took; never more than the beat was late."""
+    loop = asyncio.new_event_loop()
+    monkeypatch.setattr(heartbeat, "clock", lambda: 130 * MS)
+    monkeypatch.setattr(heartbeat, "on_and_off_cpu", lambda: ((3 + ran) * MS, (7 + waited) * MS))
+    heartbeat._beat(loop, 100 * MS, (3 * MS, 7 * MS))  # pyright: ignore[reportPrivateUsage] - how late it is is given
+    loop.close()
+
+    assert {cause: (end - start) / MS for cause, start, end in ring.during(0, 200 * MS)} == said
+
+
+def test_the_loop_of_an_aiohttp_server_is_watched(ring: Stalls) -> None:
+    """However it is run: by `run_app`, by gunicorn or by a runner of the program's own."""
+
+    async def go() -> tuple[int, int]:
+        runner = web.AppRunner(web.Application())
+        await runner.setup()
+        begun = recorder.clock()
+        while recorder.clock() < begun + 200 * MS:
+            pass
+        ended = recorder.clock()
+        await asyncio.sleep(heartbeat.BEAT_SECONDS)
+        await runner.cleanup()
+        return begun, ended
+
+    with instrumented(AioHttpServerInstrumentor()):
+        begun, ended = asyncio.run(go())
+    held_up = sum(min(end, ended) - max(start, begun) for _, start, end in ring.during(begun, ended))
+
+    assert held_up >= ended - begun - heartbeat.IDLE_SECONDS * 1e9

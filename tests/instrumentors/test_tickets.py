@@ -1,0 +1,391 @@
+"""Batches: each request learns what was done for it in them, and nothing of another's."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stagelens.core.partition import partition
+from stagelens.instrumentors import recorder, tickets, trace_context
+from stagelens.instrumentors.late import Waiting
+from stagelens.instrumentors.manual import request, stage
+from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.recorder import Record, clock
+from stagelens.instrumentors.tickets import Run, Ticket, batch, ticket
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1
+
+    def __call__(self) -> int:
+        """Return what time it is."""
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Have tickets, stages and requests timed by a clock of the test's."""
+    time = Clock()
+    for module in (tickets, recorder):
+        monkeypatch.setattr(module, "clock", time)
+    monkeypatch.setattr("stagelens.instrumentors.manual.clock", time)
+    return time
+
+
+def told(finished: Finished) -> dict[str, Record]:
+    """Return the finished requests by name, with all that came late."""
+    waiting = Waiting()
+    for record in finished:
+        waiting.holds(record, 0.0)
+    list(waiting.due(float("inf")))
+    return {record[3]: record for record in finished}
+
+
+def own(record: Record) -> dict[str, int]:
+    """Return what belongs to each stage of a request."""
+    return partition(read(record[0]).intervals, record[1], record[2])
+
+
+# Who has a job in each batch, what the batch's stages take, and when the worker starts it.
+batches = st.lists(
+    st.tuples(st.sets(st.integers(0, 4), min_size=1), st.lists(st.integers(0, 9), max_size=3), st.integers(0, 9)),
+    max_size=6,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=batches, leaves=st.sets(st.tuples(st.integers(0, 4), st.integers(0, 5))))
+def test_each_request_is_told_of_its_own_batches_and_adds_up_to_its_own_time(
+    finished: Finished, time: Clock, plan: list[tuple[set[int], list[int], int]], leaves: set[tuple[int, int]]
+) -> None:
+    """Whoever leaves in whichever batch: the stages of a request are those of its batches, and its queue the rest before."""
+    finished.clear()
+    requests = [request(f"r{number}") for number in range(5)]
+    drawn: list[list[Ticket]] = []
+    for running in requests:
+        running.__enter__()
+        drawn.append([ticket() for _ in plan])
+        running.detach()
+    expected: dict[int, set[str]] = {number: set() for number in range(5)}
+    left: set[int] = set()
+
+    for place, (members, stages, pause) in enumerate(plan):
+        time.now += pause
+        with batch(drawn[number][place] for number in members):
+            for number in leaves_at(leaves, place) - left:
+                requests[number].__exit__(None)
+                left.add(number)
+            for position, length in enumerate(stages):
+                with stage(f"b{place}-{position}"):
+                    time.now += length
+                for number in members - left if length else ():
+                    expected[number].add(f"b{place}-{position}")
+            time.now += 1
+    for number in set(range(5)) - left:
+        requests[number].__exit__(None)
+
+    for name, record in told(finished).items():
+        shares = own(record)
+        assert sum(shares.values()) == record[2] - record[1]
+        assert {key for key, spent in shares.items() if spent} - {"queue", "overhead"} == expected[int(name[1:])]
+    assert recorder.current.get() is None
+
+
+def leaves_at(leaves: set[tuple[int, int]], place: int) -> set[int]:
+    """Return who leaves in batch *place*."""
+    return {number for number, when in leaves if when == place}
+
+
+def test_a_batch_is_queue_before_and_its_stages_in_it_for_each(finished: Finished, time: Clock) -> None:
+    """Two requests that waited differently long share one forward: each has all of it, and the size of the batch."""
+    first, second = request("first"), request("second")
+    drawn: list[Ticket] = []
+    for running, passes in ((first, 10), (second, 5)):
+        running.__enter__()
+        drawn.append(ticket())
+        running.detach()
+        time.now += passes
+    with batch(drawn), stage("forward"):
+        time.now += 20
+    time.now += 3
+    first.__exit__(None)
+    second.__exit__(None)
+    records = told(finished)
+
+    assert own(records["first"]) == {"queue": 15, "forward": 20, "overhead": 3}
+    assert own(records["second"]) == {"queue": 5, "forward": 20, "overhead": 3}
+    assert read(records["second"][0]).facts["@batch"] == 2
+
+
+def test_a_request_that_left_in_its_batch_keeps_what_it_had_by_then(finished: Finished, time: Clock) -> None:
+    """It timed out in the middle of the forward: its wait and its part of the forward are told all the same."""
+    impatient = request("impatient")
+    impatient.__enter__()
+    drawn = ticket()
+    impatient.detach()
+    time.now += 10
+    with batch([drawn]), stage("forward"):
+        time.now += 20
+        impatient.__exit__(TimeoutError)
+        time.now += 20
+
+    assert own(told(finished)["impatient"]) == {"queue": 10, "forward": 20, "overhead": 0}
+
+
+def test_a_request_whose_job_was_never_taken_has_waited(finished: Finished, time: Clock) -> None:
+    """All of its time since the ticket is queue; of one that is known to be dropped, until then."""
+    with request("never"):
+        ticket()
+        time.now += 10
+    with request("dropped"):
+        drawn = ticket()
+        time.now += 4
+        drawn.drop(time.now)
+        time.now += 6
+
+    records = told(finished)
+
+    assert own(records["never"]) == {"queue": 10, "overhead": 0}
+    assert own(records["dropped"]) == {"queue": 4, "overhead": 6}
+
+
+def test_a_request_does_not_queue_while_another_job_of_its_own_runs(finished: Finished, time: Clock) -> None:
+    """Four jobs of one request, one worker: it waits for the worker once, then for itself."""
+    with request("four"):
+        drawn = [ticket() for _ in range(4)]
+        time.now += 7
+        for one in drawn:
+            with batch([one]):
+                time.now += 10
+
+    assert own(told(finished)["four"]) == {"queue": 7, "overhead": 40}
+
+
+def fail(time: Clock) -> None:
+    """Raise after 3 ns."""
+    time.now += 3
+    raise LookupError
+
+
+def test_a_batch_that_fails_has_taken_its_time_and_a_second_try_too(finished: Finished, time: Clock) -> None:
+    """The exception passes, and the same ticket may be in another batch."""
+    with request("retried"):
+        drawn = ticket()
+        time.now += 2
+        with pytest.raises(LookupError), batch([drawn]), stage("forward"):
+            fail(time)
+        time.now += 4
+        with batch([drawn]), stage("forward"):
+            time.now += 5
+
+    assert own(told(finished)["retried"]) == {"queue": 2, "forward": 8, "overhead": 4}
+
+
+def test_what_is_true_of_all_together_is_told_of_none(finished: Finished) -> None:
+    """Tokens are counted once or not at all; no request gets a trace of the batch's."""
+    with request("one"):
+        drawn = ticket()
+        with batch([drawn, Ticket(clock())]):
+            marks = recorder.current.get()
+            assert marks is not None
+            marks.extend(("@tokens_in", 100, 0, "@tokens_out", 7, 0, "@model", "tiny", 0))
+            header = trace_context.traceparent(marks)
+    facts = read(told(finished)["one"][0]).facts
+
+    assert header == ""
+    assert facts["@model"] == "tiny"
+    assert not {"@tokens_in", "@tokens_out", "@trace", "@shared"} & facts.keys()
+
+
+class Answer:
+    """A `recorder.Late` that is known when the test says so, and may be asked once."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self.prepared = False
+        self.asked = 0
+
+    def ready(self) -> bool:
+        """Say whether the test has said so."""
+        self.prepared = True
+        return self.known
+
+    def marks(self) -> list[Any]:
+        """Return marks that tell how often they were asked for."""
+        self.asked += 1
+        return ["forward@gpu", self.asked, self.asked + 1]
+
+
+def test_what_is_late_in_a_batch_is_late_for_each_and_asked_once(finished: Finished) -> None:
+    """The times of a device belong to the run: two requests get the same, and wait for it."""
+    answer = Answer()
+    open_requests = [request("a"), request("b")]
+    drawn: list[Ticket] = []
+    for running in open_requests:
+        running.__enter__()
+        drawn.append(ticket())
+        running.detach()
+    with batch(drawn):
+        marks = recorder.current.get()
+        assert marks is not None
+        marks.extend(("@late", answer, 0))
+    for running in open_requests:
+        running.__exit__(None)
+    waiting = Waiting()
+    held = [waiting.holds(record, 0.0) for record in finished]
+    answer.known = True
+    complete = list(waiting.due(0.0))
+
+    assert held == [True, True]
+    assert [("forward@gpu", 1, 2) in triples(record) for record in complete] == [True, True]
+    assert answer.asked == 1
+
+
+def triples(record: Record) -> list[tuple[Any, ...]]:
+    """Return the marks of *record* in threes."""
+    marks = record[0]
+    return list(zip(marks[::3], marks[1::3], marks[2::3], strict=True))
+
+
+def test_a_batcher_task_of_an_early_request_serves_all(finished: Finished) -> None:
+    """An asyncio queue and a task that was started inside the first request; one request is cancelled in the queue."""
+
+    async def work(jobs: asyncio.Queue[tuple[asyncio.Future[str], Ticket]]) -> None:
+        while True:
+            taken = [await jobs.get()]
+            while not jobs.empty():
+                taken.append(jobs.get_nowait())
+            async with batch([drawn for _, drawn in taken]):
+                with stage("forward"):
+                    await asyncio.sleep(0)
+            for future, _ in taken:
+                if not future.done():
+                    future.set_result("done")
+
+    async def handle(name: str, jobs: asyncio.Queue[Any], started: list[Any]) -> None:
+        async with request(name):
+            if not started:
+                started.append(asyncio.create_task(work(jobs)))
+            future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            jobs.put_nowait((future, ticket()))
+            await future
+
+    async def serve() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+        started: list[asyncio.Task[None]] = []
+        tasks = [asyncio.create_task(handle(f"r{number}", jobs, started)) for number in range(3)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        started[0].cancel()
+
+    asyncio.run(serve())
+    records = told(finished)
+
+    assert {name: record[4] for name, record in records.items()} == {"r0": "", "r1": "CancelledError", "r2": ""}
+    assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in records.values())
+
+
+def test_a_thread_of_your_own_takes_the_jobs_of_many(finished: Finished) -> None:
+    """A worker thread and a plain queue: nothing of a request is left in the thread, not even after an exception."""
+    jobs: SimpleQueue[tuple[Callable[[], None], Ticket] | None] = SimpleQueue()
+    seen: list[object] = []
+
+    def work() -> None:
+        while (job := jobs.get()) is not None:
+            try:
+                with batch([job[1]]), stage("forward"):
+                    job[0]()
+            except ArithmeticError:
+                pass
+            seen.append(recorder.current.get())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for name in ("a", "b"):
+        done = threading.Event()
+
+        def job(done: threading.Event = done) -> None:
+            done.set()
+            raise ArithmeticError
+
+        with request(name):
+            jobs.put((job, ticket()))
+            assert done.wait(30)
+    jobs.put(None)
+    thread.join(30)
+    records = told(finished)
+
+    assert seen == [None, None]
+    assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in records.values())
+
+
+def test_a_ticket_and_a_run_cross_to_another_process_and_back(finished: Finished) -> None:
+    """Pickled, a ticket knows no request, and a run only what any Python can read."""
+    with request("here"):
+        drawn = ticket()
+        arrived = pickle.loads(pickle.dumps(drawn))  # noqa: S301 - our own
+        with batch([arrived]) as run, stage("forward"):
+            device = Answer()
+            run.marks.extend(("@odd", object(), 0, "@late", device, 0))
+        back = pickle.loads(pickle.dumps(run))  # noqa: S301 - our own
+        drawn.done(back)
+    keys = [key for key, _, _ in triples(told(finished)["here"])]
+
+    assert arrived.since == drawn.since
+    # As a device wants it: it is asked whether it is ready before it is asked for its times.
+    assert device.prepared
+    assert "forward@gpu" in keys
+    assert "queue" in keys
+    assert "forward" in keys
+    assert "@odd" not in keys
+
+
+@pytest.mark.parametrize("nonsense", [None, 7, "run", Run(["@closed", 0, 0], 5), Run(["@closed", 2**62, 0], 2**62 + 1)])
+def test_a_run_by_another_clock_and_nonsense_are_ignored(finished: Finished, nonsense: Any) -> None:
+    """What began before its ticket was drawn, or ends in the future, is of no clock of ours."""
+    with request("here"):
+        drawn = ticket()
+        drawn.done(nonsense)
+
+    assert not drawn.runs()
+    assert told(finished)["here"][0]
+
+
+def test_tickets_outside_of_any_request_and_what_is_none_do_no_harm() -> None:
+    """Warm-up puts jobs into the queue as well."""
+    with batch([ticket(), None, "x"]), stage("forward"):
+        pass
+    with batch([]):
+        pass
+    Ticket(1).drop(2)
+
+    assert recorder.current.get() is None
+
+
+def test_a_request_that_draws_without_end_stays_small(finished: Finished) -> None:
+    """Past the limit its jobs run as before, and nothing is told of them."""
+    with request("endless"):
+        for _ in range(tickets.MAX_TICKETS * 2):
+            with batch([ticket()]), stage("forward"):
+                pass
+    (record,) = finished
+    assert len(record[0]) < 30
+
+    told(finished)
+
+    assert [key for key, _, _ in triples(record)].count("forward") <= tickets.MAX_TICKETS

@@ -1,0 +1,205 @@
+"""Requests without stages: each is counted, once, by whatever thread or task a part of it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stagelens.core import names
+from stagelens.core.stages import OVERHEAD, UNTIMED
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.config import Keep
+from stagelens.instrumentors.fold import Dimensions, Fold
+from stagelens.instrumentors.levels import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY
+from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from stagelens.instrumentors.manual import request, stage
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+
+@pytest.fixture
+def spared(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
+    """The records of requests without stages, none of them a scout."""
+    monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
+    monkeypatch.setattr(recorder, "_turns", iter([1] * 1000))
+    return finished
+
+
+@pytest.fixture
+def carried() -> Generator[None]:
+    """Requests go with their jobs."""
+    instrumentor = ExecutorInstrumentor()
+    instrumentor.instrument()
+    yield
+    instrumentor.uninstrument()
+
+
+def keys(record: recorder.Record) -> list[str]:
+    return record[0][3::3]
+
+
+def test_stages_cost_nothing_and_are_not_there(spared: Finished) -> None:
+    """A request is its time, and what it said of itself when it began."""
+    with request("predict", model="m", batch=3), stage("forward"):
+        assert recorder.current.get() is None
+
+    (record,) = spared
+
+    assert keys(record) == [recorder.UNTIMED, "@model", "@batch"]
+    assert record[2] > record[1]
+
+
+def test_a_request_inside_one_is_not_counted(spared: Finished) -> None:
+    """Neither in the same context, nor in a task, nor in a job that goes to a pool."""
+    with request("outer"):
+        with request("inner", model="m"):
+            pass
+
+        async def inner() -> None:
+            async with request("inner"):
+                pass
+
+        asyncio.run(inner())
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: context.run(request("inner")(lambda: None)))
+        thread.start()
+        thread.join()
+
+    assert [record[3] for record in spared] == ["outer"]
+
+
+@pytest.mark.usefixtures("carried")
+def test_a_request_inside_one_is_not_counted_in_a_pool_either(spared: Finished) -> None:
+    """Its job knows the request, as it does with stages."""
+    with ThreadPoolExecutor(1) as pool, request("outer"):
+        pool.submit(request("inner")(lambda: None)).result()
+        thread = threading.Thread(target=request("inner")(lambda: None))
+        thread.start()
+        thread.join()
+
+    assert [record[3] for record in spared] == ["outer"]
+
+
+def test_a_worker_that_outlives_its_request_begins_its_own(spared: Finished) -> None:
+    """The context of a long-lived task still holds the finished request; new requests in it are counted."""
+    with request("first"):
+        context = contextvars.copy_context()
+    context.run(request("second")(lambda: None))
+
+    assert [record[3] for record in spared] == ["first", "second"]
+
+
+def test_what_began_without_stages_ends_without_them(spared: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever holds by then: the request inside it is still not counted, and the next one has stages."""
+    with request("outer"):
+        monkeypatch.setattr(recorder, "spare", recorder.TIMED_AGAIN)
+        with request("inner"), stage("forward"):
+            pass
+    with request("next"), stage("forward"):
+        pass
+
+    assert [(record[3], keys(record)) for record in spared] == [("outer", [recorder.UNTIMED]), ("next", ["forward"])]
+
+
+def test_what_began_with_stages_ends_with_them(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that is running when stages are given up keeps its own."""
+    with request("outer"):
+        monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
+        with request("inner"), stage("forward"):
+            pass
+
+    assert [record[3] for record in finished] == ["outer"]
+    assert "forward" in keys(finished[0])
+
+
+def test_a_generator_is_one_request_however_it_is_consumed(spared: Finished) -> None:
+    """Its consumer's context is left alone between the steps."""
+
+    @request("stream")
+    def stream() -> Generator[int]:
+        with stage("forward"):
+            yield 1
+        yield 2
+
+    for _ in stream():
+        assert recorder.untimed.get() is None
+        assert recorder.current.get() is None
+
+    assert [record[3] for record in spared] == ["stream"]
+
+
+def test_some_are_looked_at_and_none_of_them_counts_as_timed(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of many writes its stages down: the fold has it as a sample, and counts it like the others."""
+    monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
+    fold = Fold(Keep(), random.Random(1))
+    for _ in range(2 * recorder.SCOUTS):
+        with request("predict"), stage("forward"):
+            pass
+    for record in finished:
+        fold.add(record)
+    (delta,) = fold.take().values()
+
+    assert [sum(key == "forward" for key in record[0][::3]) for record in fold.samples] == [1, 1]
+    assert {key for metric, key, _ in delta.counts.histograms() if metric == names.STAGE_DURATION} == {UNTIMED}
+    assert delta.counts.requests == 2 * recorder.SCOUTS
+
+
+def test_nothing_is_recorded_where_nothing_may(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host runs as if we were not there."""
+    monkeypatch.setattr(recorder, "spare", recorder.NOTHING)
+    with request("outer"), stage("forward"), request("inner"):
+        assert recorder.current.get() is None
+
+    assert not finished
+
+
+def served(fold: Fold) -> dict[tuple[str, str], int]:
+    """Serve a request with everything there is, and return how often each metric was counted, by what tells it apart."""
+    marks = [recorder.CLOSED, 0, 0, "forward", 10, 60, "@tokens_in", 5, 0, "@batch", 2, 0, "@failed", "timeout", 9]
+    marks += ["@model", "m", 0]
+    fold.add((marks, 0, 100, "/predict", "", 200, "server"))
+    (delta,) = fold.take().values()
+
+    assert len(delta.sampler.kept()) == (fold.level == ALL)
+
+    return {(metric, key): histogram.count for metric, key, histogram in delta.counts.histograms()}
+
+
+def test_each_level_gives_up_more_and_none_a_request() -> None:
+    """Traces, then facts, and at last stages: whose time is then neither theirs nor what nobody claimed."""
+    fold = Fold(Keep(), random.Random(1))
+    by_level: list[dict[tuple[str, str], int]] = []
+    for level in (ALL, NO_TRACES, NO_FACTS):
+        fold.level = level
+        by_level.append(served(fold))
+    everything, no_traces, no_facts = by_level
+
+    assert everything == no_traces
+    assert {metric for metric, _ in set(everything) - set(no_facts)} == {
+        names.TOKENS,
+        names.BATCH_DURATION,
+        names.FAILED_CALL,
+    }
+    assert no_facts[names.REQUEST_DURATION, "forward"] == 1
+
+    fold.add(([recorder.CLOSED, 0, 0, recorder.UNTIMED, 0, 0], 0, 5_000_000, "/predict", "", 200, "server"))
+    delta = fold.take()[Dimensions("", "", "/predict", "", "ok")]
+    untimed = {(metric, key): histogram for metric, key, histogram in delta.counts.histograms()}
+
+    assert set(untimed) == {
+        (metric, UNTIMED) for metric in (names.REQUEST_DURATION, names.STAGE_DURATION, names.STAGE_TIME)
+    }
+    assert untimed[names.STAGE_DURATION, UNTIMED].sum == 0.005
+    assert sum(untimed[names.STAGE_TIME, UNTIMED].buckets.values()) == 5000
+    assert OVERHEAD not in {key for _, key in untimed}
+    assert list(delta.loads) == [REQUESTS_ONLY]

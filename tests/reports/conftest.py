@@ -1,0 +1,45 @@
+"""`stagelens run` as a user types it, with nothing of ours in the environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ports import free_port
+
+# Test modules are not a package: without it they could not import what they share.
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
+from programs import PATIENCE_SECONDS, RUN, environment
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `stagelens run` with some words in a folder of its own, and see that no temporary file is left."""
+
+    def go(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*RUN, *map(str, words)],
+            cwd=tmp_path,
+            env=environment(tmp_path, **variables),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
+        assert list((tmp_path / "tmp").glob("stagelens-*")) == []
+
+        return done
+
+    return go
+
+
+@pytest.fixture(name="free_port")
+def _free_port() -> int:
+    """A port nobody has."""
+    return free_port()

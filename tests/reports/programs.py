@@ -1,0 +1,180 @@
+"""Programs as users have them, each as the text of a script, and where they run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+RUN = (sys.executable, "-m", "stagelens", "run")
+PATIENCE_SECONDS = 120
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    """Ours without what would say where to send, temporary files in a folder of their own, and *variables*."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_", "PYTHONPATH"))
+    }
+    (folder / "tmp").mkdir(exist_ok=True)
+    return kept | {"TMPDIR": str(folder / "tmp"), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"} | variables
+
+
+class Terminal:
+    """A terminal of 80 columns with a session of its own, and a process in it.
+
+    Args:
+        command: What runs there.
+        env: In which environment.
+        apart: Whether its stdout is somewhere else: a pipe.
+    """
+
+    def __init__(self, command: list[str], env: Mapping[str, str] | None = None, *, apart: bool = False) -> None:
+        self._end, self._other = pty.openpty()
+        # The first terminal that the leader of a session opens is its own.
+        line = 'exec "$@" <"$0" 2>"$0"' + ("" if apart else ' >"$0"')
+        self.process = subprocess.Popen(
+            ["sh", "-c", line, os.ttyname(self._other), *command],
+            env=env,
+            start_new_session=True,
+            stdout=subprocess.PIPE if apart else None,
+            text=True,
+        )
+        self._said = ""
+
+    def read_until(self, text: str) -> str:
+        """Return what has come since the last time, as soon as *text* has."""
+        while text not in self._said:
+            self._said += os.read(self._end, 65536).decode()
+        seen, found, self._said = self._said.partition(text)
+        return seen + found
+
+    def type(self, text: str) -> None:
+        """Type *text*."""
+        os.write(self._end, text.encode())
+
+    def end(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def rest(self) -> str:
+        """Return what has come since the last time, once the process has ended."""
+        os.close(self._other)
+        self._other = -1
+        said, self._said = self._said, ""
+        with contextlib.suppress(OSError):  # nobody has it open any more
+            while piece := os.read(self._end, 65536):
+                said += piece.decode()
+        return said
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        self.process.kill()
+        self.process.communicate()
+        os.close(self._end)
+        if self._other >= 0:
+            os.close(self._other)
+
+
+def script(text: str) -> str:
+    """Return *text* without its indentation."""
+    return textwrap.dedent(text).lstrip()
+
+
+# A batch script: no server, no library, a request where its code says so.
+BATCH = script(
+    """
+    import sys
+    import stagelens
+
+    for number in range(int(sys.argv[1])):
+        with stagelens.request("job"):
+            with stagelens.stage("preprocess"):
+                pass
+            with stagelens.stage("forward"):
+                sum(range(1000))
+    print("result", flush=True)
+    """
+)
+
+# A service with a real model in ONNX Runtime.
+SERVICE = script(
+    """
+    from magika import Magika
+    from starlette.applications import Starlette
+    from starlette.responses import PlainTextResponse
+    from starlette.routing import Route
+
+    model = Magika()
+
+    async def identify(request):
+        return PlainTextResponse(model.identify_bytes(await request.body()).output.label)
+
+    app = Starlette(routes=[Route("/identify/{name}", identify, methods=["POST"])])
+    """
+)
+
+# A service for several workers.
+FLASK = script(
+    """
+    from flask import Flask
+
+    app = Flask(__name__)
+
+    @app.post("/identify/<name>")
+    def identify(name):
+        return name
+    """
+)
+
+# A program of somebody else, which knows OpenTelemetry and nothing of us.
+FOREIGN = script(
+    """
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.trace import SpanKind
+
+    provider = TracerProvider(resource=Resource({"service.name": "foreign"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    tracer = provider.get_tracer("theirs")
+    for number in range(5):
+        with tracer.start_as_current_span("GET /price", kind=SpanKind.SERVER):
+            with tracer.start_as_current_span("SELECT", kind=SpanKind.CLIENT, attributes={"db.system": "sqlite"}):
+                pass
+    provider.shutdown()
+    """
+)
+
+# Starts a server, asks it, and ends; the server it has told to end may still be at it then.
+DRIVER = script(
+    """
+    import http.client, signal, socket, subprocess, sys, time
+
+    port, requests, *command = sys.argv[1:]
+    server = subprocess.Popen([sys.executable, "-m", *command])
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            socket.create_connection(("127.0.0.1", int(port))).close()
+            break
+        except OSError:
+            time.sleep(0.02)
+    for number in range(int(requests)):
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+        connection.request("POST", f"/identify/{number}", body=b"import os")
+        connection.getresponse().read()
+        connection.close()
+    server.send_signal(signal.SIGTERM)
+    """
+)

@@ -1,0 +1,466 @@
+"""`stagelens compare` as people and pipelines run it: two files, versions or windows, what is written, and the exit code."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from stagelens.collector.imports.importing import import_file
+from stagelens.collector.imports.spans import Interval, Request, exports
+from stagelens.collector.points import Window
+from stagelens.collector.store import Batch, Point, Series, Store
+from stagelens.core import names
+from stagelens.core.histogram import Histogram
+from stagelens.reports import comparing, sides
+from stagelens.reports.saved import Run, save
+
+MS = 10**6
+NOW = int(time.time()) - 3600
+
+
+def run_file(
+    path: Path, *, count: int = 500, queue_ms: float = 2, seed: int = 1, service: str = "shop", route: str = "/"
+) -> Path:
+    """A run of so many requests: forward of about 20 ms, and a queue that is exponential around *queue_ms*."""
+    random_ = random.Random(seed)
+
+    def requests() -> Any:
+        for number in range(count):
+            start = (NOW + number // 20) * 10**9
+            queue = start + int(random_.expovariate(1 / queue_ms) * MS)
+            end = queue + int(random_.gauss(20, 1) * MS)
+            stages = [Interval("queue", start, queue), Interval("forward", queue, end)]
+            yield Request("predict", start, end, stages, {names.ROUTE: route})
+
+    path.write_text("\n".join(json.dumps(each) for each in exports(requests(), service, str(seed))))
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with runs: base, the same again, a slower one, and two short ones."""
+    folder = tmp_path_factory.mktemp("runs")
+    run_file(folder / "base.json")
+    run_file(folder / "same.json", seed=2)
+    run_file(folder / "slow.json", seed=3, queue_ms=12)
+    run_file(folder / "short.json", seed=4, queue_ms=12, count=30)
+    run_file(folder / "fast.json", seed=5, queue_ms=0.2, count=30)
+    return folder
+
+
+def failing_file(path: Path, *, failed: int, count: int = 500) -> Path:
+    """A run of so many requests of about 20 ms, of which some fail at once."""
+
+    def requests() -> Any:
+        for number in range(count):
+            start = (NOW + number // 20) * 10**9
+            end = start + (1 if number < failed else 20) * MS
+            stages = [Interval("forward", start, end)]
+            yield Request("predict", start, end, stages, {names.ROUTE: "/"}, failed=number < failed)
+
+    path.write_text("\n".join(json.dumps(each) for each in exports(requests(), "shop", path.name)))
+    return path
+
+
+def varied_file(path: Path, *, queue_ms: int, count: int = 500) -> Path:
+    """A run of so many requests that all wait as long, and run for anything up to a second."""
+    choice = random.Random(7)
+
+    def requests() -> Any:
+        for number in range(count):
+            start = (NOW + number // 20) * 10**9
+            ran = start + queue_ms * MS
+            end = ran + choice.randint(1, 1000) * MS
+            stages = [Interval("queue", start, ran), Interval("forward", ran, end)]
+            yield Request("predict", start, end, stages, {names.ROUTE: "/"})
+
+    path.write_text("\n".join(json.dumps(each) for each in exports(requests(), "shop", path.name)))
+    return path
+
+
+def compare(*words: str | Path, **environment: str) -> int:
+    return comparing.main(list(map(str, words)), environment)
+
+
+LIMITS = ("--fail-on", "p90:+10%,stage:queue:p90:+5ms")
+
+
+def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1; the first sentence says what and why."""
+    code = compare(runs / "base.json", runs / "slow.json", *LIMITS, "--percentile", "p90")
+    said = capsys.readouterr().out
+
+    assert code == 1
+    (verdict,) = [line for line in said.splitlines() if line.startswith("B is slower at p90 by")]
+    assert verdict.endswith("of it is Queue.")
+    assert said.count("FAILED") == 2
+    assert said.count("500 requests of shop") == 2
+
+
+def test_what_fails_is_in_the_first_sentence_also_where_all_in_all_nothing_is_slower(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stage may grow while the others vary too much to tell."""
+    for name, queue in (("a", 2), ("b", 12)):
+        varied_file(tmp_path / name, queue_ms=queue)
+
+    assert compare(tmp_path / "a", tmp_path / "b", "--fail-on", "stage:queue:p50:+5ms", "--percentile", "p50") == 1
+    assert "No difference at p50 beyond what chance explains, but over the limit: queue p50 (+9.90 ms)." in (
+        capsys.readouterr().out
+    )
+
+
+def test_an_equal_run_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0, and no stage is to blame."""
+    assert compare(runs / "base.json", runs / "same.json", *LIMITS) == 0
+    said = capsys.readouterr().out
+    assert "No difference at p90 beyond what chance explains." in said
+    assert "of it is" not in said
+    assert said.count("passed") == 2
+
+
+def test_the_same_run_is_no_different_from_itself(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even where a file is compressed: all differences are none."""
+    packed = tmp_path / "base.json.gz"
+    packed.write_bytes(gzip.compress((runs / "base.json").read_bytes()))
+
+    assert compare(runs / "base.json", packed, "--fail-on", "p50:+0%,p99:+0%", "--strict", "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {each["difference_seconds"] for each in found["latency"]} == {0}
+    assert {each["own"]["difference_seconds"] for each in found["stages"]} == {0}
+
+
+def test_a_saved_run_says_what_the_store_said(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `stagelens run --save` writes holds every request, in the same buckets."""
+    saved = tmp_path / "saved.json"
+    with closing(Store.open(f"sqlite:///{tmp_path / 'run.db'}")) as store:
+        import_file(runs / "base.json", store, Window(0, 2**40))
+        save(store, saved, Run(["serve"], datetime.now(UTC), datetime.now(UTC), 0))
+
+    assert compare(runs / "base.json", saved, "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["a"]["requests"], found["b"]["requests"]) == (500, 500)
+    assert {each["difference_seconds"] for each in found["latency"]} == {0}
+    assert {each["a_seconds"] - each["b_seconds"] for each in found["stages"]} == {0}
+
+
+def test_a_run_that_fails_at_once_is_fast_and_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its times are within bounds; how many of its requests fail is not, which is told in any case."""
+    sound, failing = (failing_file(tmp_path / f"{failed}.json", failed=failed) for failed in (5, 100))
+    where = tmp_path / "found.json", tmp_path / "junit.xml"
+
+    assert compare(sound, failing, "--fail-on", "p50:+10%") == 0
+    assert "B fails more: 1.00 % of A, 20.00 % of B, between +15.47 and +22.77 points." in capsys.readouterr().out
+    assert compare(sound, failing, "--fail-on", "p50:+10%,errors:+1%", "--json", where[0], "--junit", where[1]) == 1
+    assert "FAILED      errors:+1%  1.00 % of A, 20.00 % of B" in capsys.readouterr().out
+    assert json.loads(where[0].read_text())["failures"]["b_share"] == 0.2
+    suite = ET.parse(where[1])  # noqa: S314 - our own
+    assert [each.get("name") for each in suite.iterfind("testcase[failure]")] == ["errors:+1%"]
+    assert compare(sound, failing, "--fail-on", "errors:+20%") == 0
+    assert compare(failing, sound, "--fail-on", "errors:+0%", "--strict") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--fail-on", "p99:+10%"), 3),
+        (("--fail-on", "p99:+10%", "--strict"), 1),
+        (("--fail-on", "p50:+10%"), 1),
+        (("--fail-on", "p50:+10%,p99:+10%"), 1),
+        (("--fail-on", "p50:+10%", "--min-requests", "31"), 3),
+        (("--fail-on", "p50:+10%", "--min-requests", "30"), 1),
+        (("--fail-on", "p50:+10%", "--min-requests", "31", "--strict"), 3),
+        (("--min-requests", "31"), 3),
+        ((), 0),
+    ],
+)
+def test_too_few_requests_are_told_from_a_broken_threshold(runs: Path, words: tuple[str, ...], code: int) -> None:
+    """Where they are too few for an interval of p99, or fewer than asked for."""
+    assert compare(runs / "fast.json", runs / "slow.json", *words) == code
+
+
+def test_all_numbers_are_in_the_json(runs: Path, tmp_path: Path) -> None:
+    """The stages add up to the latency on both sides; what is not known is null."""
+    file = tmp_path / "found.json"
+
+    assert compare(runs / "base.json", runs / "short.json", "--percentile", "p90", "--json", file) == 0
+    found = json.loads(file.read_text())
+
+    assert (found["a"]["requests"], found["b"]["requests"]) == (500, 30)
+    at = {each["percentile"]: each for each in found["latency"]}
+    for side in ("a_seconds", "b_seconds"):
+        assert sum(each[side] for each in found["stages"]) == pytest.approx(at["p90"][side])
+    assert sum(each["share_of_change"] for each in found["stages"]) == pytest.approx(1)
+    assert found["stages"][0]["stage"] == "queue"
+    assert at["p99"]["high_seconds"] is None
+    assert at["p50"]["low_seconds"] <= at["p50"]["difference_seconds"] <= at["p50"]["high_seconds"]
+
+
+def test_a_stage_that_one_side_lacks_counts_as_no_time(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is new, and may break a threshold; one that nobody has, and that is no stage, is a mistake."""
+    without = run_file(tmp_path / "a.json", queue_ms=1e-6)
+    limit = ("--fail-on", "stage:queue:p50:+1ms")
+
+    assert compare(without, runs / "slow.json", *limit) == 1
+    assert compare(runs / "slow.json", without, *limit) == 0
+    assert compare(runs / "base.json", runs / "slow.json", "--fail-on", "stage:decode:+1ms") == 0
+    assert compare(runs / "base.json", runs / "slow.json", "--fail-on", "stage:quue:+1ms") == 2
+    assert "no request has the stage 'quue'; there are forward, queue" in capsys.readouterr().err
+
+
+def test_other_requests_are_said_to_be_others(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A comparison of what is not alike says so; by route it can be narrowed."""
+    other = run_file(tmp_path / "b.json", route="/large")
+
+    assert compare(runs / "base.json", other) == 0
+    assert "The requests themselves differ: route / is 100 % of A and 0 % of B." in capsys.readouterr().out
+    assert compare(runs / "base.json", other, "--route", "/") == 3
+    assert "b.json has no request of route '/' of shop: there is nothing to compare" in capsys.readouterr().err
+
+
+def test_markdown_and_junit_hold_what_the_terminal_says(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever files are called."""
+    odd = tmp_path / "base|<b>.json"
+    odd.write_bytes((runs / "base.json").read_bytes())
+    markdown, junit = tmp_path / "latency.md", tmp_path / "latency.xml"
+    limits = "p90:+10%,p90:+900%,p99.9:+1ms"
+
+    assert compare(odd, runs / "slow.json", "--fail-on", limits, "--markdown", markdown, "--junit", junit) == 1
+    text = markdown.read_text()
+    assert text.startswith("### B is slower at p90 by")
+    assert "base\\|&lt;b>.json" in text
+    assert "| p90:+10% | FAILED |" in text
+    assert "B is slower at p90" in capsys.readouterr().out
+
+    suite = ET.parse(junit).getroot()  # noqa: S314 - our own
+    assert {key: suite.get(key) for key in ("tests", "failures", "errors")} == {
+        "tests": "3",
+        "failures": "1",
+        "errors": "1",
+    }
+    cases = {case.get("name"): [each.tag for each in case] for case in suite.iter("testcase")}
+    assert cases == {"p90:+10%": ["failure"], "p90:+900%": [], "p99.9:+1ms": ["error"]}
+
+
+def test_a_terminal_of_80_columns_loses_no_number(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What does not fit beside stands below."""
+    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "80")):
+        monkeypatch.setenv(name, value)
+
+    compare(runs / "base.json", runs / "slow.json")
+    said = capsys.readouterr().out
+
+    assert "…" not in said
+    assert said.count("Queue") == 3
+
+
+def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a pipe."""
+    compare(runs / "base.json", runs / "slow.json", "--markdown", "-")
+
+    assert capsys.readouterr().out.startswith("### B is slower")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name two files"),
+        (("base.json",), "name two files"),
+        (("base.json", "slow.json", "same.json"), "name two files"),
+        (("base.json", "slow.json", "--versions", "1", "2"), "name two files"),
+        (("base.json", "missing.json"), "missing.json: cannot be read"),
+        (("base.json", "slow.json", "--fail-on", "p99"), "--fail-on 'p99'"),
+        (("base.json", "slow.json", "--fail-on", ""), "--fail-on '': it is empty"),
+        (("base.json", "slow.json", "--fail-on", " , "), "--fail-on ' , ': it is empty"),
+        (("base.json", "slow.json", "--percentile", "99"), "--percentile: '99' is no percentile"),
+        (("base.json", "slow.json", "--percentile", "stage:queue"), "--percentile: 'stage:queue' is no percentile"),
+        (("base.json", "slow.json", "--percentile", ""), "--percentile: '' is no percentile"),
+        (("base.json", "slow.json", "--service", "other"), "has no service 'other'; there are shop"),
+        (("base.json", "slow.json", "--environment", "prod"), "--environment is for stores"),
+        (("base.json", "slow.json", "--json", "nowhere/x.json"), "--json nowhere/x.json cannot be written"),
+        (("--versions", "1", "2", "--database", "sqlite:///none.db"), "there is no store"),
+        (("--windows", "now", "then", "--database", "sqlite:///none.db"), "there is no store"),
+    ],
+)
+def test_wrong_usage_is_explained_and_is_no_broken_threshold(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2, which argparse uses, too."""
+    monkeypatch.chdir(runs)
+
+    assert compare(*words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_ctrl_c_is_no_broken_threshold(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 130, as a shell has it, and no traceback."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sides, "import_file", interrupted)
+
+    assert compare(runs / "base.json", runs / "slow.json", *LIMITS) == 130
+    assert "interrupted; nothing was compared" in capsys.readouterr().err
+
+
+def test_a_file_without_requests_leaves_nothing_to_compare(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 3: a load test that asked nothing must not pass."""
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"resourceMetrics": [], "resourceSpans": []}')
+
+    assert compare(runs / "base.json", empty, *LIMITS) == 3
+    assert "nothing to compare" in capsys.readouterr().err
+
+
+def test_of_several_services_one_is_asked_for(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And where each file has one, they may be called otherwise."""
+    both = tmp_path / "both.json"
+    lines = [run_file(tmp_path / "x", service=service, seed=9).read_text() for service in ("shop", "search")]
+    both.write_text("\n".join(lines))
+
+    assert compare(runs / "base.json", both) == 2
+    assert "has several services (shop, search); choose one with --service" in capsys.readouterr().err
+    assert compare(runs / "base.json", both, "--service", "shop") == 0
+    assert compare(runs / "base.json", run_file(tmp_path / "y", service="shop-pr", seed=8)) == 0
+
+
+def vllm_file(path: Path, *, first_ms: float, gap_ms: float = 5, count: int = 500, seed: int = 1) -> Path:
+    """A result of `vllm bench serve`: so many answers of four tokens."""
+    random_ = random.Random(seed)
+    found = {
+        "date": datetime.fromtimestamp(NOW).astimezone().strftime("%Y%m%d-%H%M%S"),
+        "backend": "vllm",
+        "duration": 100.0,
+        "ttfts": [random_.gauss(first_ms, first_ms / 20) / 1000 for _ in range(count)],
+        "itls": [[random_.gauss(gap_ms, gap_ms / 20) / 1000 for _ in range(3)] for _ in range(count)],
+        "output_lens": [4] * count,
+    }
+    path.write_text(json.dumps(found))
+    return path
+
+
+def test_times_to_tokens_are_compared_and_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slower first token is found though answers as a whole take as long."""
+    a = vllm_file(tmp_path / "a.json", first_ms=50, gap_ms=20)
+    b = vllm_file(tmp_path / "b.json", first_ms=65, gap_ms=15, seed=2)
+    markdown, numbers = tmp_path / "latency.md", tmp_path / "latency.json"
+
+    assert compare(a, b, "--fail-on", "p50:+10%,tpot:p50:+10%") == 0
+    assert compare(a, b, "--fail-on", "ttft:p50:+10%", "--markdown", markdown, "--json", numbers) == 1
+    said = capsys.readouterr().out
+    assert "FAILED      ttft:p50:+10%  TTFT p50 +14.8 ms" in said
+    assert "| TTFT p99 | " in markdown.read_text()
+    found = json.loads(numbers.read_text())["tokens"]
+    at = {name: {each["percentile"]: each for each in one["latency"]} for name, one in found.items()}
+    assert at["ttft"]["p50"]["difference_seconds"] == pytest.approx(0.015, rel=0.1)
+    assert at["tpot"]["p50"]["difference_seconds"] == pytest.approx(-0.005, rel=0.1)
+    assert found["ttft"]["definition"] == names.BY_CLIENT_CHUNK
+
+
+def test_tokens_that_a_side_does_not_have_cannot_be_judged(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 3, also with --strict: a run that streamed nothing must not pass."""
+    streamed = vllm_file(tmp_path / "a.json", first_ms=50)
+    limit = ("--fail-on", "ttft:+10%", "--strict")
+
+    assert compare(streamed, runs / "base.json", *limit) == 3
+    assert "the two sides have no TTFT p99 in common" in capsys.readouterr().out
+    assert compare(runs / "base.json", runs / "slow.json", *limit, "--json", "-") == 3
+    assert json.loads(capsys.readouterr().out)["thresholds"][0]["measured"] is None
+
+
+def test_times_by_different_definitions_are_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What both sides were measured by is compared, and the rest is said to be left out."""
+    now = NOW - NOW % 10
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    with closing(Store.open(url)) as made:
+        points: list[Point] = []
+        for at, first in ((now - 1000, {names.BY_ENGINE: 0.1}), (now, {names.BY_ENGINE: 0.2, names.BY_GENERATE: 9.0})):
+            latency = Histogram()
+            latency.record(1.0, 500 * len(first))
+            points.append(Point(Series("shop"), names.REQUEST_DURATION, "decode", at, latency))
+            for definition, seconds in first.items():
+                times = Histogram()
+                times.record(seconds, 500)
+                points.append(Point(Series("shop"), names.FIRST_TOKEN, definition, at, times))
+        made.write([Batch("a", points)])
+    windows = [
+        "/".join(datetime.fromtimestamp(each, UTC).isoformat() for each in (at, at + 100)) for at in (now - 1000, now)
+    ]
+
+    assert compare("--windows", *windows, "--fail-on", "ttft:p50:+10%", STAGELENS_DATABASE=url) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "TTFT p50 +99.6 ms" in said
+    assert "that of 0 requests of A and 500 requests of B was measured in another way" in said
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A store with two versions of a service, one after the other, the second slower."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    now = NOW - NOW % 10
+    with closing(Store.open(url)) as made:
+        points: list[Point] = []
+        for version, start, seconds in (("1.0", now - 7200, 0.1), ("1.1", now - 3600, 0.2)):
+            for at in range(start, start + 1000, 10):
+                latency = Histogram()
+                latency.record(seconds, 20)
+                series = Series("shop", version=version)
+                points.append(Point(series, names.REQUEST_DURATION, "forward", at, latency))
+                points.append(Point(series, names.STAGE_DURATION, "forward", at, latency))
+        made.write([Batch("a", points)])
+    return url
+
+
+def test_versions_are_compared_by_what_they_served_last(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though the first one is gone since an hour; an unknown one is told with those there are."""
+    where = ("--database", store, "--service", "shop")
+
+    assert compare(*where, "--versions", "1.0", "1.1", "--window", "5m", "--fail-on", "p99:+50%") == 1
+    assert capsys.readouterr().out.count("600 requests of shop") == 2
+    assert compare(*where, "--versions", "1.1", "1.0", "--fail-on", "p99:+50%") == 0
+    assert compare(*where, "--versions", "1.0", "2.0") == 2
+    assert "shop has no version '2.0'; there are 1.0, 1.1" in capsys.readouterr().err
+
+
+def test_windows_are_compared_and_a_wrong_one_is_explained(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """ISO 8601, UTC where they do not say."""
+    now = NOW - NOW % 10
+
+    def window(start: int, end: int) -> str:
+        return "/".join(datetime.fromtimestamp(at, UTC).isoformat() for at in (start, end))
+
+    old, new = window(now - 7200, now - 6600), window(now - 3600, now - 3000)
+
+    assert compare("--windows", old, new, "--fail-on", "p50:+50%", STAGELENS_DATABASE=store) == 1
+    assert capsys.readouterr().out.count("200 requests of shop") == 2
+    assert compare("--windows", old, window(now - 60, now), STAGELENS_DATABASE=store) == 3
+    assert compare("--windows", old, window(now, now - 60), STAGELENS_DATABASE=store) == 2
+    assert "ends before it begins" in capsys.readouterr().err
+    assert compare("--windows", old, "yesterday", STAGELENS_DATABASE=store) == 2
+    assert "write FROM/TO" in capsys.readouterr().err

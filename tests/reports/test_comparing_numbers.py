@@ -1,0 +1,202 @@
+"""How sure a difference is, by simulation with a fixed seed; what becomes of a threshold then; and how thresholds are written."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.core.errors import ConfigError
+from stagelens.core.histogram import Histogram
+from stagelens.core.order_statistics import CONFIDENCE, ranks
+from stagelens.reports.difference import Difference, difference, judge, needed
+from stagelens.reports.failures import failures
+from stagelens.reports.thresholds import read_thresholds
+
+ROUNDS = 400
+# Of the share of ROUNDS that miss, with all but one in a thousand of luck.
+LUCK = 3.3 * math.sqrt(0.05 * 0.95 / ROUNDS)
+
+
+def sample(random_: random.Random, count: int, mean: float) -> Histogram:
+    """So many requests of an exponential latency."""
+    made = Histogram()
+    for _ in range(count):
+        made.count_one(random_.expovariate(1 / mean))
+    return made
+
+
+def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, float]) -> list[Difference]:
+    """Comparisons of two samples each, the same ones each time."""
+    random_ = random.Random(20261122)
+    return [
+        difference(sample(random_, counts[0], means[0]), sample(random_, counts[1], means[1]), quantile)
+        for _ in range(ROUNDS)
+    ]
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("counts", [(8, 8), (50, 600)])
+def test_the_true_difference_is_in_the_interval_at_least_95_times_in_100(
+    quantile: float, counts: tuple[int, int]
+) -> None:
+    """With few requests, with many, and with few on one side; where an end is not known, it is infinite."""
+    truth = -math.log(1 - quantile) * (0.15 - 0.1)
+
+    found = simulated(quantile, counts, (0.1, 0.15))
+
+    assert sum(each.low <= truth <= each.high for each in found) >= (0.95 - LUCK) * ROUNDS
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.02), (0.01, 0.01), (0.1, 0.3)])
+def test_the_true_share_of_failures_is_in_the_interval_at_least_95_times_in_100(shares: tuple[float, float]) -> None:
+    """Also where hardly any request fails."""
+    random_ = random.Random(20261122)
+
+    def failed(count: int, share: float) -> int:
+        return sum(random_.random() < share for _ in range(count))
+
+    found = [failures(failed(60, shares[0]), 60, failed(400, shares[1]), 400) for _ in range(ROUNDS)]
+
+    assert sum(each.low <= shares[1] - shares[0] <= each.high for each in found) >= (0.95 - LUCK) * ROUNDS
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.99])
+def test_equal_runs_break_no_threshold_more_often_than_is_documented(quantile: float) -> None:
+    """Even one of nothing at all: at most 2.5 in 100, in practice far less."""
+    (limit,) = read_thresholds(f"p{quantile * 100:g}:+0%")
+
+    found = [judge(limit, each, strict=False) for each in simulated(quantile, (500, 500), (0.1, 0.1))]
+
+    assert "unknown" not in found
+    assert found.count("failed") <= 0.025 * ROUNDS
+
+
+def test_a_run_that_is_slower_breaks_it() -> None:
+    """Twice the time is told from 500 requests, nearly always."""
+    (limit,) = read_thresholds("p50:+10%")
+
+    found = [judge(limit, each, strict=False) for each in simulated(0.5, (500, 500), (0.1, 0.2))]
+
+    assert found.count("failed") > 0.9 * ROUNDS
+
+
+@given(st.integers(1, 5000), st.floats(0.01, 0.999))
+@settings(deadline=None)
+def test_the_ranks_miss_no_more_than_they_may_and_are_no_wider_than_they_must(count: int, quantile: float) -> None:
+    """By the binomial itself, as others have it."""
+    from scipy.stats import binom  # noqa: PLC0415 - torch brings it; it takes a second
+
+    if count * quantile * (1 - quantile) > 1000:
+        return
+    first, last = ranks(count, quantile)
+    missed = (1 - CONFIDENCE) / 2 * (1 + 1e-9)
+
+    assert binom.cdf(first - 1, count, quantile) <= missed < binom.cdf(first, count, quantile) * (1 + 1e-6)
+    assert binom.sf(last - 1, count, quantile) <= missed < binom.sf(last - 2, count, quantile) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("quantile", [0.01, 0.5, 0.9, 0.99, 0.999])
+def test_so_many_requests_as_it_says_are_needed_for_an_interval(quantile: float) -> None:
+    """With one less, an end of it is not known."""
+    enough, short = (Histogram(buckets={0: count}) for count in (needed(quantile), needed(quantile) - 1))
+
+    assert all(
+        map(math.isfinite, (difference(enough, enough, quantile).low, difference(enough, enough, quantile).high))
+    )
+    assert math.isinf(difference(short, short, quantile).low)
+
+
+def values(count: int, seconds: float) -> Histogram:
+    made = Histogram()
+    made.record(seconds, count)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("counts", "seconds", "limit", "outcome", "strict"),
+    [
+        ((1000, 1000), (0.1, 0.2), "p99:+10%", "failed", "failed"),
+        ((1000, 1000), (0.1, 0.2), "p99:+150%", "passed", "passed"),
+        ((1000, 1000), (0.1, 0.2), "p99:+50ms", "failed", "failed"),
+        ((1000, 1000), (0.2, 0.1), "p99:+0%", "passed", "passed"),
+        ((1000, 1000), (0.0, 0.1), "stage:queue:+10%", "failed", "failed"),
+        ((1000, 1000), (0.1, 0.101), "p99:+0%", "passed", "failed"),  # buckets side by side
+        ((100, 1000), (0.1, 0.2), "p99:+10%", "unknown", "failed"),
+        ((1000, 2), (0.1, 0.2), "p50:+10%", "unknown", "failed"),
+    ],
+)
+def test_a_threshold_is_broken_by_what_is_beyond_it_and_beyond_chance(
+    counts: tuple[int, int], seconds: tuple[float, float], limit: str, outcome: str, strict: str
+) -> None:
+    """Where requests are too few for an interval there is no saying; --strict says it all the same."""
+    (threshold,) = read_thresholds(limit)
+    found = difference(values(counts[0], seconds[0]), values(counts[1], seconds[1]), threshold.quantile)
+
+    assert judge(threshold, found, strict=False) == outcome
+    assert judge(threshold, found, strict=True) == strict
+
+
+@pytest.mark.parametrize(
+    ("text", "about", "quantile", "limit", "is_relative"),
+    [
+        ("p99:+10%", ("", ""), 0.99, 0.1, True),
+        ("p99.9:+1.5s", ("", ""), 0.999, 1.5, False),
+        (" stage:queue:+5ms ", ("queue", ""), 0.99, 0.005, False),
+        ("stage:our rerank:p50:+250us", ("our rerank", ""), 0.5, 0.00025, False),
+        ("stage:ttft:+1ms", ("ttft", ""), 0.99, 0.001, False),
+        ("ttft:+5ms", ("", "ttft"), 0.99, 0.005, False),
+        ("tpot:p50:+5%", ("", "tpot"), 0.5, 0.05, True),
+    ],
+)
+def test_thresholds_are_read(
+    text: str, about: tuple[str, str], quantile: float, limit: float, is_relative: bool
+) -> None:
+    """A stage or a measure without a percentile means its p99."""
+    (found,) = read_thresholds(text)
+
+    assert (found.stage, found.measure, found.is_relative) == (*about, is_relative)
+    assert (found.quantile, found.limit) == (pytest.approx(quantile), pytest.approx(limit))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("p99", "does not say of what"),
+        ("+10%", "does not say of what"),
+        ("p99:10%", "'10%' is no limit"),
+        ("p99:-10%", "'-10%' is no limit"),
+        ("p99:+10", "'+10' is no limit"),
+        ("p100:+10%", "'p100' is no percentile"),
+        ("p0:+10%", "'p0' is no percentile"),
+        ("mean:+10%", "'mean' is no percentile"),
+        ("stage:+5ms", "names no stage"),
+        ("stage::+5ms", "names no stage"),
+        ("queue:+5ms", "'queue' is no percentile"),
+        ("p50:p99:+5ms", "is no percentile"),
+        ("ttft:stage:queue:+5ms", "is no percentile"),
+        ("ttft", "does not say of what"),
+        ("p99:+x%", "'+x%' is no limit"),
+        ("p99:+nan%", "is no limit"),
+    ],
+)
+def test_a_wrong_threshold_is_named_with_what_is_wrong_and_what_is_right(text: str, why: str) -> None:
+    """Every other way to write one."""
+    with pytest.raises(ConfigError, match="such as p99") as raised:
+        read_thresholds(f"p50:+1%,{text}")
+
+    assert why in str(raised.value)
+    assert repr(text) in str(raised.value)
+
+
+@given(st.text(alphabet="p0919.:+-%msu,stage: queue", max_size=30))
+def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+    """No other error comes of it."""
+    try:
+        found = read_thresholds(text)
+    except ConfigError:
+        return
+    assert all(0 < each.quantile < 1 and each.limit >= 0 for each in found)

@@ -1,0 +1,65 @@
+"""Temporary folders: gone in the end, whoever used them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from stagelens.core.errors import StagelensError
+from stagelens.reports.folders import folder_for
+
+KILLED = """
+import os, signal
+from stagelens.reports.folders import folder_for
+
+with folder_for("run") as folder:
+    (folder / "run.db").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """TMPDIR."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def test_what_a_killed_process_left_goes_at_the_next_start(place: Path) -> None:
+    """SIGKILL leaves nobody to clean up."""
+    killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(place.glob("stagelens-run-*/run.db"))) == 1
+
+    with folder_for("run") as folder:
+        assert list(place.iterdir()) == [folder]
+    assert list(place.iterdir()) == []
+
+
+def test_what_is_in_use_or_is_nobodys_stays(place: Path) -> None:
+    """Two runs beside each other; a link leads to something else; an empty folder may have been made this moment."""
+    (place / "theirs").mkdir()
+    (place / "theirs" / "kept").touch()
+    (place / "stagelens-run-link").symlink_to("theirs", target_is_directory=True)
+    (place / "stagelens-run-empty").mkdir()
+    with folder_for("run") as one:
+        (one / "run.db").touch()
+        with folder_for("run"), folder_for("compare"):
+            assert (one / "run.db").exists()
+
+    assert sorted(each.name for each in place.iterdir()) == ["stagelens-run-empty", "stagelens-run-link", "theirs"]
+    assert (place / "theirs" / "kept").exists()
+
+
+def test_without_a_place_the_cure_is_told(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    """Python looks in several; here there is none."""
+    monkeypatch.setattr(tempfile, "tempdir", str(place / "nowhere"))
+
+    with pytest.raises(StagelensError, match="set TMPDIR"), folder_for("run"):
+        pass

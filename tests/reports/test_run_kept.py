@@ -1,0 +1,243 @@
+"""`stagelens run` with a collector of its own: real programs, counted to the last request."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import programs
+import pytest
+from playwright.sync_api import Browser
+from programs import RUN, Terminal, environment
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def requests(saved: Path) -> Counter[str]:
+    """How many requests a saved run has, by service."""
+    found: Counter[str] = Counter()
+    for entry in json.loads(saved.read_text())["resourceMetrics"]:
+        resource = {each["key"]: each["value"]["stringValue"] for each in entry["resource"]["attributes"]}
+        for metric in entry["scopeMetrics"][0]["metrics"]:
+            if metric["name"] == "inference.request.duration":
+                points = metric["exponentialHistogram"]["dataPoints"]
+                found[resource["service.name"]] += sum(int(point["count"]) for point in points)
+    return found
+
+
+def test_a_service_with_a_model_is_summed_up_saved_and_shown(
+    run: Run, tmp_path: Path, free_port: int, browser: Browser
+) -> None:
+    """One run of uvicorn with ONNX Runtime: a summary on stderr, a file that counts, a page that opens offline."""
+    (tmp_path / "service.py").write_text(programs.SERVICE)
+    (tmp_path / "driver.py").write_text(programs.DRIVER)
+    server = ("uvicorn", "service:app", "--port", str(free_port), "--log-level", "critical")
+    done = run(
+        *("--save", "run.json", "--report=run.html", "--"),
+        *(sys.executable, "driver.py", str(free_port), "25", *server),
+        OTEL_SERVICE_NAME="identify",
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "identify  25 requests" in done.stderr
+    assert "Forward" in done.stderr
+    assert "POST /identify/{name}" in done.stderr
+    assert max(map(len, done.stderr.splitlines())) <= 80
+    assert requests(tmp_path / "run.json") == {"identify": 25}
+    about: dict[str, Any] = json.loads((tmp_path / "run.json").read_text())["stagelens"]
+    assert about["format"] == 1
+    assert about["run"]["command"][1:4] == ["driver.py", str(free_port), "25"]
+    assert about["run"]["exitCode"] == 0
+    assert about["run"]["start"] < about["run"]["end"]
+
+    context = browser.new_context()
+    context.set_offline(True)
+    page = context.new_page()
+    trouble, asked = list[str](), list[str]()
+    page.on("console", lambda said: trouble.append(said.text))
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((tmp_path / "run.html").as_uri())
+    page.wait_for_selector("[data-chart=percentile][data-drawn]")
+    text = page.inner_text("main")
+    dead = [each for each in ("All traces →", "OTLP JSON", "Capacity & cost", "Any route") if each in text]
+    context.close()
+
+    assert trouble == []
+    assert asked == [(tmp_path / "run.html").as_uri()]
+    assert "25 requests" in text
+    assert "Timeline" in text
+    assert "395 d" not in text
+    assert dead == []
+
+
+def test_workers_that_outlive_the_command_and_foreign_spans_are_counted(
+    run: Run, tmp_path: Path, free_port: int
+) -> None:
+    """Workers of gunicorn send what they have when they end, after the driver; spans of others need not wait for more."""
+    for name, text in (("app", programs.FLASK), ("driver", programs.DRIVER), ("foreign", programs.FOREIGN)):
+        (tmp_path / f"{name}.py").write_text(text)
+    server = f"gunicorn --workers 2 --bind 127.0.0.1:{free_port} --log-level critical app:app"
+    command = f"{sys.executable} foreign.py; exec {sys.executable} driver.py {free_port} 30 {server}"
+    done = run("--save", "run.json", "--", "sh", "-c", command, OTEL_SERVICE_NAME="served")
+
+    assert done.returncode == 0, done.stderr
+    # The driver's own calls are no requests: nobody has asked it anything.
+    assert requests(tmp_path / "run.json") == {"served": 30, "foreign": 5}
+
+
+def test_no_request_is_explained_and_the_exit_code_stays(run: Run) -> None:
+    """A program that does nothing we know of, and fails; what it prints is its own."""
+    done = run("--summary", "--", sys.executable, "-c", "print('out'); raise SystemExit(7)")
+
+    assert (done.returncode, done.stdout) == (7, "out\n")
+    assert "No request was seen" in done.stderr
+    assert "stagelens.request(" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--", "sh", "-c", "exit 3"], 3), (["--summary", "--", "no-such-program"], 127)]
+)
+def test_closed_streams_are_no_reason_to_fail(tmp_path: Path, words: list[str], code: int) -> None:
+    """A daemon may be started with nothing open; what we open must not become its place."""
+    line = f"exec {shlex.join([*RUN, *words])} <&- >&- 2>&-"
+    done = subprocess.run(["sh", "-c", line], env=environment(tmp_path), cwd=tmp_path, check=False)
+
+    assert done.returncode == code
+
+
+def test_a_command_that_cannot_be_started_says_so_and_nothing_else(run: Run) -> None:
+    """As without us: the cure and the exit code of a shell."""
+    done = run("--summary", "--", "no-such-program")
+
+    assert done.returncode == 127
+    assert "there is no command no-such-program" in done.stderr
+    assert "No request" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--save", "--report"])
+@pytest.mark.parametrize(("place", "wrong"), [("nowhere/run", "No such file"), (".", "is a folder")])
+def test_what_cannot_be_written_is_refused_before_the_start(
+    run: Run, tmp_path: Path, option: str, place: str, wrong: str
+) -> None:
+    """A run of an hour whose result has no place is an hour lost."""
+    done = run(option, place, "--", "touch", "started")
+
+    assert done.returncode == 1
+    assert option in done.stderr
+    assert wrong in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_device_is_not_replaced_and_a_link_stays_one(run: Run, tmp_path: Path) -> None:
+    """Who may do anything, as in a container, would have lost /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "latest.json").symlink_to("today.json")
+
+    refused = run("--save", "pipe", "--", "touch", "started")
+    kept = run("--save", "latest.json", "--", sys.executable, "-c", "")
+
+    assert refused.returncode == 1
+    assert "--save pipe is a pipe or a device" in refused.stderr
+    assert not (tmp_path / "started").exists()
+    assert kept.returncode == 0
+    assert (tmp_path / "latest.json").is_symlink()
+    assert json.loads((tmp_path / "today.json").read_text())["stagelens"]["format"] == 1
+
+
+@pytest.mark.parametrize("words", [["--save"], ["--report="], ["--save", "--", "touch", "started"]])
+def test_an_option_without_its_file_says_what_it_needs(run: Run, tmp_path: Path, words: list[str]) -> None:
+    """Nothing is taken for a file that is none."""
+    done = run(*words)
+
+    assert done.returncode == 1
+    assert f"{words[0].rstrip('=')} needs a file, such as run." in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_without_the_server_extra_what_was_asked_for_is_refused(tmp_path: Path) -> None:
+    """And what was not asked for is as it always was: the command, and nothing of the server."""
+    hidden = "import sys; sys.modules['rich'] = None; from stagelens.__main__ import main; sys.exit(main())"
+    asked = [sys.executable, "-c", hidden, "run", "--summary", "--", "touch", "started"]
+    refused = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert refused.returncode == 1
+    assert 'pip install "stagelens[server]"' in refused.stderr
+    assert "rich is not installed" in refused.stderr
+    assert not (tmp_path / "started").exists()
+
+
+def test_the_command_goes_on_when_we_are_killed(tmp_path: Path) -> None:
+    """Nobody collects any more, and that is all."""
+    code = """if True:
+        import os, stagelens, sys
+        with stagelens.request("job"):
+            print(os.getppid(), flush=True)
+            sys.stdin.readline()
+        print("done", flush=True)
+    """
+    process = subprocess.Popen(
+        [*RUN, "--summary", "--", sys.executable, "-c", code],
+        env=environment(tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    parent = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    said, complaint = process.communicate("go on\n")
+
+    assert parent == process.pid
+    assert process.returncode == -signal.SIGKILL
+    assert said == "done\n"
+    assert "Traceback" not in complaint
+
+
+def test_in_a_terminal_a_run_that_nobody_else_keeps_is_summed_up(tmp_path: Path) -> None:
+    """Without a word about it; stdout stays the command's own, and colours are those of the stages."""
+    with socket.socket() as tried:
+        if tried.connect_ex(("127.0.0.1", 4318)) == 0:
+            pytest.skip("a collector listens on this machine")
+    (tmp_path / "batch.py").write_text(programs.BATCH)
+    env = environment(tmp_path, NO_COLOR="", TERM="xterm-256color", COLORTERM="truecolor")
+    with Terminal([*RUN, sys.executable, str(tmp_path / "batch.py"), "30"], env, apart=True) as terminal:
+        first = terminal.read_until("\n")
+        assert terminal.process.stdout is not None
+        out = terminal.process.stdout.read()
+        code = terminal.end()
+        said = terminal.rest()
+
+        assert (code, out) == (0, "result\n")
+        assert "nothing listens on http://127.0.0.1:4318" in first
+        assert re.search(r"batch.*30 requests", said)
+        assert "\x1b[38;2;79;161;253m█" in said  # Forward, as on a dark page
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_SDK_DISABLED", "true")],
+)
+def test_in_a_terminal_a_run_that_has_a_place_is_left_alone(tmp_path: Path, name: str, value: str) -> None:
+    """The command replaces us: whoever has said where it sends, or that it does not, wants nothing else."""
+    words = [*RUN, sys.executable, "-c", "import os; print(os.getpid())"]
+    with Terminal(words, environment(tmp_path, **{name: value}), apart=True) as terminal:
+        assert terminal.process.stdout is not None
+        out = terminal.process.stdout.read()
+
+        assert terminal.end() == 0
+        assert int(out) == terminal.process.pid
+        assert terminal.rest() == ""

@@ -1,0 +1,231 @@
+"""A saved run is a whole run: taken in by any store it answers every question as the one it was saved from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_requests import NOON, NS, Fold, Request
+
+from stagelens.collector.export import read_export
+from stagelens.collector.points import Window
+from stagelens.collector.replies import JSON
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.store import Batch, KeptTrace, Reader, Selection, Series, Store
+from stagelens.collector.traces.reading import SpanReader
+from stagelens.core.errors import StagelensError
+from stagelens.core.histogram import Histogram
+from stagelens.core.stages import OVERHEAD
+from stagelens.dashboard.view import trace_name
+from stagelens.reports.saved import Run, save
+
+RUN = Run(["python", "serve.py"], datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + 1, UTC), 0)
+EVER = (datetime.fromtimestamp(NOON - 7200, UTC), datetime.fromtimestamp(NOON + 7200, UTC))
+PERCENTILES = (0.0, 0.5, 0.95, 0.99, 1.0)
+
+names = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=12)
+series = st.builds(
+    Series,
+    service=st.sampled_from(["shop", "bücher"]),
+    version=st.sampled_from(["", "2"]),
+    environment=st.sampled_from(["", "prod"]),
+    model=st.sampled_from(["", "resnet"]),
+    route=st.sampled_from(["", "/items/{id}", "/ü"]),
+    device=st.sampled_from(["", "cuda:0"]),
+    status=st.sampled_from(["ok", "error"]),
+)
+stages = st.dictionaries(
+    st.sampled_from(["forward", "queue", "my_rerank", OVERHEAD]), st.integers(0, 10**11), min_size=1
+)
+requests = st.builds(Request, stages_ns=stages, at=st.integers(NOON - 3000, NOON), series=series)
+attributes = st.dictionaries(
+    names.map("my.{}".format),
+    st.one_of(names, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False), st.booleans()),
+    max_size=4,
+)
+
+
+@st.composite
+def kept(draw: st.DrawFn) -> KeptTrace:
+    """A kept request, as the intake makes them."""
+    spent = draw(stages)
+    seen = {stage: time for stage, time in spent.items() if stage != OVERHEAD and time}
+    spans = [
+        {
+            "name": draw(names),
+            "stage": draw(st.sampled_from(["forward", ""])),
+            "start_ns": start,
+            "duration_ns": draw(st.integers(0, 10**10)),
+            "attributes": draw(attributes),
+        }
+        for start in sorted(draw(st.sets(st.integers(0, 10**10), max_size=4)))
+    ]
+    return KeptTrace(
+        trace_id=draw(st.integers(1, 2**128 - 1)).to_bytes(16, "big").hex(),
+        span_id=draw(st.integers(1, 2**64 - 1)).to_bytes(8, "big").hex(),
+        series=draw(series),
+        started_ns=NOON * NS + draw(st.integers(-(10**12), 0)),
+        duration_ns=sum(spent.values()),
+        because=draw(st.sampled_from(["slow", "error", "uniform"])),
+        dominant=max(seen, key=lambda stage: seen[stage], default=OVERHEAD),
+        stages_ns=spent,
+        spans=spans,
+        attributes=draw(attributes),
+    )
+
+
+def entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entries of a saved run, each as a body of its own with the signal it is of."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    for key, signal in (("resourceMetrics", "metrics"), ("resourceSpans", "traces")):
+        yield from ((signal, {key: [entry]}) for entry in found[key])
+
+
+def take_in(path: Path, store: Store) -> None:
+    """Count what is in *path* as an export of JSON is."""
+    for signal, body in entries(path):
+        assert signal in ("metrics", "traces")
+        export = read_export(signal, JSON, json.dumps(body).encode(), None, Window(0, 2**40), SpanReader())
+
+        assert (export.tally.rejected.total(), export.tally.ignored) == (0, 0), export.tally.error_message
+
+        store.write([export.batch])
+
+
+def numbers(histogram: Histogram) -> tuple[Any, ...]:
+    """What *histogram* counts; sums are those of floats, in any order."""
+    return histogram.scale, histogram.buckets, histogram.zero, pytest.approx(histogram.sum, rel=1e-9)
+
+
+def answers(read: Reader) -> Iterator[Any]:
+    """What *read* says to each question that pages ask about requests."""
+    for service in read.services(*EVER)["service"]:
+        about = Selection(*EVER, service=service)
+        for part in (about, replace(about, status="error"), replace(about, version="2")):
+            yield numbers(read.latency(part))
+            yield {stage: numbers(each) for stage, each in read.stage_latency(part).items()}
+            yield read.breakdown(part, PERCENTILES)
+            yield read.dominants(part, PERCENTILES)
+            yield read.heat(part, EVER[1] - EVER[0])
+        yield read.dimensions(about)
+        found = read.exemplars(about, limit=100)
+        yield found
+        yield [read.trace(trace_name(*ids)) for ids in zip(found["trace_id"], found["span_id"], strict=True)]
+    yield read.state().dropped
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """Frames are equal but for the last bit of a float; everything else is equal."""
+    if isinstance(expected, pd.DataFrame):
+        pd.testing.assert_frame_equal(actual, expected, rtol=1e-9)
+    else:
+        assert actual == expected
+
+
+@pytest.fixture(scope="module")
+def new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Store]]:
+    """Opens new, empty stores; they are closed at the end."""
+    folder, opened, count = tmp_path_factory.mktemp("saved"), list[Store](), itertools.count()
+
+    def new(now: float = NOON + 60) -> Store:
+        opened.append(Store.open(f"sqlite:///{folder / str(next(count))}.db", clock=lambda: now))
+        return opened[-1]
+
+    yield new
+    for store in opened:
+        store.close()
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    asked=st.lists(requests, min_size=1, max_size=30),
+    traces=st.lists(kept(), max_size=4, unique_by=lambda trace: trace.trace_id),
+    dropped=st.integers(0, 2**40),
+)
+def test_every_answer_is_the_same_in_a_store_that_takes_it_in(
+    new_store: Callable[..., Store],
+    tmp_path_factory: pytest.TempPathFactory,
+    asked: list[Request],
+    traces: list[KeptTrace],
+    dropped: int,
+) -> None:
+    """Counts, sums, quantiles, breakdowns and kept requests: nothing is lost, nothing is twice."""
+    path = tmp_path_factory.mktemp("run") / "run.json"
+    one, other = new_store(), new_store()
+    half = len(asked) // 2
+    # In two writes, so that there are buckets with more than one row.
+    one.write([Batch("a", Fold().points(asked[:half]), traces, dropped)])
+    one.write([Batch("b", Fold(scale=3).points(asked[half:]))])
+    save(one, path, RUN)
+    take_in(path, other)
+
+    for actual, expected in zip(answers(other.read), answers(one.read), strict=True):
+        assert_same(actual, expected)
+
+
+def test_what_is_forgotten_finely_is_saved_coarsely(new_store: Callable[..., Store], tmp_path: Path) -> None:
+    """The 10 s of a long run are gone after a day: its hours are saved, each request once."""
+    path = tmp_path / "run.json"
+    clock = [float(NOON)]
+    store = Store.open(f"sqlite:///{tmp_path / 'long.db'}", clock=lambda: clock[0])
+    store.write([Batch("a", Fold().points([Request({"forward": NS}, at=NOON - 600)] * 5))])
+    clock[0] += 86_400 * 30
+    store.maintain()
+    store.write([Batch("b", Fold().points([Request({"forward": 2 * NS}, at=int(clock[0]) - 60)] * 3))])
+    save(store, path, RUN)
+    store.close()
+    other = new_store(clock[0])
+    take_in(path, other)
+    ever = Selection(EVER[0], datetime.fromtimestamp(NOON + 86_400 * 31, UTC))
+
+    assert other.read.latency(ever).count == 8
+    assert other.read.latency(Selection(*EVER)).count == 5
+
+
+def test_a_real_collector_takes_it_in_and_counts_it_once(new_store: Callable[..., Store], tmp_path: Path) -> None:
+    """Posted twice as it is, by any client that can post a file."""
+    now = int(datetime.now(UTC).timestamp())
+    saved, path = new_store(now), tmp_path / "run.json"
+    saved.write([Batch("a", Fold().points([Request({"forward": NS}, at=now - 60)] * 7))])
+    save(saved, path, RUN)
+    store = Store.open(f"sqlite:///{tmp_path / 'collected.db'}")
+    collector = Collector(CollectorConfig(port=0), store)
+    collector.start()
+    host, port = collector.address
+    said = [
+        httpx.post(
+            f"http://{host}:{port}/v1/{signal}", content=path.read_bytes(), headers={"Content-Type": "application/json"}
+        ).text
+        for signal in ("metrics", "metrics", "traces", "traces")
+    ]
+    collector.stop()
+    start, end = (datetime.fromtimestamp(at, UTC) for at in (now - 3600, now))
+    count = store.read.latency(Selection(start, end)).count
+    store.close()
+
+    assert said == ["{}"] * 4
+    assert count == 7
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(new_store: Callable[..., Store], tmp_path: Path) -> None:
+    """A run that was saved before is better than half of this one."""
+    path = tmp_path / "run.json"
+    path.write_text("before")
+    (tmp_path / "sub").mkdir()
+    store = new_store()
+    with pytest.raises(StagelensError, match="could not be written"):
+        save(store, tmp_path / "sub" / "nowhere" / "run.json", RUN)
+    save(store, path, RUN)
+
+    assert json.loads(path.read_text())["resourceMetrics"] == []
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run.json", "sub"]

@@ -1,0 +1,206 @@
+"""What is told of a run, in a terminal and on a page: the numbers of the dashboard, and what they are worth."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from raw_requests import NOON, NS, Fold, Request
+from rich.console import Console
+
+from stagelens.collector.store import Batch, KeptTrace, Selection, Series, Store
+from stagelens.core.order_statistics import interval
+from stagelens.dashboard.format import duration
+from stagelens.reports.findings import findings
+from stagelens.reports.page import write_page
+from stagelens.reports.saved import Run
+from stagelens.reports.terminal import show
+
+MS = 1_000_000
+SHOP = Series("shop", route="/items/{id}")
+RUN = Run(["python", "serve.py"], datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + 75, UTC), 0)
+EVER = (datetime.fromtimestamp(NOON - 7200, UTC), datetime.fromtimestamp(NOON + 7200, UTC))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'run.db'}", clock=lambda: NOON)
+    yield opened
+    opened.close()
+
+
+def many(number: int, service: Series = SHOP) -> list[Request]:
+    """Requests of 10 to 20 ms, of which one in fifty waits for 100 ms."""
+    return [
+        Request(
+            {"forward": (10 + each % 10) * MS, "queue": 100 * MS * (each % 50 == 0), "overhead": MS},
+            service_at(each),
+            service,
+        )
+        for each in range(number)
+    ]
+
+
+def service_at(number: int) -> int:
+    """When a request came, all within a minute."""
+    return NOON - 600 + number % 60
+
+
+def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> KeptTrace:
+    """A kept request."""
+    each = {"name": name, "stage": "forward", "duration_ns": 2 * MS, "attributes": {}}
+    return KeptTrace(
+        *(
+            "ab" * 16,
+            "01" * 8,
+            service,
+            (NOON - 600) * NS,
+            100 * MS,
+            "slow",
+            "forward",
+            {"forward": 99 * MS, "overhead": MS},
+        ),
+        [{**each, "start_ns": number * 2 * MS} for number in range(spans)],
+    )
+
+
+@pytest.fixture
+def told(store: Store) -> Callable[[], list[str]]:
+    """The lines that are told of the store, in a terminal of 80 columns that has no colours."""
+
+    def lines() -> list[str]:
+        file = io.StringIO()
+        show(findings(store.read), RUN, Console(file=file, width=80))
+        assert "\x1b" not in file.getvalue()
+        assert max(map(len, file.getvalue().splitlines())) <= 80
+        return file.getvalue().splitlines()
+
+    return lines
+
+
+def line(lines: list[str], start: str) -> str:
+    """The first of *lines* that begins with *start*."""
+    return next(each for each in lines if each.startswith(start))
+
+
+def test_percentiles_are_those_of_the_store_with_what_they_lie_between(
+    store: Store, told: Callable[[], list[str]]
+) -> None:
+    """The same number on a page and here, and how sure it is."""
+    store.write([Batch("a", Fold().points(many(2000)))])
+    latency = store.read.latency(Selection(*EVER))
+    lines = told()
+    values, limits = (lines[lines.index(line(lines, "all")) + each] for each in (0, 1))
+    for quantile in (0.5, 0.95, 0.99):
+        found = interval(latency, quantile)
+        assert found is not None
+        between = [duration(each).split("\u202f")[0] for each in (found.low, found.high)]
+
+        assert duration(found.value).replace("\u202f", " ") in values
+        assert "\u2013".join(between) in limits
+
+    assert "2 000 requests in 1 m 15 s" in lines[1]
+
+
+def test_what_is_long_gives_way_to_numbers(store: Store, told: Callable[[], list[str]]) -> None:
+    """A route of 90 characters and an interval that says much of itself: they are cut, and no number is."""
+    long = Series("shop", route="/items/" + "x" * 83)
+    kept = trace(long, name="a model of some name " * 5)
+    store.write([Batch("a", Fold().points([*many(2000), *many(1500, long)]), traces=[kept])])
+    said = "\n".join(told())
+
+    assert not re.search(r"\d\s?…", said)
+    assert "…" in said
+
+
+def test_it_says_what_the_tail_is_made_of(store: Store, told: Callable[[], list[str]]) -> None:
+    """One in fifty waits in a queue: that is p99, and none of p50."""
+    store.write([Batch("a", Fold().points(many(2000)))])
+    lines = told()
+    queue = line(lines, "Queue").split()
+
+    assert queue[1:5] == ["0", "ms", "100", "ms"]
+    assert queue[-1] == "▒" * 28
+    assert line(lines, "Together").rstrip().endswith("of it is Queue")
+    assert "█" in line(lines, "Forward")
+
+
+def test_percentiles_that_too_few_requests_tell_are_not_told(store: Store, told: Callable[[], list[str]]) -> None:
+    """With 30 there is a median, and it is said what p95 and p99 need; with 5 there is a mean."""
+    store.write([Batch("a", Fold().points(many(30)))])
+    some = told()
+    store.write([Batch("b", Fold().points(many(5, Series("few"))))])
+    few = told()[len(some) :]
+
+    assert "needs 200" in "".join(some)
+    assert "needs 1 000" in "".join(some)
+    assert re.search(r"Where the time goes +p50", "\n".join(some))
+    assert "needs 20 " in "".join(few)
+    assert re.search(r"Where the time goes +mean", "\n".join(few))
+
+
+def test_errors_routes_and_losses_are_told(store: Store, told: Callable[[], list[str]]) -> None:
+    """Every route that has requests, the busiest first, and what could not be counted."""
+    routes = [many(60 - number, Series("shop", route=f"/{number}")) for number in range(10)]
+    failed = many(15, Series("shop", route="/0", status="error"))
+    store.write([Batch("a", Fold().points([each for own in routes for each in own] + failed), dropped=4)])
+    text = "\n".join(told())
+
+    assert "15 errors, 2.63 %" in text
+    assert re.findall(r"^(/\d)", text, re.MULTILINE) == [f"/{number}" for number in range(8)]
+    assert "and 2 routes more" in text
+    assert "4 requests more could not be counted" in text
+
+
+def test_the_slowest_request_is_a_waterfall(store: Store, told: Callable[[], list[str]]) -> None:
+    """Each interval where it was in time; of many the longest, and how many more there are."""
+    store.write([Batch("a", Fold().points(many(20)), [trace(spans=20)])])
+    lines = told()
+    rows = [each for each in lines[lines.index(line(lines, "The slowest")) :] if each.startswith("Forward")]
+    starts = [each.index("█") for each in rows]
+
+    assert len(rows) == 12
+    assert starts == sorted(starts)
+    assert "8 shorter intervals" in "\n".join(lines)
+    assert "/items/{id}  abababab" in line(lines, "The slowest")
+
+
+def test_no_request_is_explained(told: Callable[[], list[str]]) -> None:
+    """Why that may be, and what to do."""
+    text = "\n".join(told())
+
+    assert "No request was seen in 1 m 15 s" in text
+    assert 'with stagelens.request("name")' in text
+
+
+def test_a_page_of_several_services_has_one_of_each(store: Store, tmp_path: Path) -> None:
+    """Charts have names of their own, and scripts find one table that follows a chart."""
+    services = [Series(f"service-{number}", route="/x") for number in range(2)]
+    for service in services:
+        store.write([Batch(service.service, Fold().points(many(200, service)), [])])
+    path = tmp_path / "run.html"
+    write_page(store, path, RUN)
+    text = path.read_text()
+    slots = Counter(re.findall(r'data-chart="([\w-]+)"', text))
+
+    assert set(slots.values()) == {1}
+    assert sorted(slots) == sorted(re.findall(r'data-spec="([\w-]+)"', text))
+    assert {"percentile", "percentile-1"} <= slots.keys()
+    assert text.count("data-inspector=") == 1
+    assert all(f"<span>{service.service}</span>" in text for service in services)
+
+
+def test_a_page_without_requests_says_so(store: Store, tmp_path: Path) -> None:
+    """The file that was asked for is there, whatever came."""
+    run = Run(["python", "<script>"], RUN.start, RUN.start + timedelta(seconds=1), 3)
+    write_page(store, tmp_path / "run.html", run)
+    text = (tmp_path / "run.html").read_text()
+
+    assert "No request was seen" in text
+    assert "python &#x27;&lt;script&gt;&#x27; ended with exit code 3" in text.replace("'", "&#x27;")

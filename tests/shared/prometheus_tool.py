@@ -1,0 +1,26 @@
+"""`promtool`, which comes with a real Prometheus: what it says of metrics and rules."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def run(*arguments: str | Path, given: bytes = b"") -> tuple[int, str]:
+    """Return its exit status and all it says; without it the test is skipped, never in CI.
+
+    Args:
+        arguments: Of its command line.
+        given: What it reads.
+    """
+    program = shutil.which("promtool")
+    if program is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no promtool; `apt-get install prometheus` has it")
+    done = subprocess.run(
+        [program, *arguments], input=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    return done.returncode, done.stdout.decode()
