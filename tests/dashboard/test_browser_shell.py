@@ -423,7 +423,7 @@ def test_what_a_reader_likes_stays_in_the_browser(visit: Visit) -> None:
     page.keyboard.press("Escape")
     after, address = len(visit.callbacks), page.url
     page.goto(f"{visit.base}/slo", wait_until="commit")
-    page.wait_for_function("() => document.documentElement.dataset.density === 'compact'")
+    expect(page.locator("html")).to_have_attribute("data-density", "compact")
     visit.settled()
 
     assert (after, address) == (asked, f"{visit.base}/s/vision-api")
