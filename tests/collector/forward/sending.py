@@ -22,7 +22,7 @@ PROTOBUF = "application/x-protobuf"
 def post(collector: Collector, path: str, body: bytes, media_type: str = PROTOBUF, **headers: str) -> httpx.Response:
     host, port = collector.address
     named = {"content-type": media_type} | {key.replace("_", "-"): value for key, value in headers.items()}
-    return httpx.post(f"http://{host}:{port}{path}", content=body, headers=named, timeout=30)
+    return httpx.post(f"http://{host}:{port}{path}", content=body, headers=named, timeout=60)
 
 
 def metrics(bodies: Any, number: int = 0) -> bytes:
@@ -66,7 +66,7 @@ def told(collector: Collector, name: str, **labels: str) -> float:
     """A number of /metrics."""
     host, port = collector.address
     wanted = {"destination": "backend", **labels}
-    for row in httpx.get(f"http://{host}:{port}/metrics").text.splitlines():
+    for row in httpx.get(f"http://{host}:{port}/metrics", timeout=60).text.splitlines():
         start = f"stagelens_collector_forward_{name}{{"
         if row.startswith(start) and all(f'{key}="{value}"' in row for key, value in wanted.items()):
             return float(row.rpartition(" ")[2])
