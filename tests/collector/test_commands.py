@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -126,14 +127,22 @@ def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("store")
 def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None:
     """As in `stagelens storage | head`."""
-    ours = subprocess.Popen([*STAGELENS, "storage"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert ours.stdout is not None
-    assert ours.stderr is not None
-    ours.stdout.close()
-    said = ours.stderr.read()
-    ours.stderr.close()
+    reading, writing = os.pipe()
+    # Before it begins: all it says would fit into a pipe that is read later.
+    os.close(reading)
+    try:
+        ours = subprocess.run(
+            [*STAGELENS, "storage"],
+            cwd=tmp_path,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    finally:
+        os.close(writing)
 
-    assert (ours.wait(PATIENCE_SECONDS), said) == (1, b"")
+    assert (ours.returncode, ours.stderr) == (1, b"")
 
 
 def test_storage_makes_no_store(tmp_path: Path) -> None:
@@ -162,19 +171,23 @@ def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_backup_under_writes_is_of_one_moment(tmp_path: Path, store: Store) -> None:
     """Each batch is in it with all it has, or not at all; restored, it answers as the backup does."""
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     def write() -> None:
         number = 0
         while not ended.wait(0.005):
             number += 1
             store.write([batch(f"new-{number}", int(time.time()))])
+            begun.set()
 
     writer = threading.Thread(target=write)
     writer.start()
-    result = stagelens(tmp_path, "backup", "backup.db")
-    ended.set()
-    writer.join()
+    try:
+        assert begun.wait(PATIENCE_SECONDS)
+        result = stagelens(tmp_path, "backup", "backup.db")
+    finally:
+        ended.set()
+        writer.join()
     with sqlite3.connect(tmp_path / "backup.db") as backup:
         batches, requests, spent = (
             backup.execute(statement).fetchone()[0]
