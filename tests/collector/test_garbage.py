@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from stagelens.collector import serve
 from stagelens.collector.body import inflate
 from stagelens.collector.export import read_export
 from stagelens.collector.points import Window
@@ -169,7 +170,10 @@ def requests(draw: st.DrawFn) -> tuple[Signal, str, bytes]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, httpx.Client]]:
     """A collector for all examples, its store and a client."""
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('garbage')}/stagelens.db")
-    collector = Collector(CollectorConfig(port=0, max_inflated_bytes=100_000), store)
+    with pytest.MonkeyPatch.context() as patch:
+        # Nothing but a request changes the store: what was taken is neither folded nor rolled up meanwhile.
+        patch.setattr(serve, "_FOLD_SECONDS", 3600.0)
+        collector = Collector(CollectorConfig(port=0, max_inflated_bytes=100_000), store, maintenance_seconds=3600.0)
     collector.start()
     host, port = collector.address
     with httpx.Client(base_url=f"http://{host}:{port}", timeout=30) as client:
