@@ -17,7 +17,7 @@ LARGE = connections.MAX_HEAD_BYTES
 
 
 def connected(served: Any) -> socket.socket:
-    return socket.create_connection(served.collector.address, timeout=20)
+    return socket.create_connection(served.collector.address, timeout=60)
 
 
 def answer(connection: socket.socket) -> bytes:
@@ -118,6 +118,8 @@ def test_connections_beyond_the_limit_are_told_when_to_come_back(
 ) -> None:
     """The one too many gets 503 with Retry-After; probes and those before it are served, and so is the next when one has left."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    # Who waits here for its turn is not too slow.
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
     accepted = served.collector._server.server_state.connections
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -162,7 +164,7 @@ def test_who_does_not_read_is_disconnected(
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(served.collector.address)
-        connection.settimeout(20)
+        connection.settimeout(60)
         try:
             for _ in range(2000):
                 connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
@@ -185,7 +187,7 @@ def test_an_answer_is_not_written_to_who_has_left(
         # The first waits for its commit, the second for the first.
         connection.sendall((HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body) * 2)
 
-        assert slow.entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=60)
 
     until(lambda: not server.connections)
     slow.open.set()
