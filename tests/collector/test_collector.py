@@ -239,10 +239,10 @@ def test_stopping_answers_what_was_accepted(serve_slow: Any, slow: Any, bodies: 
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
         answer = pool.submit(served.post, "/v1/metrics", bodies.metrics(bodies.point()))
-        assert slow.entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=60)
         stopped = pool.submit(served.collector.stop)
         slow.open.set()
-        stopped.result(timeout=20)
+        stopped.result(timeout=60)
 
         assert (answer.result().status_code, served.counted()) == (200, 1)
     with pytest.raises(OSError, match="refused"):
@@ -275,11 +275,12 @@ def test_a_server_that_cannot_start_says_so(store: Store, monkeypatch: pytest.Mo
         raise SystemExit(3)
 
     monkeypatch.setattr("uvicorn.Server.startup", end)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(StagelensError, match="ended while it started"):
         Collector(CollectorConfig(port=0), store).start()
 
-    assert threading.active_count() == before
+    # Those of others may end meanwhile.
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_writer_at_its_end_takes_nothing_more(store: Store) -> None:
