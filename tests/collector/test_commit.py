@@ -22,7 +22,7 @@ def test_a_full_queue_asks_to_come_back(serve_slow: Any, slow: Any, bodies: Any,
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(served.post, "/v1/metrics", body, x_stagelens_batch=f"a:{n}") for n in range(2)]
-        assert slow.entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=60)
         until(lambda: served.metric("stagelens_collector_queue_batches") == 2)
         refused = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
         slow.open.set()
@@ -56,7 +56,7 @@ def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) ->
     slow.open.clear()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(served.post, "/v1/metrics", body, x_stagelens_batch="a:1")
-        assert slow.entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=60)
         refused = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
         slow.open.set()
 

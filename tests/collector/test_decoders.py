@@ -42,7 +42,7 @@ async def _begun(reading: Reading, decoders: Decoders) -> list[asyncio.Task[byte
     """Keep all threads of *decoders* busy."""
     tasks = [asyncio.create_task(decoders.read(b"first", "", reading.wait, reading.together)) for _ in range(THREADS)]
     for _ in tasks:
-        assert await asyncio.to_thread(reading.begun.acquire, timeout=10)
+        assert await asyncio.to_thread(reading.begun.acquire, timeout=60)
     return tasks
 
 

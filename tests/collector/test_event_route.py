@@ -86,7 +86,7 @@ def test_events_that_wait_for_the_store_hold_up_no_exports(serve_slow: Any, slow
     slow.open.clear()
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(served.post, "/v1/events", {"text": f"{number}"}) for number in range(3)]
-        assert all(slow.entered.acquire(timeout=20) for _ in waiting)
+        assert all(slow.entered.acquire(timeout=60) for _ in waiting)
         meanwhile = served.post("/v1/metrics", {})
         slow.open.set()
 

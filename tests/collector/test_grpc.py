@@ -251,7 +251,7 @@ def test_a_full_queue_says_when_to_come_back(serve_slow: Serve, slow: Any, metri
     slow.open.clear()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(call, served, metrics, x_stagelens_batch="a:1")
-        assert slow.entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=60)
         error: Any = refusal(served, metrics, x_stagelens_batch="a:2")
         slow.open.set()
 
@@ -307,7 +307,7 @@ def test_a_sender_that_leaves_undoes_nothing(
     slow.open.clear()
     with channel(served.collector) as to:
         begun = to.unary_unary(METRICS).future(metrics.SerializeToString(), metadata=(("x-stagelens-batch", "a:1"),))
-        assert slow.entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=60)
         begun.cancel()
     slow.open.set()
     until(lambda: served.counted() == 1)
@@ -320,7 +320,7 @@ def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
     """A stream that ends before it began is no export."""
     served = serve(grpc_port=0)
     with channel(served.collector) as to, pytest.raises(grpc.RpcError) as caught:
-        to.stream_unary(METRICS)(iter(()), timeout=10)
+        to.stream_unary(METRICS)(iter(()), timeout=60)
     error: Any = caught.value
 
     assert (error.code(), "there is no message" in error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
@@ -332,10 +332,10 @@ def test_stopping_answers_what_was_accepted(serve_slow: Serve, slow: Any, metric
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
         answer = pool.submit(call, served, metrics)
-        assert slow.entered.acquire(timeout=10)
+        assert slow.entered.acquire(timeout=60)
         stopped = pool.submit(served.collector.stop)
         slow.open.set()
-        stopped.result(timeout=20)
+        stopped.result(timeout=60)
 
         assert (answer.result(), served.counted()) == (b"", 1)
     error: Any = refusal(served, metrics)

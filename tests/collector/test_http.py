@@ -177,7 +177,7 @@ def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
 def test_a_body_without_end_is_cut_off(serve: Callable[..., Any]) -> None:
     """A sender that does not stop is disconnected."""
     served = serve(max_body_bytes=1000)
-    with socket.create_connection(served.collector.address, timeout=10) as connection:
+    with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012 - whichever of the two calls notices
             for _ in range(100_000):
@@ -294,7 +294,7 @@ def test_a_healthy_collector_says_ok(served: Any, path: str) -> None:
 
 def test_a_client_that_leaves_early_does_no_harm(served: Any, bodies: Any, until: Callable[..., None]) -> None:
     """A connection that breaks in the middle of a body is forgotten."""
-    with socket.create_connection(served.collector.address, timeout=10) as connection:
+    with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(
             b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
         )
@@ -309,7 +309,7 @@ def test_bodies_that_are_being_received_are_bounded_together(
     """A sender that is slow with a large body keeps its memory; another is asked to come back, and then served."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     served = serve(queue_bytes=len(body) + 100)
-    with socket.create_connection(served.collector.address, timeout=10) as connection:
+    with socket.create_connection(served.collector.address, timeout=60) as connection:
         head = f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body[:-1])
         until(lambda: served.metric("stagelens_collector_receiving_bytes") == len(body) - 1)
@@ -339,7 +339,7 @@ def test_a_fault_of_ours_is_a_500_and_no_more(served: Any, bodies: Any, monkeypa
 
 def test_what_is_no_http_is_refused(served: Any) -> None:
     """Bytes that are no HTTP get a 400 and no more."""
-    with socket.create_connection(served.collector.address, timeout=10) as connection:
+    with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00 this is TLS, or worse\r\n\r\n")
 
         assert connection.recv(100).startswith(b"HTTP/1.1 400")

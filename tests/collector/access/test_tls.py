@@ -81,7 +81,7 @@ def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
         # A channel of its own: gRPC shares connections between those that are alike.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.secure_channel(f"127.0.0.1:{servers[id(tls)][1]}", credentials, options) as channel:
-            answer: bytes = channel.unary_unary("/test/Say")(b"", timeout=10)
+            answer: bytes = channel.unary_unary("/test/Say")(b"", timeout=60)
         return answer.decode()
 
     yield connect
