@@ -12,6 +12,8 @@ from .clients import Limits
 BURST_SECONDS = 10.0
 # Of addresses that are remembered at once. [about 300 bytes each]
 MAX_METERS = 10_000
+# Whoever comes just when it was told to finds the bucket full but for the rounding of floating point. [seconds]
+_ROUNDING_SECONDS = 1e-9
 # How many idle ones a new one may clear away: more than one, so that a flood that is over is forgotten.
 _CLEARED = 2
 
@@ -33,7 +35,8 @@ class Bucket:
 
     def wait_seconds(self, least: float, now: float) -> float:
         """Return how long it takes until the bucket holds *least*; 0 if it does already."""
-        return max(least - self._filled(now), 0.0) / self._per_second
+        wait_seconds = (least - self._filled(now)) / self._per_second
+        return wait_seconds if wait_seconds > _ROUNDING_SECONDS else 0.0
 
     def take(self, amount: float, now: float) -> None:
         """Take *amount*, even what is not there yet."""
