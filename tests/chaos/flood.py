@@ -9,7 +9,6 @@ import argparse
 import http.client
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,8 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
+
 from attacks import ATTACKS, JSON, Attack, export, point
 from audit import held
+from ports import free_port
 
 _MEGABYTE = 1024**2
 _TIMEOUT_SECONDS = 30.0
@@ -58,9 +60,7 @@ class Collector:
 
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder}/stagelens.db"
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.port = int(found.getsockname()[1])
+        self.port = free_port()
         settings = {
             "STAGELENS_DATABASE": self.url,
             "STAGELENS_COLLECTOR_PORT": str(self.port),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,21 +30,28 @@ def test_a_flood_takes_no_more_than_the_ceiling_and_nothing_that_was_acknowledge
         outcomes = [
             flood(collector, attack, 0.5, 1) for attack in (gzip_bombs, huge_attributes, new_series, slow_readers)
         ]
-        alone = acknowledged["honest"]
+        # On a busy machine the honest one may begin when they are over.
+        while not (alone := acknowledged["honest"]):
+            outcomes.append(flood(collector, huge_attributes, 0.5, 1))
     answered = collector.ask("/readyz")[0]
 
     assert max(outcome.peak_bytes for outcome in outcomes) < CEILING_BYTES
-    assert [outcome.without_advice for outcome in outcomes] == [0, 0, 0, 0]
+    assert [outcome.name for outcome in outcomes if outcome.without_advice] == []
     assert answered == 200
     assert held(collector.url).requests["honest"] == acknowledged["honest"] >= alone > 0
 
 
 def test_requests_that_wait_for_no_answer_are_not_collected(collector: Collector) -> None:
     """A few thousand of the smallest requests in one packet would take a hundred times its size."""
-    with socket.create_connection(("127.0.0.1", collector.port), timeout=30) as client:
+    answers = b""
+    # It ends with a reset where the collector has not read all of it.
+    with (
+        suppress(ConnectionError),
+        socket.create_connection(("127.0.0.1", collector.port), timeout=60) as client,
+    ):
         client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 1500)
-        answers = b""
         while data := client.recv(65536):
             answers += data
 
     assert answers.count(b"HTTP/1.1 ") < 100
+    assert collector.ask("/livez")[0] == 200

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from place import Member, Place
+from place import PATIENCE_SECONDS, Member, Place
 from sqlalchemy.engine import make_url
 
 # Nothing of ours is larger, and all of it is to be written at once.
@@ -39,7 +39,8 @@ def stop_and_go_on(place: Place, seconds: float) -> None:
 def lock_database(place: Place, seconds: float) -> None:
     """Another program holds the database."""
     if place.postgresql is None:
-        with closing(sqlite3.connect(_database(place), timeout=5, isolation_level=None)) as connection:
+        database = _database(place)
+        with closing(sqlite3.connect(database, timeout=PATIENCE_SECONDS, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             time.sleep(seconds)
             connection.execute("ROLLBACK")
