@@ -45,7 +45,7 @@ def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generat
 def is_up(url: str) -> bool:
     """Say whether anybody answers there."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status == 200
     except urllib.error.HTTPError as error:
         # It is an answer, with a connection.
@@ -58,5 +58,5 @@ def is_up(url: str) -> bool:
 def post(url: str, body: Any) -> Any:
     """Return the answer to *body*, both as JSON."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)

@@ -39,11 +39,12 @@ class Site:
 
     def metrics(self) -> str:
         """What it tells Prometheus."""
-        return httpx.get(self.metrics_url, trust_env=False).text
+        return httpx.get(self.metrics_url, trust_env=False, timeout=60).text
 
     def commit(self, body: object) -> None:
         """Send it an export, which it commits."""
-        httpx.post(self.metrics_url.replace("/metrics", "/v1/metrics"), json=body, trust_env=False).raise_for_status()
+        url = self.metrics_url.replace("/metrics", "/v1/metrics")
+        httpx.post(url, json=body, trust_env=False, timeout=60).raise_for_status()
 
     def counted(self, service: str) -> int:
         """How many requests the engines of *service* say they had."""

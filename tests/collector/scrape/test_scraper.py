@@ -229,7 +229,8 @@ def test_a_slow_target_costs_the_others_nothing(
             with monkeypatch.context() as patch:
                 patch.setattr(fetch, "TIMEOUT_SECONDS", 0.5)
                 waiting = asyncio.create_task(rig.scraper.scrape(slow))
-                await asyncio.to_thread(until, lambda: rig.served.asked)
+                # On a busy machine it may be given up before it is reached.
+                await asyncio.to_thread(until, lambda: rig.served.asked or waiting.done())
             await rig.scraper.scrape(fast)
             await waiting
 
