@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import prometheus_server
 import pytest
+from ports import free_port
 from prometheus_server import Prometheus
 
 from stagelens.collector.prometheus import counters
@@ -99,9 +100,10 @@ def test_a_collector_that_begins_anew_is_a_reset(serve: Any, bodies: Any, scrapi
     def post(served: Any, name: str, *durations: float) -> None:
         served.post("/v1/metrics", bodies.metrics(bodies.point(durations)), x_stagelens_batch=name)
 
-    before = serve()
-    host, port = before.collector.address
-    with scraping((host, port), flags=NATIVE) as prometheus:
+    # Between the two it is nobody else's.
+    port = free_port()
+    before = serve(port=port)
+    with scraping(before.collector.address, flags=NATIVE) as prometheus:
         post(before, "a:1", 0.1)
         until(lambda: prometheus.number(f"histogram_count({NAME})") == 1)
         post(before, "a:2", 0.1, 0.1, 0.1, 0.1)
