@@ -28,8 +28,9 @@ settings.register_profile("patient", settings(), deadline=None)
 settings.load_profile("patient")
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
-# What a page shows is waited for so long; on a busy machine all of it comes late. [milliseconds]
+# What a page shows, and the browser itself, is waited for so long; on a busy machine all of it comes late. [milliseconds]
 PATIENCE = 30_000
+BEGINNING = 120_000
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,8 @@ def browser() -> Generator[Browser]:
     ARTIFACTS.mkdir(exist_ok=True)
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        options = ["--no-sandbox", "--disable-gpu"]
+        chromium = playwright.chromium.launch(executable_path=path, args=options, timeout=BEGINNING)
         yield chromium
         chromium.close()
 
