@@ -182,7 +182,7 @@ def test_alerts_serve_them_where_they_are_told_to(store: Store) -> None:
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     alerts.start()
     url = alerts.place.rpartition(" ")[2]
-    found = samples(httpx.get(url).text)
+    found = samples(httpx.get(url, timeout=60).text)
     alerts.stop()
 
     assert url.startswith("http://127.0.0.1:")
@@ -199,7 +199,7 @@ def test_probes_say_what_is_wrong_and_when_it_is_over(store: Store, tmp_path: Pa
     with store.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE leases RENAME TO gone")
     alerts.start()
-    with httpx.Client(base_url=alerts.place.rpartition(" ")[2].removesuffix("/metrics")) as client:
+    with httpx.Client(base_url=alerts.place.rpartition(" ")[2].removesuffix("/metrics"), timeout=60) as client:
         # Until it was first evaluated.
         while "store cannot be used" not in (sick := client.get("/readyz")).text:
             pass
@@ -221,7 +221,7 @@ def test_alerts_whose_file_was_never_right_are_not_ready(store: Store, tmp_path:
     alerts = Alerts(AlertsConfig(slo_file=slos, metrics_port=0), store)
     alerts.start()
     base = alerts.place.rpartition(" ")[2].removesuffix("/metrics")
-    living, ready = httpx.get(f"{base}/livez"), httpx.get(f"{base}/readyz")
+    living, ready = (httpx.get(f"{base}/{probe}", timeout=60) for probe in ("livez", "readyz"))
     alerts.stop()
 
     assert (living.status_code, ready.status_code) == (200, 503)
@@ -295,7 +295,7 @@ def test_probes_tell_nobody_where_the_database_is(store: Store, caplog: pytest.L
 
 
 def probed(alerts: Alerts, path: str) -> httpx.Response:
-    return httpx.get(alerts.place.rpartition(" ")[2].replace("/metrics", path))
+    return httpx.get(alerts.place.rpartition(" ")[2].replace("/metrics", path), timeout=60)
 
 
 def end_of(name: str) -> None:

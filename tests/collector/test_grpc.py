@@ -378,7 +378,8 @@ def test_both_protocols_ask_for_the_token(  # noqa: PLR0917 - what is sent, what
     collector.start()
     try:
         headers = {"authorization": authorization, "content-type": "application/json"}
-        with httpx.Client(base_url="http://{}:{}".format(*collector.address), headers=headers) as client:
+        address = "http://{}:{}".format(*collector.address)
+        with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
             posted = client.post("/v1/metrics", content=json.dumps(bodies.metrics(bodies.point())))
             asked = [client.get(path).status_code for path in ("/metrics", "/readyz", "/livez")]
         with channel(collector) as to:
