@@ -58,7 +58,8 @@ class Server:
 
     def start(self) -> None:
         """Start it, and wait until it can be reached."""
-        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off -c full_page_writes=off -c max_connections=1000"
+        # Vacuuming would take locks, and change sizes, at a moment of its own.
+        options = f"-c listen_addresses= -c unix_socket_directories={self.folder} -c fsync=off -c full_page_writes=off -c autovacuum=off -c max_connections=1000"
         self.run("pg_ctl", "start", "--wait", "--log", str(self.folder / "log"), "--options", options)
 
     def stop(self) -> None:
