@@ -50,6 +50,7 @@ class Tending(Generic[Thing]):
         self._look_seconds, self._grace_seconds = look_seconds, grace_seconds
         self._tasks: dict[str, tuple[Thing, asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
         self.ended = asyncio.Event()
         self.threads = ThreadPoolExecutor(threads, name)
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -62,6 +63,8 @@ class Tending(Generic[Thing]):
         """End the tasks and the thread; return whether there was one to end."""
         if self.thread.ident is None:
             return False
+        # Before the loop is looked for: where it is not there yet, it will see this.
+        self._stopping = True
         loop = self._loop
         if loop is not None and self.thread.is_alive():
             loop.call_soon_threadsafe(self.ended.set)
@@ -89,6 +92,8 @@ class Tending(Generic[Thing]):
 
     async def _watch(self) -> None:
         self._loop = asyncio.get_running_loop()
+        if self._stopping:
+            self.ended.set()
         while not self.ended.is_set():
             wanted = self._wanted()
             await self._renew(wanted)

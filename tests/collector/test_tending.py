@@ -1,0 +1,36 @@
+"""The thread of those that are tended: it ends when it is told to, however early."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stagelens.collector.tending import Tending
+
+
+async def nothing(_: str) -> None:
+    """Do nothing for it."""
+
+
+def test_one_that_is_stopped_before_it_has_begun_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a port is taken: a collector stops what it has only just started."""
+    told = threading.Event()
+    run, join = vars(Tending)["_run"], threading.Thread.join
+
+    def late(self: Tending[str]) -> None:
+        assert told.wait(60)
+        run(self)
+
+    def joined(self: threading.Thread, timeout: float | None = None) -> None:
+        told.set()
+        join(self, 60 if timeout is None else timeout)
+
+    monkeypatch.setattr(Tending, "_run", late)
+    tending = Tending[str]("tending", wanted=dict[str, str], tend=nothing, forget=print, look_seconds=3600)
+    tending.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", joined)
+        tending.stop()
+
+    assert not tending.thread.is_alive()
