@@ -133,9 +133,9 @@ def test_the_python_sdk_comes_back_when_it_is_told_to(
     try:
         with caplog.at_level(logging.WARNING):
             export_requests(
-                GrpcMetrics(grpc_address(served), insecure=True, preferred_temporality=DELTA)
+                GrpcMetrics(grpc_address(served), insecure=True, timeout=60, preferred_temporality=DELTA)
                 if protocol == "grpc"
-                else HttpMetrics(f"{served.url}/v1/metrics", preferred_temporality=DELTA),
+                else HttpMetrics(f"{served.url}/v1/metrics", timeout=60, preferred_temporality=DELTA),
                 10,
             )
     finally:
