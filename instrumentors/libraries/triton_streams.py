@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from ..instrumentor import report
@@ -17,39 +18,53 @@ MAX_CALLS = 64
 class Stream:
     """The calls under way in one stream, by their request id.
 
+    Whoever calls and the client's reader meet here, on threads of their own.
+
     Args:
         callback: The user's, for every part.
     """
 
     def __init__(self, callback: Any) -> None:
         self._callback = callback
+        # Never held while the callback runs; re-entrant, for a signal handler or a finalizer may come up in between.
+        self._lock = threading.RLock()
         self._calls: dict[str, Streamed] = {}
         # Ids that two requests have used at once.
         self._ambiguous: set[str] = set()
 
     def add(self, call: Streamed, request_id: str) -> None:
         """Expect answers to *call*."""
-        earlier = self._calls.pop(request_id, None)
-        if earlier is not None:
-            earlier.end(None)
-            if earlier.marks is not call.marks and earlier.marks[0] == OPEN and len(self._ambiguous) < MAX_CALLS:
-                self._ambiguous.add(request_id)
-        if request_id in self._ambiguous:
-            return
-        while len(self._calls) >= MAX_CALLS:
-            self._calls.pop(next(iter(self._calls))).end(None)
-        self._calls[request_id] = call
+        with self._lock:
+            earlier = self._calls.pop(request_id, None)
+            if earlier is not None:
+                earlier.end(None)
+                if earlier.marks is not call.marks and earlier.marks[0] == OPEN and len(self._ambiguous) < MAX_CALLS:
+                    self._ambiguous.add(request_id)
+            if request_id in self._ambiguous:
+                return
+            while len(self._calls) >= MAX_CALLS:
+                self._calls.pop(next(iter(self._calls))).end(None)
+            self._calls[request_id] = call
+
+    def refused(self, call: Streamed, request_id: str, error: BaseException) -> None:
+        """Expect none: it was not sent."""
+        with self._lock:
+            if self._calls.get(request_id) is call:
+                del self._calls[request_id]
+            call.end(error)
 
     def close(self, error: BaseException | None = None) -> None:
         """Expect no more answers."""
-        while self._calls:
-            self._calls.popitem()[1].end(error)
+        with self._lock:
+            while self._calls:
+                self._calls.popitem()[1].end(error)
 
     def answered(self, result: Any, error: Any) -> None:
         """Hand a part to the user's callback, which belongs to the request too."""
         call = None
         try:
-            call = self._note(result, error)
+            with self._lock:
+                call = self._note(result, error)
         except Exception:
             report("timing a part of a stream of tritonclient")
         if call is None:
@@ -127,7 +142,7 @@ def async_stream_infer(original: Any) -> Any:
         try:
             return original(self, model_name, inputs, model_version, outputs, request_id, *args, **options)
         except BaseException as error:
-            call.end(error)
+            stream.refused(call, request_id, error)
             raise
         finally:
             leave(tokens)

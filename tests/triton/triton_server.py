@@ -29,7 +29,7 @@ from ports import free_port  # noqa: E402 - found by the line above
 INSTALLED = HERE.parent.parent / ".venv" / "triton"
 BINARIES = INSTALLED / "server" / "pytriton" / "tritonserver"
 PYTHON = INSTALLED / "python" / "bin"
-START_SECONDS = 60
+START_SECONDS = 120
 # The server keeps spans back for 0.1 s.
 TRACE_SECONDS = 5
 
@@ -116,6 +116,8 @@ class TritonServer:
     def hanging(self) -> Generator[None]:
         """Let it take connections and answer none."""
         self._process.send_signal(signal.SIGSTOP)
+        # The signal is only on its way: some of its threads may still be at work.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
         try:
             yield
         finally:

@@ -15,6 +15,8 @@ sys.path.append(str(Path(__file__).parents[2] / "triton"))
 
 from triton_server import TraceSink, TritonServer, is_installed
 
+from stagelens.instrumentors.libraries import triton_endpoint
+
 
 class Recorded(Protocol):
     """What `in_a_request` has of the only request; the name `conftest` means this file here, so its class has no other."""
@@ -46,6 +48,12 @@ def triton(traces: TraceSink) -> Generator[TritonServer]:
         pytest.skip("no Triton server; `make triton` installs one, and `make test` does")
     with TritonServer(traces.url) as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for statistics on a busy machine, too."""
+    monkeypatch.setattr(triton_endpoint, "TIMEOUT_SECONDS", 60.0)
 
 
 def _inputs(client: Any, *values: float, batch: bool = False) -> list[Any]:

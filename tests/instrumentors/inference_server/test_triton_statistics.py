@@ -292,6 +292,8 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
 ) -> None:
     """Of 32 calls, four at once: what we report adds up to what the server counted, in every stage."""
     monkeypatch.setattr(triton_statistics, "READ_EVERY_NS", 0)
+    # However long a reading takes, the next one is made.
+    monkeypatch.setattr(triton_statistics, "SLOW_NS", 60 * SECOND)
     baseline = drive(triton, model, inputs, 1, batch=batch)[0]
     before = own_statistics(triton, model)
     assert ready(baseline)
@@ -317,8 +319,8 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
             total, rel=0.2, abs=whole / 50
         )
     assert expected["forward"] / 32 > 30e6
-    # One instance, four calls: they wait for each other, or for a batch to fill.
-    assert expected["queue"] / 32 > 15e6
+    # One instance, four calls: they wait for each other, or for a batch to fill, the first of four its whole 20 ms.
+    assert expected["queue"] / 32 > 4e6
 
 
 def test_http_and_grpc_tell_the_same(triton: TritonServer) -> None:

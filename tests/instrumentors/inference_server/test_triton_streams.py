@@ -6,11 +6,13 @@ import asyncio
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import tritonclient.grpc
 import tritonclient.grpc.aio
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from stagelens.instrumentors import recorder
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 grpc: Any = tritonclient.grpc
 grpc_aio: Any = tritonclient.grpc.aio
+messages: Any = service_pb2
 
 INSTRUMENTOR = TritonClientInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
@@ -118,17 +121,18 @@ def _request(client: Any, inputs: Any, request_id: str, go: threading.Barrier) -
     assert opened is not None
     marks, token = opened
     tensors = inputs(grpc, 3)
-    go.wait(30)
+    go.wait(60)
     client.async_stream_infer("stream", tensors, request_id=request_id, enable_empty_final_response=True)
-    go.wait(30)
+    go.wait(60)
     recorder.end(token)
     return marks
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_requests_that_share_a_stream_never_mix(client: Any, inputs: Any, *, named: bool) -> None:
+def test_requests_that_share_a_stream_never_mix(triton: TritonServer, client: Any, inputs: Any, *, named: bool) -> None:
     """By their ids each gets its own parts; without, neither gets any."""
     answers = Answers()
+    assert client.is_server_live()
     client.start_stream(answers)
     go = threading.Barrier(2)
     requests: list[list[Any]] = []
@@ -137,15 +141,155 @@ def test_requests_that_share_a_stream_never_mix(client: Any, inputs: Any, *, nam
         requests.append(_request(client, inputs, request_id, go))
 
     threads = [threading.Thread(target=run, args=(name if named else "",)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    # No part comes before both have asked.
+    with triton.hanging():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     taken = answers.take(8)
     client.stop_stream()
 
     for marks in requests:
         assert [any(part[2] is marks for part in taken), "@first_token" in marks] == [named, named]
+
+
+class Watched:
+    """A lock that says when somebody has to wait for it, or is through with what it was wanted for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._met = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._met.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def meanwhile(self, action: Callable[[], None]) -> None:
+        """Try *action* on another thread, until it is through or has to wait."""
+
+        def run() -> None:
+            action()
+            self._met.set()
+
+        self._threads.append(threading.Thread(target=run))
+        self._threads[-1].start()
+
+        assert self._met.wait(60)
+
+    def join(self) -> None:
+        """Wait for what had to wait."""
+        for thread in self._threads:
+            thread.join(60)
+
+            assert not thread.is_alive()
+
+
+class Interrupted(triton_parts.Streamed):
+    """A call in whose first part, or end, another thread comes up."""
+
+    meanwhile: Callable[[], None]
+
+    def part(self, response: Any) -> bool:
+        """Note a part."""
+        self._interrupt()
+        return super().part(response)
+
+    def end(self, error: BaseException | None, status: str = "") -> None:
+        """Note the end."""
+        self._interrupt()
+        super().end(error, status)
+
+    def _interrupt(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+
+
+class Sharing:
+    """A stream that threads share, without a client and a server, and in which request each part was handed over."""
+
+    def __init__(self) -> None:
+        self.seen: list[recorder.Marks | None] = []
+        self.stream: Any = triton_streams.Stream(lambda **_: self.seen.append(recorder.current.get()))
+        self.lock = self.stream._lock = Watched()
+
+    def add(self, marks: recorder.Marks, request_id: str) -> None:
+        """Expect answers to a new call of a request."""
+        self.stream.add(triton_parts.Streamed(marks, object(), "m", ""), request_id)
+
+    def answer(self, request_id: str, *, last: bool = False) -> None:
+        """Have a part come."""
+        response = messages.ModelInferResponse(id=request_id)
+        response.parameters[triton_parts.FINAL].bool_param = last
+        self.stream.answered(SimpleNamespace(get_response=lambda: response), None)
+
+
+def test_two_requests_that_call_at_the_same_moment_are_told_apart() -> None:
+    """Who comes while another is being noted under the same id comes after it: neither gets the other's parts."""
+    sharing = Sharing()
+    earlier: recorder.Marks = [recorder.OPEN, 0, 0]
+    first, second = ([recorder.OPEN, number, 0] for number in (1, 2))
+    call = Interrupted(earlier, object(), "m", "")
+    call.meanwhile = lambda: sharing.lock.meanwhile(lambda: sharing.add(second, ""))
+    sharing.stream.add(call, "")
+    earlier[0] = recorder.CLOSED
+    sharing.add(first, "")
+    sharing.lock.join()
+    sharing.answer("")
+
+    assert sharing.seen == [None]
+
+
+def test_a_call_that_begins_while_the_last_part_of_another_comes_has_its_own() -> None:
+    """Under the same id, in the same request: what is forgotten is the one that is over."""
+    sharing = Sharing()
+    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    call = Interrupted(marks, object(), "m", "")
+    call.meanwhile = lambda: sharing.lock.meanwhile(lambda: sharing.add(marks, "a"))
+    sharing.stream.add(call, "a")
+    sharing.answer("a", last=True)
+    sharing.lock.join()
+    sharing.answer("a")
+
+    assert [seen is marks for seen in sharing.seen] == [True, True]
+
+
+def test_a_callback_may_have_others_use_the_stream() -> None:
+    """Nobody waits for it: it may even wait for them."""
+    marks: recorder.Marks = [recorder.OPEN, 0, 0]
+    alive: list[bool] = []
+
+    def callback(**_: Any) -> None:
+        thread = threading.Thread(target=sharing.add, args=(marks, "b"), daemon=True)
+        thread.start()
+        thread.join(60)
+        alive.append(thread.is_alive())
+
+    sharing = Sharing()
+    sharing.stream._callback = callback
+    sharing.add(marks, "a")
+    sharing.answer("a")
+
+    assert alive == [False]
+
+
+def test_a_call_that_is_refused_is_expected_no_more(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+    """An error that names no call is that of the one that was sent."""
+    answers = Answers()
+    client.start_stream(answers)
+    with pytest.raises(InferenceServerException, match="must be a string"):
+        client.async_stream_infer("stream", inputs(grpc, 1), model_version=1, request_id="refused")
+    client.async_stream_infer("failing", inputs(grpc), request_id="sent")
+    answers.take(1)
+    client.stop_stream()
+
+    failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
+    assert failed == ["triton:error", "triton:error"]
 
 
 def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, inputs: Any) -> None:
@@ -338,24 +482,29 @@ def test_a_stream_of_asyncio_takes_what_the_client_takes(
     triton: TritonServer, in_a_request: Recorded, inputs: Any, monkeypatch: pytest.MonkeyPatch, reported: set[str]
 ) -> None:
     """Several calls in one stream, models that fail, no iterator at all, and parts that we cannot read."""
+    failed = asyncio.Event()
+    answers: list[tuple[Any, Any]] = []
 
     async def two() -> AsyncIterator[dict[str, Any]]:
         yield {"model_name": "failing", "inputs": inputs(grpc)}
+        # The server works for both at once.
+        await failed.wait()
         yield {"model_name": "plain", "inputs": inputs(grpc)}
 
-    async def call() -> list[Any]:
+    async def call() -> None:
         async with grpc_aio.InferenceServerClient(triton.grpc) as client:
-            answers = [(result, error) async for result, error in client.stream_infer(two())]
+            async for each in client.stream_infer(two()):
+                answers.append(each)
+                failed.set()
             with monkeypatch.context() as patched:
                 patched.setattr(triton_parts, "is_last", None)
-                answers += [each async for each in client.stream_infer(_one(inputs, 1))]
+                answers.extend([each async for each in client.stream_infer(_one(inputs, 1))])
             with pytest.raises((TypeError, grpc_aio.InferenceServerException, asyncio.CancelledError)):
                 await anext(client.stream_infer(7))
             with pytest.raises((TypeError, AttributeError)):
                 client.stream_infer(_one(inputs, 1), headers=7)
-        return answers
 
-    answers = asyncio.run(call())
+    asyncio.run(call())
 
     assert [error is None for _, error in answers] == [False, True, True]
     assert reported == {"timing a part of a stream of tritonclient"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -92,7 +93,7 @@ def by_grpc_async_infer(triton: TritonServer, model: str, inputs: Any, **options
 
     with grpc.InferenceServerClient(triton.grpc) as client:
         client.async_infer(model, inputs(grpc), callback, **options)
-        assert done.wait(30)
+        assert done.wait(60)
     if answer[0] is not None:
         raise answer[0]
     return answer[1]
@@ -138,9 +139,10 @@ def test_the_server_continues_our_trace(
     for _ in range(ATTEMPTS):
         call(triton, "plain", inputs)
         trace_id, span_id = in_a_request.facts()["@trace"]
+        # All calls of the request are in one trace: what came late of one may come with the next.
         spans = traces.trace(trace_id, 3)
-        if spans:
-            assert [span["parentSpanId"] for span in spans if span["name"] == "InferRequest"] == [span_id]
+        if len(spans) >= 3:
+            assert {span["parentSpanId"] for span in spans if span["name"] == "InferRequest"} == {span_id}
             break
 
     assert {span["name"] for span in spans} == {"InferRequest", "plain", "compute"}
@@ -159,7 +161,7 @@ def test_the_users_headers_stay_theirs(
         spans = traces.trace(trace_id, 3)
 
         assert headers == {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
-        if spans:
+        if len(spans) == 3:
             break
 
     assert len(spans) == 3
@@ -214,13 +216,19 @@ def test_an_error_of_the_server_is_counted_and_raised(
 @pytest.mark.parametrize("call", [by_http, by_grpc, by_http_aio, by_grpc_aio])
 def test_a_full_queue_is_a_rejected_call(call: Call, triton: TritonServer, finished: Any, inputs: Any) -> None:
     """Triton counts a rejected call nowhere: of six at once it takes two or three."""
+    together = threading.Barrier(6)
+
+    def batched(client: Any) -> list[Any]:
+        # Its client is made by then, which takes longer than the server works for one.
+        together.wait(60)
+        return inputs(client, batch=True)
 
     def request(_: int) -> str:
         opened = recorder.begin()
         assert opened is not None
         marks, token = opened
         try:
-            call(triton, "limited", lambda client: inputs(client, batch=True))
+            call(triton, "limited", batched)
         except InferenceServerException:
             pass
         finally:
@@ -351,9 +359,11 @@ def test_copies_of_shared_memory_are_serialize(
 ) -> None:
     """In and out; what is on the wire is a name."""
     values = np.array([1, 2, 3], np.float32)
-    region = shared_memory.create_shared_memory_region("mine", f"/stagelens_{library.__name__}", values.nbytes * 2)
+    # There is one space of names for all processes.
+    key = f"/stagelens_{os.getpid()}_{library.__name__}"
+    region = shared_memory.create_shared_memory_region("mine", key, values.nbytes * 2)
     with library.InferenceServerClient(triton.http if library is http else triton.grpc) as client:
-        client.register_system_shared_memory("mine", f"/stagelens_{library.__name__}", values.nbytes * 2)
+        client.register_system_shared_memory("mine", key, values.nbytes * 2)
         try:
             shared_memory.set_shared_memory_region(region, [values])
             tensor = library.InferInput("IN", [3], "FP32")
@@ -425,7 +435,7 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(  # noqa: PLR09
             np.testing.assert_array_equal(call(triton, "plain", inputs), [2, 4, 6])
 
     assert "network" in in_a_request.stages()
-    assert len(caplog.records) == len(reported) == 2
+    assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 2
     assert recorder.current.get() is not None
 
 

@@ -389,7 +389,7 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(
     assert len(results) == 3
     assert in_a_request.stages() == ["load", "forward", "forward"]
     assert in_a_request.facts() == {}
-    assert len(caplog.records) == len(reported) == 1
+    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
 
 def test_an_input_we_cannot_read_is_run(
@@ -418,6 +418,8 @@ def test_a_session_that_was_never_created_says_so_itself(in_a_request: Finished,
 def test_what_is_known_of_a_session_goes_with_it(warm: Any) -> None:
     """A service that loads models for ever keeps nothing of those that are gone."""
     warm.run(None, feed_of(warm))
+    # Those of earlier tests go now.
+    gc.collect()
     before = len(onnx_session.sessions)
     for _ in range(3):
         short = load()

@@ -73,7 +73,7 @@ def url() -> Generator[str]:
     server.startup = announced  # type: ignore[method-assign]
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
-    assert started.wait(30)
+    assert started.wait(60)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join()
@@ -83,7 +83,8 @@ def url() -> Generator[str]:
 def test_an_answer_tells_the_stages_it_had_until_it_began(finished: Finished, url: str, until: Until) -> None:
     """In milliseconds; what is no stage of ours is in the total."""
     told = {
-        name: float(value) for name, value in metrics_of(httpx.get(f"{url}/predict").headers["Server-Timing"]).items()
+        name: float(value)
+        for name, value in metrics_of(httpx.get(f"{url}/predict", timeout=60).headers["Server-Timing"]).items()
     }
     until(lambda: finished, "the server's request")
     own = partition(read(finished[0][0]).intervals, *finished[0][1:3])
@@ -97,13 +98,13 @@ def test_an_answer_tells_the_stages_it_had_until_it_began(finished: Finished, ur
 @pytest.mark.usefixtures("finished")
 def test_it_is_off_by_itself(url: str) -> None:
     """Who may ask is told how long each stage takes only if the service says so."""
-    assert "Server-Timing" not in httpx.get(f"{url}/predict").headers
+    assert "Server-Timing" not in httpx.get(f"{url}/predict", timeout=60).headers
 
 
 @pytest.mark.usefixtures("telling", "finished")
 def test_metrics_of_the_services_own_stay_beside_ours(url: str) -> None:
     """They are nobody's stage."""
-    headers = httpx.get(f"{url}/theirs", params={"said": THEIRS}).headers
+    headers = httpx.get(f"{url}/theirs", params={"said": THEIRS}, timeout=60).headers
 
     assert headers.get_list("Server-Timing")[0] == THEIRS
     assert set(metrics_of(headers["Server-Timing"])) >= {"total"}
@@ -112,7 +113,7 @@ def test_metrics_of_the_services_own_stay_beside_ours(url: str) -> None:
 @pytest.mark.usefixtures("telling", "finished")
 def test_stages_of_another_server_are_handed_on_alone(url: str) -> None:
     """As by a gateway: with two servers' stages in one header nobody could tell whose they are."""
-    headers = httpx.get(f"{url}/theirs", params={"said": "queue;dur=5, total;dur=9"}).headers
+    headers = httpx.get(f"{url}/theirs", params={"said": "queue;dur=5, total;dur=9"}, timeout=60).headers
 
     assert headers.get_list("Server-Timing") == ["queue;dur=5, total;dur=9"]
 
@@ -126,7 +127,7 @@ def test_a_client_of_ours_has_the_stages_inside_its_request(finished: Finished, 
         scope = recorder.begin()
         assert scope is not None
         marks, token = scope
-        httpx.get(f"{url}/predict")
+        httpx.get(f"{url}/predict", timeout=60)
         recorder.end(token)
         ended = recorder.clock()
     finally:
@@ -148,7 +149,7 @@ def test_a_failure_of_ours_costs_the_header_and_not_the_answer(
     """It is reported once."""
     make_fail(server_timing, "timing_of")
 
-    assert httpx.get(f"{url}/predict").json() == "done"
+    assert httpx.get(f"{url}/predict", timeout=60).json() == "done"
     assert "sending Server-Timing" in reported
     # Its caller has the answer before the server is done with the request.
     until(lambda: len(finished) == 1, "the server's request")

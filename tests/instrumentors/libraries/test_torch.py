@@ -394,7 +394,7 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(
 
     torch.testing.assert_close(results, [results[0]] * 3)
     assert in_a_request.stages() == ["forward"] * 3
-    assert len(caplog.records) == len(reported) == 1
+    assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
 
 def test_instrumenting_twice_doubles_nothing(in_a_request: Finished, instrumented: Instrumentor, net: Net) -> None:
@@ -474,7 +474,8 @@ def test_models_that_are_gone_are_forgotten() -> None:
 
     assert len(known) == 10
     assert not [model for model in torch_models.models.values() if model.module() is None]
-    assert len(torch_models.models) < 10
+    # Those of other tests may live.
+    assert known.isdisjoint(torch_models.models)
 
 
 def test_moving_a_model_is_load(in_a_request: Finished, net: Net) -> None:

@@ -70,8 +70,9 @@ class Server:
 
     def log(self) -> str:
         """Return what the server has printed."""
-        self._log.seek(0)
-        return self._log.read().decode()
+        # The server writes where this file stands: it must not be moved meanwhile.
+        file = self._log.fileno()
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def stop(self) -> tuple[int, str]:
         """Ask the server to end, and return its exit status and what it has printed."""

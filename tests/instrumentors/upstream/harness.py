@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import functools
 import json
-import socket
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 import uvicorn
+
+sys.path.append(str(Path(__file__).parents[2] / "shared"))
+
+from ports import free_port
 
 _failed: Final[dict[str, str]] = {}
 
@@ -24,10 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     """Find a port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    vars(uvicorn)["Config"].__init__ = functools.partialmethod(uvicorn.Config.__init__, port=port)
+    vars(uvicorn)["Config"].__init__ = functools.partialmethod(uvicorn.Config.__init__, port=free_port())
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

@@ -36,7 +36,7 @@ def test_a_call_that_reads_its_body_encloses_it(
 ) -> None:
     """The call's own time is the wait for the headers; what lies inside is the body."""
     monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
-    with module.Client() as client:
+    with module.Client(timeout=60) as client:
         answer = client.get(f"{upstream.address}/parts")
 
     assert answer.content == BODY
@@ -49,7 +49,7 @@ def test_a_stream_is_read_after_the_call(
 ) -> None:
     """The call ends with the headers; what the caller does between two parts is its own time."""
     monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
-    with module.Client() as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+    with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as answer:
         before = len(in_a_request.stages())
         held = [recorder.clock() for _ in answer.iter_raw()]
 
@@ -67,7 +67,10 @@ def test_an_async_stream_is_read_after_the_call(
     monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
 
     async def go() -> list[int]:
-        async with module.AsyncClient() as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+        async with (
+            module.AsyncClient(timeout=60) as client,
+            client.stream("GET", f"{upstream.address}/parts") as answer,
+        ):
             return [recorder.clock() async for _ in answer.aiter_bytes()]
 
     held = asyncio.run(go())
@@ -82,14 +85,14 @@ def test_a_stream_may_be_left(module: Any, in_a_request: Running, upstream: Upst
     """Sync or async, after the first part: the connection is released as before."""
 
     async def go() -> None:
-        async with module.AsyncClient() as client:
+        async with module.AsyncClient(timeout=60) as client:
             async with client.stream("GET", f"{upstream.address}/parts") as answer:
                 async for _ in answer.aiter_raw():
                     break
             assert (await client.get(f"{upstream.address}/plain")).content == b"answer"
 
     asyncio.run(go())
-    with module.Client() as client:
+    with module.Client(timeout=60) as client:
         with client.stream("GET", f"{upstream.address}/parts") as answer:
             assert next(answer.iter_raw())
         assert client.get(f"{upstream.address}/plain").content == b"answer"
@@ -101,7 +104,10 @@ def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstrea
     """Whoever closes it, throws into it or asks what it is finds what it was."""
 
     async def go() -> None:
-        async with module.AsyncClient() as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+        async with (
+            module.AsyncClient(timeout=60) as client,
+            client.stream("GET", f"{upstream.address}/parts") as answer,
+        ):
             parts = aiter(answer.stream)
             assert isinstance(parts, AsyncGenerator)
             await anext(parts)
@@ -110,7 +116,7 @@ def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstrea
             await parts.aclose()
 
     asyncio.run(go())
-    with module.Client() as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+    with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as answer:
         parts = iter(answer.stream)
         assert isinstance(parts, Generator)
         assert next(parts)
@@ -123,7 +129,7 @@ def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstrea
 
 def test_a_request_of_the_users_stays_as_it_is(module: Any, in_a_request: Running, upstream: Upstream) -> None:
     """The trace goes out, and is not found in what the user may send again; the answer names the user's object."""
-    with module.Client() as client:
+    with module.Client(timeout=60) as client:
         request = client.build_request("POST", f"{upstream.address}/plain", content=b"body", headers={"X-Own": "1"})
         request.method = "GET"
         headers = request.headers
@@ -220,7 +226,7 @@ def test_a_cancelled_call_is_recorded(
     """The wait counts up to the cancellation, which goes through."""
 
     async def go() -> None:
-        async with module.AsyncClient() as client:
+        async with module.AsyncClient(timeout=60) as client:
             task = asyncio.create_task(client.get(f"{upstream.address}/held"))
             await asyncio.to_thread(until, lambda: upstream.heads, "the server to be called")
             task.cancel()
@@ -241,7 +247,7 @@ def test_answers_are_pickled_and_clients_derived_from(module: Any, upstream: Ups
             request.headers["X-Own"] = "1"
             return super().send(request, **options)
 
-    with Client() as client:
+    with Client(timeout=60) as client:
         answer = client.get(f"{upstream.address}/plain")
 
     assert upstream.heads[-1]["X-Own"] == "1"

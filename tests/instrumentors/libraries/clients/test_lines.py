@@ -153,13 +153,13 @@ def clients() -> Generator[None]:
 
 
 def _httpx(url: str) -> list[str]:
-    with httpx.stream("GET", url) as response:
+    with httpx.stream("GET", url, timeout=60) as response:
         return list(response.iter_lines())
 
 
 def _httpx_async(url: str) -> list[str]:
     async def go() -> list[str]:
-        async with httpx.AsyncClient() as client, client.stream("GET", url) as response:
+        async with httpx.AsyncClient(timeout=60) as client, client.stream("GET", url) as response:
             return [line async for line in response.aiter_lines()]
 
     return asyncio.run(go())
@@ -299,7 +299,7 @@ def test_lines_of_a_stream_that_is_left_early_say_nothing(
     in_a_request: Running, streaming: Callable[[Iterable[str]], str]
 ) -> None:
     """And it is closed as before."""
-    with httpx.stream("GET", streaming(STREAMS["ollama, chat"])) as response:
+    with httpx.stream("GET", streaming(STREAMS["ollama, chat"]), timeout=60) as response:
         for _ in response.iter_lines():
             break
 

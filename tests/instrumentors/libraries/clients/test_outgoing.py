@@ -56,18 +56,18 @@ def _requests(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
 
 
 def _httpx(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    with httpx.Client() as client:
+    with httpx.Client(timeout=60) as client:
         return client.get(url, headers=headers).content
 
 
 def _httpx2(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
-    with httpx2.Client() as client:
+    with httpx2.Client(timeout=60) as client:
         return client.get(url, headers=headers).content
 
 
 def _httpx_async(url: str, headers: Mapping[str, str] = NO_HEADERS) -> bytes:
     async def get() -> bytes:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             return (await client.get(url, headers=headers)).content
 
     return asyncio.run(get())
