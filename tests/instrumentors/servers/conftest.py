@@ -70,13 +70,13 @@ class Server:
 
     def log(self) -> str:
         """Return what the server has printed."""
-        self._log.seek(0)
-        return self._log.read().decode()
+        # Where the server writes next is not to be moved by who reads.
+        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode()
 
     def stop(self) -> tuple[int, str]:
         """Ask the server to end, and return its exit status and what it has printed."""
         self.process.terminate()
-        return self.process.wait(60), self.log()
+        return self.process.wait(120), self.log()
 
     def kill(self) -> None:
         """End what is left of it."""

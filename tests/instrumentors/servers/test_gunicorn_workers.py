@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 Start = Callable[..., "Server"]
 
-GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", "--graceful-timeout", "20", "--keep-alive", "0")
+GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", "--graceful-timeout", "90", "--keep-alive", "0")
+# So many days after 1970 there is the next export that nobody asked for.
+NEVER = "30000d"
 KINDS = {
     "sync": ("--worker-class", "sync"),
     "gthread": ("--worker-class", "gthread", "--threads", "4"),
@@ -46,7 +48,7 @@ def test_every_worker_reports_its_requests_once_also_the_last(
     start: Start, sink: Sink, kind: str, preload: tuple[str, ...]
 ) -> None:
     """Most are in memory only when the signal comes: nothing was exported but what the interval let out."""
-    server = start(*GUNICORN, *KINDS[kind], *preload, "flask_service:app", STAGELENS_EXPORT_INTERVAL="60s")
+    server = start(*GUNICORN, *KINDS[kind], *preload, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 30)
     seen = sink.requests()
 
@@ -59,7 +61,7 @@ def test_every_worker_reports_its_requests_once_also_the_last(
 def test_a_worker_that_is_replaced_reports_before_it_goes(start: Start, sink: Sink, kind: str) -> None:
     """`--max-requests` ends a worker in the middle of the traffic."""
     replaced = ("--max-requests", "5", "--workers", "1")
-    server = start(*GUNICORN, *KINDS[kind], *replaced, "flask_service:app", STAGELENS_EXPORT_INTERVAL="60s")
+    server = start(*GUNICORN, *KINDS[kind], *replaced, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = [server.ask("/") for _ in range(12)]
 
     assert_clean(server.stop())
@@ -72,7 +74,7 @@ def test_greenlets_run_on_while_a_report_waits_for_its_collector(start: Start) -
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         kind = (*KINDS["gevent"], "--workers", "1")
-        server = start(*GUNICORN, *kind, "flask_service:app", OTEL_EXPORTER_OTLP_ENDPOINT=address)
+        server = start(*GUNICORN, *kind, "flask_service:app", OTEL_EXPORTER_OTLP_ENDPOINT=address, PYTHONPATH="")
         server.ask("/")
         silent.settimeout(60)
         waiting, _ = silent.accept()
@@ -102,7 +104,7 @@ def test_requests_at_once_keep_apart(start: Start, sink: Sink, kind: str) -> Non
 @pytest.mark.parametrize("kind", ["uvicorn.workers.UvicornWorker", "asgi"])
 def test_asgi_inside_gunicorn_reports_as_well(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
     """The workers of uvicorn end by its shutdown, gunicorn's own by an exit handler."""
-    server = start(*GUNICORN, "--worker-class", kind, *preload, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL="60s")
+    server = start(*GUNICORN, "--worker-class", kind, *preload, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 30)
 
     assert_clean(server.stop())
@@ -112,7 +114,7 @@ def test_asgi_inside_gunicorn_reports_as_well(start: Start, sink: Sink, kind: st
 def test_aiohttp_inside_gunicorn_reports_as_well(start: Start, sink: Sink) -> None:
     """Its workers end by an exit handler."""
     worker = ("--worker-class", "aiohttp.GunicornWebWorker")
-    server = start(*GUNICORN, *worker, "aiohttp_service:app", STAGELENS_EXPORT_INTERVAL="60s")
+    server = start(*GUNICORN, *worker, "aiohttp_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 20)
 
     assert_clean(server.stop())
@@ -121,7 +123,7 @@ def test_aiohttp_inside_gunicorn_reports_as_well(start: Start, sink: Sink) -> No
 
 def test_aiohttp_by_itself_reports_before_it_ends(start: Start, sink: Sink) -> None:
     """`run_app` returns, and the program ends as any other."""
-    server = start("aiohttp_service", "{port}", STAGELENS_EXPORT_INTERVAL="60s")
+    server = start("aiohttp_service", "{port}", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 20)
 
     assert_clean(server.stop())

@@ -39,7 +39,7 @@ def test_every_process_reports_its_requests_once_also_the_last(
     start: Start, sink: Sink, options: tuple[str, ...], status: int
 ) -> None:
     """It ends by the signal itself, past every exit handler, whether the application hears of the shutdown or not."""
-    server = start(*UVICORN, *options, STAGELENS_EXPORT_INTERVAL="60s")
+    server = start(*UVICORN, *options, STAGELENS_EXPORT_INTERVAL="30000d")
     answers = server.ask_many("/", 30)
 
     assert_clean(server.stop(), status)
@@ -54,7 +54,7 @@ def test_a_process_that_the_reloader_replaces_reports_before_it_goes(
     """The reloader itself serves nothing and reports nothing."""
     service = tmp_path / "fastapi_service.py"
     shutil.copy(HERE / service.name, service)
-    server = start(*UVICORN, "--reload", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="60s")
+    server = start(*UVICORN, "--reload", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="30000d")
     first = server.ask("/")["pid"]
 
     def replaced() -> bool:
