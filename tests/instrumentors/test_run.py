@@ -204,7 +204,8 @@ def test_the_workers_of_uvicorn_report_each_for_itself(
 ) -> None:
     """Uvicorn spawns two processes; both find us on their path, and every request is counted once."""
     (tmp_path / "work.py").write_text(APP)
-    service = serve("work:app", "--workers", "2", cwd=tmp_path)
+    # A worker that does not answer uvicorn for five seconds is killed otherwise, also while it loads.
+    service = serve("work:app", "--workers", "2", "--timeout-worker-healthcheck", "120", cwd=tmp_path)
     answers: list[int] = []
 
     def both_answered() -> bool:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 Start = Callable[..., "Server"]
 
-GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", "--graceful-timeout", "90", "--keep-alive", "0")
+# A worker is not killed because the machine is busy.
+PATIENT = ("--timeout", "120", "--graceful-timeout", "90")
+GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", *PATIENT, "--keep-alive", "0")
 # So many days after 1970 there is the next export that nobody asked for.
 NEVER = "30000d"
 KINDS = {

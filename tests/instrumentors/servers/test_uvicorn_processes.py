@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Start = Callable[..., "Server"]
 
 HERE = Path(__file__).parent
-UVICORN = ("uvicorn", "--port", "{port}", "fastapi_service:app")
+# A worker that does not answer the parent for five seconds is killed otherwise, also while it loads.
+UVICORN = ("uvicorn", "--port", "{port}", "--timeout-worker-healthcheck", "120", "fastapi_service:app")
 
 
 def assert_clean(ended: tuple[int, str], status: int) -> None:
