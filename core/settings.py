@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import timedelta
 
 from .errors import ConfigError
@@ -22,32 +23,34 @@ def parse_duration(text: str, key: str) -> timedelta:
         key: Where it was written, for the error message.
 
     Raises:
-        ConfigError: *text* is not a number with a unit.
+        ConfigError: *text* is not a number with a unit, or one that is too large.
 
     >>> parse_duration("90s", "window")
     datetime.timedelta(seconds=90)
     """
     match = _QUANTITY.fullmatch(text)
-    if match is None or match[2].lower() not in _SECONDS:
-        msg = f"{key} is {text!r}; write a number and a unit (us, ms, s, m, h, d, w), such as 250ms or 30d"
-        raise ConfigError(msg)
-    return timedelta(seconds=float(match[1]) * _SECONDS[match[2].lower()])
+    if match is not None and match[2].lower() in _SECONDS:
+        with suppress(OverflowError):
+            return timedelta(seconds=float(match[1]) * _SECONDS[match[2].lower()])
+    msg = f"{key} is {text!r}; write a number and a unit (us, ms, s, m, h, d, w), such as 250ms or 30d"
+    raise ConfigError(msg)
 
 
 def parse_size(text: str, key: str) -> int:
     """Read a size such as `16MiB` as bytes.
 
     Raises:
-        ConfigError: *text* is not a number with a unit.
+        ConfigError: *text* is not a number with a unit, or one that is too large.
 
     >>> parse_size("16MiB", "limit")
     16777216
     """
     match = _QUANTITY.fullmatch(text)
-    if match is None or match[2].lower() not in _BYTES:
-        msg = f"{key} is {text!r}; write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB), such as 16MiB"
-        raise ConfigError(msg)
-    return int(float(match[1]) * _BYTES[match[2].lower()])
+    if match is not None and match[2].lower() in _BYTES:
+        with suppress(OverflowError):
+            return int(float(match[1]) * _BYTES[match[2].lower()])
+    msg = f"{key} is {text!r}; write a number and a unit (B, kB, MB, GB, KiB, MiB, GiB), such as 16MiB"
+    raise ConfigError(msg)
 
 
 def format_size(size_bytes: float) -> str:

@@ -33,6 +33,8 @@ _LINE = re.compile(r"[\t\x20-\x7e]*")
 DEFAULT_ENDPOINT = "http://127.0.0.1:4318"
 # Below it the export itself would be the load.
 MIN_INTERVAL_SECONDS = 0.1
+# Nobody means more, and Python does not read numbers of any length.
+MAX_DIGITS = 9
 # A series and interval; kept traces are bounded memory.
 MAX_KEPT = 100
 
@@ -219,10 +221,14 @@ def _file(text: str, key: str) -> str:
 
 
 def _milliseconds(text: str, key: str) -> float:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
+    if not _is_number(text) or int(text) == 0:
         msg = f"{key} is {text!r}; write milliseconds, such as 10000"
         raise ConfigError(msg)
     return int(text) / 1000
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 def _truth(text: str, key: str) -> bool:
@@ -241,7 +247,7 @@ def _interval(text: str, key: str) -> float:
 
 
 def _count(text: str, key: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > MAX_KEPT:
+    if not _is_number(text) or int(text) > MAX_KEPT:
         msg = f"{key} is {text!r}; write a number from 0 to {MAX_KEPT}"
         raise ConfigError(msg)
     return int(text)

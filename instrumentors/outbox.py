@@ -32,6 +32,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._waiting: deque[Batch] = deque()
         self._size_bytes = 0
+        self._requests = 0
 
     def put(self, batch: Batch) -> list[Batch]:
         """Add *batch* and return those that had to go for it, or itself when it is too large by itself.
@@ -44,10 +45,12 @@ class Outbox:
             evicted: list[Batch] = []
             self._waiting.append(batch)
             self._size_bytes += len(batch.body)
+            self._requests += batch.requests
             while self._size_bytes > self._limit_bytes and self._waiting:
                 victim = next((each for each in self._waiting if not each.requests), self._waiting[0])
                 self._waiting.remove(victim)
                 self._size_bytes -= len(victim.body)
+                self._requests -= victim.requests
                 evicted.append(victim)
             return evicted
 
@@ -60,6 +63,7 @@ class Outbox:
         """Forget *batch*."""
         with self._lock:
             self._size_bytes -= len(batch.body)
+            self._requests -= batch.requests
 
     def give_back(self, batch: Batch) -> None:
         """Put *batch* back to the front: it was not delivered."""
@@ -73,6 +77,6 @@ class Outbox:
 
     @property
     def requests(self) -> int:
-        """How many requests are uncounted if nothing of what waits is ever delivered."""
+        """How many requests are uncounted if nothing of what waits or is under way is ever delivered."""
         with self._lock:
-            return sum(batch.requests for batch in self._waiting)
+            return self._requests

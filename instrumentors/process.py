@@ -52,7 +52,8 @@ class Process:
         ):
             part, whole = (after - earlier for earlier, after in zip(then, since, strict=True))
             if whole > 0:
-                yield Reading(measure, part / whole)
+                # What the kernel says of iowait may go down, and the whole with it.
+                yield Reading(measure, min(part / whole, 1.0))
         yield from _size()
         late_ns = lateness.take()
         if late_ns is not None:

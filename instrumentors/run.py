@@ -212,7 +212,8 @@ def cure(command: str, error: OSError) -> str:
         return f"{command} cannot be executed ({error.strerror}).\n{hint}"
     if os.sep in command:
         return f"there is no file {command}.\n    Write its full path, or a command on PATH."
-    if Path(command).is_file():
+    # Not `Path.is_file`: it raises where a name is too long for a file.
+    if os.path.isfile(command):  # noqa: PTH113
         return f"there is no command {command} on PATH, but there is a file of that name.\n    ./{command}, or python {command}"
     return (
         f"there is no command {command} on PATH.\n"

@@ -6,6 +6,7 @@ What is said from them is a guess: a name may be something else when the program
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,7 +114,7 @@ def _folders(words: Sequence[str]) -> Iterator[str]:
 
 def _begun(word: str, folders: Sequence[Path]) -> Iterator[Path]:
     if word.endswith(".py"):
-        yield from (_shortest(path) for path in [folder / word for folder in folders] if path.is_file())
+        yield from (_shortest(path) for path in [folder / word for folder in folders] if _is_file(path))
     elif found := _MODULE.fullmatch(word):
         yield from _modules(found[1], folders)
 
@@ -123,9 +124,14 @@ def _modules(name: str, folders: Sequence[Path]) -> Iterator[Path]:
     for folder in folders:
         for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
             # Not what was installed into a folder below this one.
-            if path.is_file() and "site-packages" not in path.parts:
+            if _is_file(path) and "site-packages" not in path.parts:
                 yield _shortest(path)
                 return
+
+
+def _is_file(path: Path) -> bool:
+    # Its own method raises where a name is too long for a file.
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def _shortest(path: Path) -> Path:

@@ -24,7 +24,7 @@ def test_durations_are_read_as_written(text: str, expected: timedelta) -> None:
     assert parse_duration(text, "window") == expected
 
 
-@pytest.mark.parametrize("text", ["", "30", "-5s", "5 parsecs", "nan s", "1e3s"])
+@pytest.mark.parametrize("text", ["", "30", "-5s", "5 parsecs", "nan s", "1e3s", "9999999999d", f"{'9' * 400}s"])
 def test_a_wrong_duration_names_key_value_and_cure(text: str) -> None:
     """The message is enough to mend the file."""
     with pytest.raises(ConfigError, match=r"window is .*; write a number and a unit .* such as"):
@@ -40,3 +40,5 @@ def test_a_wrong_size_names_key_value_and_cure() -> None:
     """The message is enough to mend the setting."""
     with pytest.raises(ConfigError, match=r"limit is '16'; write a number and a unit"):
         parse_size("16", "limit")
+    with pytest.raises(ConfigError, match=r"limit is '9+MiB'; write a number and a unit"):
+        parse_size(f"{'9' * 400}MiB", "limit")

@@ -15,7 +15,7 @@ from typing import Self
 
 HERE = Path(__file__).parent
 # A server on a busy machine takes long to start, and numbers come after the next export.
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 150
 PAUSE_SECONDS = 0.05
 # Where a server listens when it is ready, as the pages write it: a service, and the dashboard, which starts last.
 READY = (8000, 8600)
@@ -54,7 +54,7 @@ class Terminal:
             os.killpg(process.pid, signal.SIGTERM)
         for process in self._running:
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

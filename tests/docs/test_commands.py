@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from blocks import REASONS, ROOT, Block, blocks, distinguishing, pages, unfenced
+from patient import PATIENCE
 from ports import free_port
 from terminal import PATIENCE_SECONDS, Terminal
 
@@ -55,7 +56,10 @@ class World(NamedTuple):
             file: dict[str, Any] = yaml.safe_load(self.config.read_text())
             file["rules"]["spans"] += added.get("rules", {}).get("spans", [])
             file["scrape"]["targets"] += added.get("scrape", {}).get("targets", [])
-            self.config.write_text(yaml.safe_dump(file))
+            # In one step: the server may read it at any moment.
+            new = self.config.with_suffix(".new")
+            new.write_text(yaml.safe_dump(file))
+            new.replace(self.config)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +78,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
         "STAGELENS_EXPORT_INTERVAL": "1s",
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{ports[4318]}",
         "OTEL_BSP_SCHEDULE_DELAY": "500",
+        "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), PATIENCE]),
         "HF_HUB_OFFLINE": "1",
         "BENTOML_HOME": str(folder / "bentoml"),
         "BENTOML_DO_NOT_TRACK": "True",
@@ -201,4 +206,4 @@ def _beside(page: str) -> dict[str, str]:
     installed = ROOT / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
         pytest.skip(f"no {part}; `make {part}` installs it, and `make test` does")
-    return {"PYTHONPATH": str(installed), "PATH": str(installed / "bin")}
+    return {"PYTHONPATH": f"{installed}{os.pathsep}{PATIENCE}", "PATH": str(installed / "bin")}

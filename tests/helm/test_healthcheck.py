@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# With the time it takes on a busy machine.
+CHECK = "import healthcheck; healthcheck._TIMEOUT_SECONDS = 60; raise SystemExit(healthcheck.main())"
 
 
 @contextmanager
@@ -59,7 +61,9 @@ def test_the_health_of_a_container_is_that_of_all_that_runs_in_it(
             "STAGELENS_DASHBOARD_PORT": other if dashboard else nobody,
             "STAGELENS_ALERTS_METRICS_PORT": nobody,
         }
-        command = [sys.executable, ROOT / "docker" / "healthcheck.py"]
-        found = subprocess.run(command, env=os.environ | ports, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", CHECK]
+        found = subprocess.run(
+            command, cwd=ROOT / "docker", env=os.environ | ports, capture_output=True, text=True, check=False
+        )
 
     assert (found.returncode, found.stdout.strip()) == (code, said)

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from patient import PATIENCE
 from ports import free_port
 
 from stagelens.instrumentors import instrumentor, recorder
@@ -114,11 +115,16 @@ class Sink:
         self.bodies: list[tuple[str, dict[str, Any]]] = []
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return this process's environment with an agent that reports here, soon, and keeps every trace, whatever that costs."""
+        """Return this process's environment with an agent that reports here, soon, and keeps every trace, whatever that costs.
+
+        It has the time it takes: at its end, too.
+        """
         ours = {name for name in os.environ if name.startswith(("OTEL_", "STAGELENS_")) or name == "PYTHONPATH"}
         return {
             **{name: value for name, value in os.environ.items() if name not in ours},
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.address,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
+            "PYTHONPATH": PATIENCE,
             "STAGELENS_EXPORT_INTERVAL": "200ms",
             "STAGELENS_KEEP_SLOW": "100",
             "STAGELENS_OVERHEAD_BUDGET": "none",
@@ -222,14 +228,14 @@ class Service:
 
     def log(self) -> str:
         """Return what the service has printed."""
-        self._log.seek(0)
-        return self._log.read().decode()
+        # Where the service writes next is not to be moved by who reads.
+        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode()
 
     def stop(self) -> int:
         """Ask the service to end, and end what is left of it."""
         self.process.terminate()
         try:
-            return self.process.wait(30)
+            return self.process.wait(60)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

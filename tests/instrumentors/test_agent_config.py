@@ -82,12 +82,15 @@ def test_half_a_client_certificate_is_none(name: str, tmp_path: Path, caplog: py
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere.pem"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "9" * 5000),
         ("OTEL_RESOURCE_ATTRIBUTES", "service.version"),
         ("OTEL_SDK_DISABLED", "yes"),
         ("STAGELENS_EXPORT_INTERVAL", "1ms"),
+        ("STAGELENS_EXPORT_INTERVAL", "9999999999d"),
         ("STAGELENS_BUFFER_SIZE", "lots"),
         ("STAGELENS_KEEP_ERRORS", "-1"),
         ("STAGELENS_KEEP_UNIFORM", "1000000"),
+        ("STAGELENS_KEEP_UNIFORM", "9" * 5000),
     ],
 )
 def test_a_broken_value_is_named_once_and_its_default_used(

@@ -37,6 +37,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
     yield exporter
     provider.shutdown()
 

@@ -27,6 +27,7 @@ from urllib.parse import quote
 import pytest
 import zstandard
 from otlp_bodies import read_body
+from patient import PATIENCE
 from ports import free_port
 
 from stagelens.collector.serve import Collector, CollectorConfig
@@ -293,6 +294,10 @@ def _environment(recording: Recording, folder: Path, *upstreams: str) -> dict[st
         "PRIVACY_SPANS": str(folder / "spans"),
         "PRIVACY_UPSTREAMS": " ".join(upstreams),
         "OMP_NUM_THREADS": "1",
+        # Whatever it costs, and as long as it takes.
+        "STAGELENS_OVERHEAD_BUDGET": "none",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
+        "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), PATIENCE]),
         secret("variable").upper(): secret("environment"),
         "DATABASE_URL": f"postgresql://{secret('databaseuser')}:{secret('databasepassword')}@127.0.0.1/db",
     }

@@ -176,8 +176,8 @@ def run(script: str, tmp_path: Path, sink: Sink, **variables: str) -> subprocess
     path = tmp_path / "job.py"
     path.write_text(script)
     command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-W", "error", str(path)]
-    env = sink.environment(**{"STAGELENS_EXPORT_INTERVAL": "1h", **variables})
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    env = sink.environment(**{"STAGELENS_EXPORT_INTERVAL": "30000d", **variables})
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
 def counted(sink: Sink) -> dict[str, int]:
@@ -266,7 +266,7 @@ FIRST_USE = """
     loading.wait()
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(100)
         serve("child")
         return
     wait_for(child)

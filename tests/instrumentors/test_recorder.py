@@ -145,11 +145,11 @@ def test_the_background_thread_starts_with_the_first_record_and_again_when_it_di
     for _ in range(2):
         background.wake()
 
-        assert runs.acquire(timeout=10)
+        assert runs.acquire(timeout=60)
 
         for thread in threading.enumerate():
             if thread.name == "stagelens":
-                thread.join(timeout=10)
+                thread.join(timeout=60)
 
 
 def test_a_running_thread_is_signalled_not_doubled() -> None:
@@ -181,7 +181,7 @@ def test_a_thread_that_cannot_keep_up_is_told_once() -> None:
         background.wake()
     asked.set()
 
-    assert [told.get(timeout=10), told.get(timeout=10)] == [True, False]
+    assert [told.get(timeout=60), told.get(timeout=60)] == [True, False]
 
 
 def test_what_the_thread_waits_on_is_as_old_as_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,8 @@ def test_the_workers_of_uvicorn_report_each_for_itself(
 ) -> None:
     """Uvicorn spawns two processes; both find us on their path, and every request is counted once."""
     (tmp_path / "work.py").write_text(APP)
-    service = serve("work:app", "--workers", "2", cwd=tmp_path)
+    # A worker that does not answer uvicorn for five seconds is killed otherwise, also while it loads.
+    service = serve("work:app", "--workers", "2", "--timeout-worker-healthcheck", "120", cwd=tmp_path)
     answers: list[int] = []
 
     def both_answered() -> bool:
@@ -247,7 +248,7 @@ def test_the_last_requests_before_sigterm_are_reported(
 ) -> None:
     """A service that is stopped long before its next report leaves none of its requests behind."""
     (tmp_path / "work.py").write_text(APP)
-    service = serve("work:app", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="1h")
+    service = serve("work:app", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="30000d")
     for _ in range(3):
         service.ask("/work")
     service.stop()
@@ -274,4 +275,4 @@ def test_a_service_ends_as_it_does_without_us(tmp_path: Path, serve: Callable[..
         plain.terminate()
         plain.stderr.read()
 
-    assert code == plain.wait(30)
+    assert code == plain.wait(60)

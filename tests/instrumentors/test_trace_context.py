@@ -121,6 +121,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
     yield exporter
     provider.shutdown()
 
@@ -208,6 +209,7 @@ def test_their_sampler_is_asked_about_traces_that_are_ours_alone(
     provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
+    monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
     for number in range(200):
         traced = kept()._replace(trace_id=f"{1:016x}{number * 2**64 // 200 + 2**56:016x}")
         user_spans.emit([traced], 0)
@@ -227,7 +229,7 @@ def test_their_own_spans_keep_room_in_their_queue(
     assert user_spans.emit([kept()], 0, room) == 0
 
     exported.clear()
-    monkeypatch.setattr(user_spans, "MAX_SECONDS", 0)
+    monkeypatch.setattr(user_spans, "MAX_SECONDS", -1)
     user_spans.emit([kept(5)], 0)
 
     assert exported.get_finished_spans() == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,9 @@ from programs import PATIENCE_SECONDS, RUN, environment
 def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `stagelens run` with some words in a folder of its own, and see that no temporary file is left."""
 
-    def go(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    def go(*words: str | Path, command: Sequence[str] = RUN, **variables: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [*RUN, *map(str, words)],
+            [*command, *map(str, words)],
             cwd=tmp_path,
             env=environment(tmp_path, **variables),
             capture_output=True,

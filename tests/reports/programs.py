@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import pty
@@ -12,17 +13,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from patient import PATIENCE
+
 RUN = (sys.executable, "-m", "stagelens", "run")
 PATIENCE_SECONDS = 120
+# The same, which waits longer for what its command leaves running than the ten seconds of everybody else.
+_LONGER = f"import sys; from stagelens.__main__ import main; from stagelens.reports import run; run._PATIENCE_SECONDS = {PATIENCE_SECONDS}"
+PATIENT_RUN = (sys.executable, "-c", f"{_LONGER}; sys.exit(main())", "run")
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """Ours without what would say where to send, temporary files in a folder of their own, and *variables*."""
+    """Ours without what would say where to send, temporary files in a folder of their own, patience, and *variables*."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_", "PYTHONPATH"))
     }
     (folder / "tmp").mkdir(exist_ok=True)
-    return kept | {"TMPDIR": str(folder / "tmp"), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"} | variables
+    ours = {"TMPDIR": str(folder / "tmp"), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": PATIENCE}
+    return kept | ours | variables
 
 
 class Terminal:
@@ -46,11 +53,13 @@ class Terminal:
             text=True,
         )
         self._said = ""
+        # A character may come in two pieces.
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def read_until(self, text: str) -> str:
         """Return what has come since the last time, as soon as *text* has."""
         while text not in self._said:
-            self._said += os.read(self._end, 65536).decode()
+            self._said += self._decoder.decode(os.read(self._end, 65536))
         seen, found, self._said = self._said.partition(text)
         return seen + found
 
@@ -69,7 +78,7 @@ class Terminal:
         said, self._said = self._said, ""
         with contextlib.suppress(OSError):  # nobody has it open any more
             while piece := os.read(self._end, 65536):
-                said += piece.decode()
+                said += self._decoder.decode(piece)
         return said
 
     def __enter__(self) -> Self:

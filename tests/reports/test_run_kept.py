@@ -18,7 +18,7 @@ from typing import Any
 import programs
 import pytest
 from playwright.sync_api import Browser
-from programs import RUN, Terminal, environment
+from programs import PATIENT_RUN, RUN, Terminal, environment
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -90,7 +90,8 @@ def test_workers_that_outlive_the_command_and_foreign_spans_are_counted(
         (tmp_path / f"{name}.py").write_text(text)
     server = f"gunicorn --workers 2 --bind 127.0.0.1:{free_port} --log-level critical app:app"
     command = f"{sys.executable} foreign.py; exec {sys.executable} driver.py {free_port} 30 {server}"
-    done = run("--save", "run.json", "--", "sh", "-c", command, OTEL_SERVICE_NAME="served")
+    words = ("--save", "run.json", "--", "sh", "-c", command)
+    done = run(*words, command=PATIENT_RUN, OTEL_SERVICE_NAME="served")
 
     assert done.returncode == 0, done.stderr
     # The driver's own calls are no requests: nobody has asked it anything.

@@ -204,7 +204,10 @@ def test_a_real_collector_takes_it_in_and_counts_it_once(new_store: Callable[...
     host, port = collector.address
     said = [
         httpx.post(
-            f"http://{host}:{port}/v1/{signal}", content=path.read_bytes(), headers={"Content-Type": "application/json"}
+            f"http://{host}:{port}/v1/{signal}",
+            content=path.read_bytes(),
+            headers={"Content-Type": "application/json"},
+            timeout=60,
         ).text
         for signal in ("metrics", "metrics", "traces", "traces")
     ]

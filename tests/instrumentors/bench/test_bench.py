@@ -11,10 +11,12 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from patient import PATIENCE
 from ports import free_port
 
 from stagelens.core.errors import StagelensError
-from stagelens.instrumentors.bench import command
+from stagelens.instrumentors import session
+from stagelens.instrumentors.bench import command, turns
 from stagelens.instrumentors.bench.turns import Both, environments
 from stagelens.instrumentors.run import AUTOLOAD
 
@@ -39,7 +41,9 @@ UVICORN = ("--", sys.executable, "-m", "uvicorn", "serve:app", "--port", "{port}
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a service."""
+    """A folder with a service, which has the time it takes to end."""
+    monkeypatch.setattr(session, "END_SECONDS", 120.0)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), PATIENCE]))
     (tmp_path / "serve.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -129,6 +133,16 @@ def test_a_service_that_is_there_already_is_not_measured_instead() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
         with pytest.raises(StagelensError, match="somebody listens at"):
             command.main(["--url", url, "--", "true"])
+
+
+def test_a_port_is_taken_that_nobody_has_or_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command listens there only later: what the system gives away by itself could be somebody else's by then."""
+    free = turns._free_port()  # pyright: ignore[reportPrivateUsage] - which one it is, is told to the command alone
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(turns, "_PORTS", (taken.getsockname()[1], free))
+
+        assert turns._free_port() == free  # pyright: ignore[reportPrivateUsage] - as above
+    assert free < 32_768
 
 
 @pytest.mark.parametrize(

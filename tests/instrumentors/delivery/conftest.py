@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from otlp_bodies import read_metrics
 
+from stagelens.instrumentors.exporter import Exporter
+
 
 @dataclass(frozen=True)
 class Post:
@@ -86,7 +88,7 @@ def sink() -> Generator[Sink]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sink.posts.append(Post(self.path, {key.lower(): value for key, value in self.headers.items()}, body))
             answer = sink.answers.popleft() if sink.answers else (200, {}, b"")
-            sink.answering.wait(30)
+            sink.answering.wait(60)
             if isinstance(answer, bytes):
                 self.wfile.write(answer)
                 return
@@ -113,6 +115,37 @@ def sink() -> Generator[Sink]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture(autouse=True)
+def parked(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Have exporters' threads stop with their test: one that goes on would post, and log, in the middle of another."""
+    started: dict[int, dict[str, Any]] = {}
+    start = Exporter._start  # pyright: ignore[reportPrivateUsage] - what it starts is not to be had otherwise
+
+    def noted(self: Exporter) -> None:
+        started[id(self)] = vars(self)
+        start(self)
+
+    monkeypatch.setattr(Exporter, "_start", noted)
+    yield
+    for exporter in started.values():
+        if exporter["_thread"].is_alive():
+            park(exporter)
+
+
+def park(exporter: dict[str, Any]) -> None:
+    """Have the thread of *exporter* wait for ever, once the attempt that it may be at is over."""
+    stands = threading.Event()
+
+    def stand() -> None:
+        stands.set()
+        threading.Event().wait()
+
+    exporter["_send_waiting"] = stand
+    # A failed attempt takes the call back.
+    while not stands.wait(0.05):
+        exporter["_wake"].set()
 
 
 @pytest.fixture

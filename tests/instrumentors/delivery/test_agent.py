@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("finished")
 
 
 def agent_for(sink: Sink, **changes: Any) -> Agent:
-    config = AgentConfig(metrics_url=f"{sink.url}/v1/metrics", traces_url=f"{sink.url}/v1/traces")
+    config = AgentConfig(f"{sink.url}/v1/metrics", f"{sink.url}/v1/traces", timeout_seconds=60)
     return Agent(dataclasses.replace(config, **changes))
 
 
@@ -39,12 +39,12 @@ def test_each_request_arrives_exactly_once(sink: Sink) -> None:
     agent = agent_for(sink)
     serve(300)
 
-    assert agent.flush(10)
+    assert agent.flush(60)
 
     serve(5)
 
-    assert agent.flush(10)
-    assert agent.flush(10)
+    assert agent.flush(60)
+    assert agent.flush(60)
     assert [int(post.points("inference.request.duration")[0]["count"]) for post in sink.metrics()] == [300, 5]
     assert [post.name for post in sink.posts] == [f"{agent.instance}:{number}" for number in (1, 2, 3, 4)]
     assert sink.metrics()[0].resource() == {
@@ -58,10 +58,11 @@ def test_each_request_arrives_exactly_once(sink: Sink) -> None:
 def test_intervals_follow_one_another_without_a_gap(sink: Sink) -> None:
     """Where one delta ends the next one starts."""
     agent = agent_for(sink)
-    serve(1)
-    agent.flush(10)
-    serve(1)
-    agent.flush(10)
+    for _ in range(2):
+        serve(1)
+
+        assert agent.flush(60)
+
     first, second = (post.points("inference.request.duration")[0] for post in sink.metrics())
 
     assert first["timeUnixNano"] == second["startTimeUnixNano"]
@@ -71,20 +72,22 @@ def test_intervals_follow_one_another_without_a_gap(sink: Sink) -> None:
 def test_what_could_not_be_counted_is_reported(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue, a record that cannot be read and a refused batch each show up as dropped, none of them twice."""
     agent = agent_for(sink)
-    agent.flush(0.1)  # takes note of what other tests dropped
+
+    assert agent.flush(60)  # takes note of what other tests dropped
+
     sink.posts.clear()
     monkeypatch.setattr(recorder, "MAX_PENDING", 4)
     serve(6)
     recorder.pending[0][0].append("torn")
     sink.answers.append((400, {}, b""))
 
-    assert agent.flush(10)
+    assert agent.flush(60)
 
     refused = sink.metrics()[0]
     serve(1)
 
-    assert agent.flush(10)
-    assert agent.flush(10)
+    assert agent.flush(60)
+    assert agent.flush(60)
     assert {point["asInt"] for point in refused.points("stagelens.requests.dropped")} == {"1", "2"}
 
     sink.posts.remove(refused)
@@ -105,7 +108,7 @@ def test_a_load_we_cannot_keep_up_with_is_exported_all_the_same(sink: Sink, monk
     monkeypatch.setattr(recorder, "pending", Endless())
     serve(100)
 
-    assert agent_for(sink).flush(10)
+    assert agent_for(sink).flush(60)
     assert sink.requests() >= 100
 
 
@@ -115,7 +118,7 @@ def test_many_series_are_split_over_posts_of_bounded_size(sink: Sink) -> None:
     for number in range(120):
         serve(2, f"route-{number}")
 
-    assert agent.flush(10)
+    assert agent.flush(60)
     assert len(sink.metrics()) == 3
     assert sink.requests() == 240
 
@@ -129,9 +132,9 @@ def test_requests_wait_for_a_collector_that_is_away(sink: Sink, monkeypatch: pyt
     for count in (1, 2, 3):
         serve(count)
 
-        assert not agent.flush(10)
+        assert not agent.flush(60)
 
-    assert agent.flush(10)
+    assert agent.flush(60)
     assert sink.requests() == 6
     assert len({(post.name, post.body) for post in sink.posts}) == len({post.name for post in sink.posts})
 
@@ -161,6 +164,6 @@ def test_a_trace_that_cannot_be_written_costs_no_other(sink: Sink, monkeypatch: 
     serve(1, "broken")
     serve(1, "sound")
 
-    assert agent.flush(10)
+    assert agent.flush(60)
     assert len(sink.metrics()[0].points("inference.request.duration")) == 2
     assert [post.path for post in sink.posts if "traces" in post.path] == ["/v1/traces"]

@@ -41,7 +41,7 @@ def exporter(trust: Trust | None = None, lost: Callable[[str, int], None] = lamb
     return Exporter(
         headers={},
         trust=trust or Trust(),
-        timeout_seconds=5.0,
+        timeout_seconds=60.0,
         buffer_bytes=1000,
         lost=lost,
         rng=random.Random(1),
@@ -113,7 +113,7 @@ def test_a_denied_batch_is_sent_once_counted_and_told_once_with_the_cure(
     for number in range(3):
         agent.offer(batch(sink.url, number))
 
-    assert agent.drain(10)
+    assert agent.drain(60)
     assert [post.name for post in sink.posts] == ["instance:0", "instance:1", "instance:2"]
     assert lost == [("rejected", 1)] * 3
 
@@ -139,7 +139,7 @@ def test_a_token_that_ends_later_is_told_again(
     for number in range(3):
         agent.offer(batch(sink.url, number))
 
-    assert agent.drain(10)
+    assert agent.drain(60)
     assert len(caplog.messages) == lines
 
 
@@ -148,7 +148,7 @@ def test_a_client_certificate_is_shown(guarded: Guarded, authority: Authorities)
     agent = exporter(shown(authority("servers").file, authority("clients").sign("checkout")))
     agent.offer(batch(guarded.url))
 
-    assert agent.drain(10)
+    assert agent.drain(60)
     assert guarded.seen == ["checkout"]
 
 

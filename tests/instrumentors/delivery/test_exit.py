@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SERVE = """
 import os, sys, stagelens
+from stagelens.instrumentors import recorder
+recorder.flush.__defaults__ = ({patience},)
 def serve(count):
     for _ in range(count):
         with stagelens.request("predict"), stagelens.stage("forward"):
@@ -24,11 +26,21 @@ def serve(count):
 """
 
 
-def run(url: str, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run *script* in a process whose collector is at *url*."""
-    env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": url, **environment}
-    command = [sys.executable, "-W", "error", "-c", SERVE + script]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+def settings(url: str, **more: str) -> dict[str, str]:
+    """Return the environment of a process whose collector is at *url*, and which sends at its end or as *more* has it."""
+    ours = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
+        "STAGELENS_EXPORT_INTERVAL": "30000d",
+    }
+    return {**os.environ, **ours, **more}
+
+
+def run(url: str, script: str, patience: int = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* in a process whose collector is at *url*, and which waits for it for so many seconds when it ends."""
+    command = [sys.executable, "-W", "error", "-c", SERVE.format(patience=patience) + script]
+    env = settings(url, **environment)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def by_instance(sink: Sink) -> dict[str, int]:
@@ -57,7 +69,7 @@ def test_a_process_ends_cleanly_without_a_collector() -> None:
     """Nobody listens, or somebody listens and never answers: no word on stderr, and no waiting for more than the flush."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
-            done = run(f"http://127.0.0.1:{port}", "serve(3)")
+            done = run(f"http://127.0.0.1:{port}", "serve(3)", patience=2)
 
             assert (done.returncode, done.stderr) == (0, "")
 
@@ -73,8 +85,8 @@ def test_a_process_that_recorded_nothing_sends_nothing(sink: Sink) -> None:
 
 def test_a_running_process_reports_every_interval(sink: Sink, until: Callable[[Callable[[], object]], None]) -> None:
     """Several deltas come while it runs, and in the end every request was counted once."""
-    script = SERVE + "for line in sys.stdin: serve(int(line))"
-    env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": sink.url, "STAGELENS_EXPORT_INTERVAL": "100ms"}
+    script = SERVE.format(patience=60) + "for line in sys.stdin: serve(int(line))"
+    env = settings(sink.url, STAGELENS_EXPORT_INTERVAL="100ms")
     with subprocess.Popen([sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
 
@@ -185,7 +197,7 @@ def test_a_background_thread_that_died_is_replaced(sink: Sink) -> None:
 def test_broken_settings_are_named_and_stop_nothing(sink: Sink) -> None:
     """Each is logged once, with its key, its value and what to write."""
     broken = {"STAGELENS_EXPORT_INTERVAL": "soon", "STAGELENS_BUFFER_SIZE": "-1", "STAGELENS_KEEP_SLOW": "many"}
-    done = run(sink.url, "serve(3)", **broken)
+    done = run(sink.url, "serve(3)", 60, **broken)
 
     assert done.returncode == 0
     assert sink.requests() == 3

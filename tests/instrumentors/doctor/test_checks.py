@@ -17,7 +17,7 @@ from stagelens.instrumentors.doctor import delivery, engines, neighbours, startu
 from stagelens.instrumentors.doctor.checks import CHECKS
 from stagelens.instrumentors.doctor.listing import timed
 from stagelens.instrumentors.doctor.look import Check, Interpreter, Look
-from stagelens.instrumentors.doctor.sources import Sources
+from stagelens.instrumentors.doctor.sources import Sources, read
 from stagelens.instrumentors.doctor.words import target
 
 Change = Callable[[Look], Look]
@@ -177,6 +177,13 @@ def test_who_imports_what_a_library_was_tested_beside_does_not_import_the_librar
     look = asked(looking_at("python", "serve.py", code="import gevent, magika"), distributions=there)
 
     assert {each.title: each.certain for each in timed(look)} == {"Flask": False, "ONNX Runtime": True}
+
+
+def test_a_word_that_is_too_long_for_a_file_is_none(tmp_path: Path) -> None:
+    """Code on the command line, or data."""
+    (tmp_path / "serve.py").write_text("import torch")
+
+    assert read("serve.py", (f"{'a' * 300}.py", f"{'a' * 300}:app"), tmp_path).imported() == {"torch"}
 
 
 def test_uwsgi_may_have_its_options_in_a_file() -> None:

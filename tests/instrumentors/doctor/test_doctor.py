@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.instrumentors.bench.sink import Sink
-from stagelens.instrumentors.doctor import command, watching
+from stagelens.instrumentors.doctor import command, delivery, watching
 from stagelens.instrumentors.doctor.probe import MARK
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
         if name.startswith(("OTEL_", "STAGELENS_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "checkout")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60000")
+    monkeypatch.setattr(delivery, "MAX_TIMEOUT_SECONDS", 60.0)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     with Sink() as sink:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
@@ -269,12 +271,27 @@ def test_an_authority_that_is_not_known_is_told_with_the_setting(
         assert f"OTEL_EXPORTER_OTLP_ENDPOINT={address} # it speaks no TLS" in doctor("--", "true")[1]
 
 
-PARENT = """
+# What no other test runs at the same time.
+MISSED = f"import time; time.sleep(60.{os.getpid()})"
+PARENT = f"""
 import subprocess, sys, time
 import starlette.applications
 print("ready", flush=True)
-subprocess.run([sys.executable, "-c", "import time; time.sleep(60)"], env={"PYTHONPATH": "/"})
+subprocess.run([sys.executable, "-c", {MISSED!r}], env={{"PYTHONPATH": "/"}})
 """
+
+
+class Clock:
+    """Time that goes on once there is what is to be seen, by as much each time it is looked at."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def monotonic(self) -> float:
+        """Return the time in seconds."""
+        if self._looks or _running(MISSED):
+            self._looks += 1
+        return self._looks / 20
 
 
 def test_a_run_sees_what_is_imported_and_who_is_missed_and_leaves_nothing(
@@ -283,13 +300,14 @@ def test_a_run_sees_what_is_imported_and_who_is_missed_and_leaves_nothing(
     """What no command line shows: a worker that the program starts with an environment of its own."""
     (place / "parent.py").write_text(PARENT)
     monkeypatch.setattr(watching, "BEGIN_SECONDS", 0.3)
+    monkeypatch.setattr(watching, "time", Clock())
     code, said = doctor("--run", "2", "--", sys.executable, "parent.py")
 
     assert code == 1
     assert "in processes of Python we were in: 1" in said
     assert "Starlette and FastAPI (1)" in said
-    assert "import time; time.sleep(60)` ran without us" in said
-    assert _running("time.sleep(60)") == []
+    assert f"{MISSED}` ran without us" in said
+    assert _running(MISSED) == []
 
 
 def test_a_run_that_ends_by_itself_is_told(doctor: Doctor, place: Path) -> None:

@@ -121,6 +121,7 @@ def test_a_start_script_hands_on_its_arguments(tmp_path: Path) -> None:
         (["sh", "-c", "python serve.py | tee log"], "only the shell can read"),
         (["docker", "run", "image", "python"], "somewhere else"),
         (["nosuchprogram"], "there is no command nosuchprogram"),
+        (["\u00fc" * 128], "there is no command"),
         (["nice", "-n", "5"], "before it names a program"),
         (["uv", "run", ""], "before it names a program"),
         (["sh", "/nosuchscript"], "cannot be read"),

@@ -77,7 +77,7 @@ class Server:
     def stop(self) -> tuple[int, str]:
         """Ask the server to end, and return its exit status and what it has printed."""
         self.process.terminate()
-        return self.process.wait(60), self.log()
+        return self.process.wait(120), self.log()
 
     def kill(self) -> None:
         """End what is left of it."""

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 Start = Callable[..., "Server"]
 
-GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", "--graceful-timeout", "20", "--keep-alive", "0")
+# A worker is not killed because the machine is busy.
+PATIENT = ("--timeout", "120", "--graceful-timeout", "90")
+GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", *PATIENT, "--keep-alive", "0")
 # Exports stand on the multiples of the interval since 1970.
 NEVER = "36500d"
 KINDS = {
@@ -74,7 +76,7 @@ def test_greenlets_run_on_while_a_report_waits_for_its_collector(start: Start) -
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         kind = (*KINDS["gevent"], "--workers", "1")
-        server = start(*GUNICORN, *kind, "flask_service:app", OTEL_EXPORTER_OTLP_ENDPOINT=address)
+        server = start(*GUNICORN, *kind, "flask_service:app", OTEL_EXPORTER_OTLP_ENDPOINT=address, PYTHONPATH="")
         server.ask("/")
         silent.settimeout(60)
         waiting, _ = silent.accept()
