@@ -150,8 +150,8 @@ def demo(options: argparse.Namespace, stop: threading.Event) -> None:
     """Start everything, release version 2 after a while, and wait for Ctrl-C."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-demo-")))
-        collector_port, dashboard_port = free_port(4318), free_port(options.port)
-        service_port = free_port(8000)
+        collector_port, dashboard_port = free_port(options.collector_port), free_port(options.port)
+        service_port = free_port(options.service_port)
         collector_url, dashboard_url = f"http://127.0.0.1:{collector_port}", f"http://127.0.0.1:{dashboard_port}"
         inbox = stack.enter_context(alert_inbox(lambda text: say(f"ALERT  {text}")))
 
@@ -203,6 +203,8 @@ def main() -> None:
     parser.add_argument(
         "--port", type=int, default=8600, help="of the dashboard; another if it is taken (default 8600)"
     )
+    parser.add_argument("--collector-port", type=int, default=4318, help="of the collector, likewise (default 4318)")
+    parser.add_argument("--service-port", type=int, default=8000, help="of the service, likewise (default 8000)")
     parser.add_argument("--rate", type=float, default=12, help="requests a second (default 12)")
     parser.add_argument("--healthy-seconds", type=float, default=60, help="how long version 1 runs (default 60 s)")
     parser.add_argument("--export-interval", default="2s", help="how often the service reports (default 2s)")

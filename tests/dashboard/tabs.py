@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Request, ViewportSize
@@ -50,8 +50,20 @@ class Visit:
         self.settled()
         return self.page
 
+    def prefer(self, theme: Literal["light", "dark"]) -> None:
+        """Let the system prefer a theme, and wait until the charts have followed."""
+        self.page.emulate_media(color_scheme=theme)
+        self.settled()
+        drawn = (
+            "(theme) => [...document.querySelectorAll('[data-drawn]')].every((slot) => slot.dataset.drawn === theme)"
+        )
+        self.page.wait_for_function(drawn, arg=theme)
+
     def settled(self) -> None:
-        """Wait for the page, its letters and every chart in view."""
+        """Wait for the page, its letters and every chart in view.
+
+        Which page it is, it does not say: where one leads to another, wait for what is on the other only.
+        """
         self.page.wait_for_selector("#root [data-title]")
         self.page.wait_for_function(
             f"""() => !document.querySelector('#root[aria-busy=true]') && document.fonts.status === 'loaded'
@@ -112,11 +124,13 @@ def looked_at(page: Page, name: str) -> bytes:
 def grave(page: Page) -> list[str]:
     """Return what axe calls serious or critical."""
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-    # It may be dimmed.
-    page.evaluate("document.querySelector('#root')?.style.setProperty('opacity', '1', 'important')")
+    # It may be dimmed, and must not grow bright little by little while it is looked at.
+    page.evaluate(
+        "document.querySelector('#root')?.setAttribute('style', 'opacity: 1 !important; transition: none !important')"
+    )
     # It would tell of every element that is as it should be, too.
     found: Any = Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]})
-    page.evaluate("document.querySelector('#root')?.style.removeProperty('opacity')")
+    page.evaluate("document.querySelector('#root')?.removeAttribute('style')")
     return [
         f"{each['id']}: {[node['html'][:120] for node in each['nodes'][:3]]}"
         for each in found.response["violations"]

@@ -54,6 +54,7 @@ def test_cold_requests_are_left_out_by_one_press_and_taken_in_by_another(browser
     expect(percentiles).not_to_have_accessible_name(re.compile("Cold start"))
     page.get_by_role("navigation", name="Of this service").get_by_role("link", name="Traces").click()
     page.wait_for_url("**/s/shop/traces?*cold=0*")
+    page.wait_for_selector("[data-title*='Traces']")
     page.get_by_role("link", name="40 requests left out that were cold: show all").click()
     page.wait_for_url(lambda url: "cold=" not in url)
     context.close()

@@ -40,7 +40,7 @@ def test_the_pages_look_well(incidents_visit: Visit, name: str, path: str) -> No
     page = incidents_visit.go(path)
     complaints = grave(page)
     looked_at(page, f"{name}-light")
-    page.emulate_media(color_scheme="dark")
+    incidents_visit.prefer("dark")
     looked_at(page, f"{name}-dark")
     complaints += grave(page)
     page.set_viewport_size(PHONE)

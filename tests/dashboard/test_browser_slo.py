@@ -67,7 +67,9 @@ def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str
     page.wait_for_selector("[data-chart=spent][data-drawn] .barlayer .point path", state="attached")
 
     def press() -> None:
-        page.mouse.click(*page.evaluate(HIGHEST))
+        # Where the answer was only late there is no bar any more.
+        if not page.url.partition("?")[0].endswith("/traces"):
+            page.mouse.click(*page.evaluate(HIGHEST))
         expect(page).to_have_url(re.compile(r"/traces\?svc=hot&dom=queue&from="), timeout=SOON)
 
     again(press)

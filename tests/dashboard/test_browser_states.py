@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Literal
 
 import pytest
 from burning import ENV, NOW
 from goldens import complaint
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, ViewportSize, expect
 from tabs import DESKTOP, PHONE, UNDIMMED, Visit, grave, looked_at
 
 from stagelens.alerts.objectives.slo_file import LiveFile
@@ -43,7 +43,10 @@ VIEWS = {
 }
 # What is on no other picture, and the part of the page that it is: what stands around it has pictures of its own.
 GOLDENS = {"slo-stages": ".card:has([aria-label='Stage budgets'])", "overview-stale": "#root"}
-LOOKS = [(DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark"), (PHONE, "light")]
+LOOKS: Sequence[tuple[ViewportSize, Literal["light", "dark"]]] = (
+    *((DESKTOP, "light"), (PHONE, "dark")),
+    *((DESKTOP, "dark"), (PHONE, "light")),
+)
 
 Serve = Callable[[timedelta, str], str]
 
@@ -80,10 +83,8 @@ def test_each_state_is_readable_and_fits(browser: Browser, serve: Serve, name: s
     page = visit.go(path)
     complaints: list[str] = []
     for size, theme in LOOKS if name in GOLDENS else LOOKS[:2]:
-        scheme: Any = theme
         page.set_viewport_size(size)
-        page.emulate_media(color_scheme=scheme)
-        visit.settled()
+        visit.prefer(theme)
         picture = f"{name}{'-phone' if size is PHONE else ''}-{theme}"
         looked_at(page, picture)
         if name in GOLDENS:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
+from ports import free_port
 from sqlalchemy import text
 
 from stagelens.collector.store import Store
@@ -203,14 +204,14 @@ def test_a_taken_port_says_what_to_do(filled: Store) -> None:
 
 def test_it_starts_serves_stops_and_starts_again(filled: Store) -> None:
     """And the port is free in between."""
-    dashboard = Dashboard(DashboardConfig(port=0), filled)
+    dashboard = Dashboard(DashboardConfig(port=free_port()), filled)
     for _ in range(2):
         dashboard.start()
         host, port = dashboard.address
-        connection = HTTPConnection(host, port, timeout=10)
+        connection = HTTPConnection(host, port, timeout=60)
         connection.request("GET", "/")
         assert connection.getresponse().status == 200
         connection.close()
         dashboard.stop()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((host, port), timeout=2)
+            socket.create_connection((host, port), timeout=60)

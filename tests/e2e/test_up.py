@@ -90,7 +90,7 @@ def post(url: str, body: bytes, name: str) -> int:
     headers = {"Content-Type": "application/json", "X-Stagelens-Batch": name}
     request = urllib.request.Request(f"{url}/v1/metrics", data=body, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -183,7 +183,7 @@ def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
         address.append(server.url("OTLP/HTTP"))
     stop.set()
     for sender in senders:
-        sender.join(timeout=PATIENCE_SECONDS)
+        sender.join()
     code = server.terminate()
 
     assert code == 0
