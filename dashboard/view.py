@@ -114,6 +114,11 @@ class View:
         """Whether the window ends now, so that new data belongs into it."""
         return self.query.get("to", "now") == "now"
 
+    @property
+    def happened_before(self) -> datetime:
+        """The end for what is no measurement: a window that ends now has what happened since its last whole bucket."""
+        return max(self.end, self._whole_now + timedelta(seconds=BUCKET_SECONDS)) if self.live else self.end
+
     @cached_property
     def window_label(self) -> str:
         """The window in words: `Last 6 h`, or from when to when."""

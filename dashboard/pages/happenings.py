@@ -66,7 +66,8 @@ def happenings(context: Context) -> list[Happening]:
     wanted = (
         each
         for each in found
-        if view.start <= each.at < view.end and (context.service is None or each.service in ("", context.service))
+        if view.start <= each.at < view.happened_before
+        and (context.service is None or each.service in ("", context.service))
     )
     return sorted(wanted, key=lambda each: each.at, reverse=True)
 
@@ -117,7 +118,7 @@ def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
 
 def _told(context: Context) -> Iterator[Happening]:
     view, read = context.view, context.source.read
-    for row in records(context.source.ask(read.events, view.start, view.end, service=context.service)):
+    for row in records(context.source.ask(read.events, view.start, view.happened_before, service=context.service)):
         at, service = row["at"].to_pydatetime(), str(row["service"])
         kind, key, link = (str(row[name]) for name in ("kind", "key", "link"))
         text = str(row["text"])

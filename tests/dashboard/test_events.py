@@ -85,6 +85,19 @@ def test_a_kind_shows_only_its_own(source: Source, kind: str) -> None:
     assert [row[0] for row in rows] == [f"{each.at:%H:%M}" for each in expected]
 
 
+def test_what_has_just_happened_is_there(tmp_path: Path) -> None:
+    """Nobody waits for the next ten seconds to see what they have told; a window that is over has nothing of it."""
+    store = Store.open(f"sqlite:///{tmp_path / 'just.db'}", clock=NOW.timestamp)
+    source = Source(store, None, NOW.timestamp)
+    store.add_event(Event(NOW, "", "note", "", "just now"))
+    store.add_event(Event(NOW + timedelta(minutes=1), "", "note", "", "planned"))
+    ends = NOW.replace(second=NOW.second // 10 * 10).timestamp() * 1000
+
+    assert [each.title for each in found(source)] == ["just now"]
+    assert [found(source, f"from=now-2h&to={ends:.0f}"), found(source, "from=now-3h&to=now-1h")] == [[], []]
+    store.close()
+
+
 def test_a_service_shows_its_own_and_those_of_all(source: Source) -> None:
     """Events without a service are everybody's."""
     every = found(source, "svc=hot&from=now-2h")
