@@ -49,13 +49,13 @@ KILLS  ?= 100
 INPUTS ?= 1000000
 .PHONY: chaos fuzz flood
 chaos: $(VENV)/dev-$(INSTALL) ## kill collectors KILLS times under load and break what is around them; then count (docs/reliability.md)
-	$(BIN)/python tests/chaos --kills $(KILLS)
+	$(BIN)/python -m tests.chaos --kills $(KILLS)
 
 fuzz: $(VENV)/dev-$(INSTALL) ## feed INPUTS broken inputs to everything that reads what strangers send
-	$(BIN)/python tests/fuzz --inputs $(INPUTS)
+	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)
 
 flood: $(VENV)/dev-$(INSTALL) ## send a collector what nobody should, and print the peak of its memory (four minutes)
-	$(BIN)/python tests/chaos/flood.py
+	$(BIN)/python -m tests.chaos.flood
 
 gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (a minute)
 	$(BIN)/python benchmarks/overhead.py --gate

@@ -34,19 +34,18 @@ from costs.table import Table
 from sqlalchemy import select
 
 # The tests use the same receivers.
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "alerts"))
-
-from mail_server import MailServer
-from nursery import Nursery
-from receiver import Moods, Receiver
-from slack_workspace import SlackWorkspace
-from vendors import AlertmanagerApi, PagerDutyService, SignedHook, SlackHook
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from stagelens.alerts.delivery import outbox, rehearsal
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.schema import incidents
 from stagelens.alerts.schema import outbox as deliveries
 from stagelens.collector.store import Store
+from tests.alerts.alert_processes import AlertProcesses
+from tests.alerts.mail_server import MailServer
+from tests.alerts.receiver import Moods, Receiver
+from tests.alerts.slack_workspace import SlackWorkspace
+from tests.alerts.vendors import AlertmanagerApi, PagerDutyService, SignedHook, SlackHook
 
 INCIDENTS, KILLS, FAILING, SEED = 30, 100, 0.5, 1
 # Longer than a receiver that says nothing is waited for, or two processes would send one message. [seconds]
@@ -117,8 +116,8 @@ def _receivers(seed: int, failing: float) -> dict[str, Receiver | MailServer]:
 def _run(store: Store, database: str, receivers: dict[str, Receiver | MailServer], options: argparse.Namespace) -> int:
     """Tell all incidents to all receivers while senders die; return how many died."""
     addresses = {kind: receiver.url for kind, receiver in receivers.items()}
-    nursery = Nursery(quiet=True)
-    senders = [nursery.start(database, addresses, LEASE_SECONDS, TIMEOUT_SECONDS) for _ in range(SENDERS)]
+    processes = AlertProcesses(quiet=True)
+    senders = [processes.start(database, addresses, LEASE_SECONDS, TIMEOUT_SECONDS) for _ in range(SENDERS)]
     dice, done, killed = random.Random(options.seed), threading.Event(), 0
     telling = threading.Thread(target=_tell, args=(store, tuple(receivers), options.incidents, done), daemon=True)
     telling.start()
@@ -127,10 +126,10 @@ def _run(store: Store, database: str, receivers: dict[str, Receiver | MailServer
         done.wait(dice.uniform(*LIFE_SECONDS) / SENDERS)
         if killed < options.kills and not done.is_set():
             chosen = dice.randrange(SENDERS)
-            nursery.kill(senders[chosen])
-            senders[chosen] = nursery.start(database, addresses, LEASE_SECONDS, TIMEOUT_SECONDS)
+            processes.kill(senders[chosen])
+            senders[chosen] = processes.start(database, addresses, LEASE_SECONDS, TIMEOUT_SECONDS)
             killed += 1
-    nursery.close()
+    processes.close()
     return killed
 
 

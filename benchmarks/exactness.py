@@ -27,18 +27,17 @@ from pathlib import Path
 from prometheus_client import Histogram as ClientHistogram
 
 # The tests use the same shapes, and the same server.
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "collector" / "store"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "shared"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import prometheus_server
 from costs.table import Table
-from latency_shapes import QUANTILES, SHAPES, exact, spread
-from prometheus_server import Prometheus, scraped
-from raw_requests import NOON, NS, Fold, Request, Series, Site
 
 from stagelens.collector.store import Batch, Point
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
+from tests.collector.store.latency_shapes import QUANTILES, SHAPES, exact, spread
+from tests.support import prometheus_server
+from tests.support.prometheus_server import Prometheus, scraped
+from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 REQUESTS, FEW, SEED = 36_000, 20, 1
 HOUR = 3600

@@ -25,10 +25,11 @@ from pathlib import Path
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "postgresql"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from ingesting import traffic
 from ingesting.processes import free_port
-from postgresql_server import find_programs, postgresql
+
+from tests.support.postgresql_server import find_programs, postgresql
 
 IDLE_SECONDS, SETTLE_SECONDS = 20, 10
 SLOS = "slos:\n" + "".join(

@@ -12,11 +12,10 @@ import yaml
 from numpy.typing import NDArray
 
 # The tests evaluate rules the same way.
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "alerts" / "export"))
-
-from rule_evaluation import firing
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from stagelens.alerts.burning.burn import Tier
+from tests.alerts.export.rule_evaluation import firing
 
 
 def firing_minutes(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-# Test modules are not a package: without it they could not import what they share.
-sys.path.insert(0, str(Path(__file__).parent / "postgresql"))
-sys.path.insert(0, str(Path(__file__).parent / "certificates"))
-sys.path.insert(0, str(Path(__file__).parent / "shared"))
-
-from certificate_authority import Authorities, Authority
-from postgresql_server import Server, find_programs, postgresql
+from tests.support.certificate_authority import Authorities, Authority
+from tests.support.postgresql_server import Server, find_programs, postgresql
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -11,9 +11,9 @@ from pathlib import Path
 
 BENCHMARKS = Path(__file__).parent.parent
 # The tests start the same server.
-sys.path.insert(0, str(BENCHMARKS.parent / "tests" / "triton"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from triton_server import TritonServer, is_installed  # noqa: E402
+from tests.support.triton.triton_server import TritonServer, is_installed  # noqa: E402
 
 __all__ = ["SERVICE", "is_installed", "serving"]
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-
-# Test modules are not a package: without it they could not import what they share.
-sys.path.insert(0, str(Path(__file__).parent))
-
-from postgresql_server import Server
 
 from stagelens.alerts.delivery.finding_parts import Burn, Course, Exemplar
 from stagelens.alerts.delivery.message import Finding, Message
@@ -23,6 +17,7 @@ from stagelens.alerts.tail.regression import StageGrowth
 from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from tests.support.postgresql_server import Server
 
 NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
 _BUCKET = timedelta(seconds=10)

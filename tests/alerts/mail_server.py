@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from email import message_from_bytes
 from email.message import Message
 
-from receiver import Moods
+from tests.alerts.receiver import Moods
 
 _HELLO = ["250-mail.example greets you", "250-8BITMIME", "250-SMTPUTF8"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
-from blockkit import check_blocks
-from receiver import Moods, Receiver
+from tests.alerts.blockkit import check_blocks
+from tests.alerts.receiver import Moods, Receiver
 
 CHANNEL, TOKEN = "C0123456789", "xoxb-1-2-secret"
 # https://docs.slack.dev/reference/methods: those that write take JSON, those that read take forms.

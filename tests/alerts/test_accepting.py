@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select
-from world import DAY, MINUTE, SLOW, Service, Slow, World, evaluator, messages, recorded, watched
 
 from stagelens.alerts.delivery.finding_parts import Absence, Shift
 from stagelens.alerts.delivery.message import Finding
@@ -28,6 +27,18 @@ from stagelens.alerts.watching.accepting import accept
 from stagelens.alerts.watching.kept import Accepted
 from stagelens.alerts.watching.series import cause_of_group
 from stagelens.collector.store import Group, Store
+from tests.alerts.simulated_services import (
+    DAY,
+    MINUTE,
+    SLOW,
+    Service,
+    Simulation,
+    Slow,
+    evaluator,
+    messages,
+    recorded,
+    watched,
+)
 
 SHOP = cause_of_group(Group("shop"))
 WORSE = (Slow("preprocess", 2.4),)
@@ -42,7 +53,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def slow(history: Path, tmp_path: Path) -> Iterable[World]:
+def slow(history: Path, tmp_path: Path) -> Iterable[Simulation]:
     """A world in which an incident was opened because a stage takes longer."""
     with watched(history, tmp_path / "stagelens.db") as found:
         found.run(40, SLOW)
@@ -51,7 +62,7 @@ def slow(history: Path, tmp_path: Path) -> Iterable[World]:
         yield found
 
 
-def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: World) -> None:
+def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: Simulation) -> None:
     """Its end says who and why; hours later nothing is opened, restart or not; then a further regression is, against the new level."""
     accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at, "the new tokenizer")
     slow.run(2, SLOW)
@@ -75,7 +86,7 @@ def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: World)
     assert again.finding.blamed.seconds < again.finding.shift.after_seconds - first.finding.shift.before_seconds
 
 
-def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: World) -> None:
+def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: Simulation) -> None:
     """The process that judged is gone before the next minute; the next one knows."""
     accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.restart()
@@ -84,7 +95,7 @@ def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: Wo
     assert slow.events == ["opened"]
 
 
-def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: World) -> None:
+def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: Simulation) -> None:
     """The days before it, which were faster, say nothing of what is normal any more."""
     began = slow.at - 40 * MINUTE
     accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at)

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ports import free_port
-from printing import Printing
 
 from stagelens.alerts.delivery.alertmanager import ENDS_AFTER_SECONDS, REFRESH, Alertmanager, payload
 from stagelens.alerts.delivery.message import Message
+from tests.support.ports import free_port
+from tests.support.process_output import Printing
 
 CONFIG = """\
 route: {receiver: nobody, group_by: [alertname, service]}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from receiver import Moods, Receiver
 
 from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery import slack_files
@@ -15,6 +14,7 @@ from stagelens.alerts.delivery.heartbeat import Heartbeat
 from stagelens.alerts.delivery.http import post
 from stagelens.collector.calling.addresses import ENV
 from stagelens.core.errors import ChannelError, ConfigError
+from tests.alerts.receiver import Moods, Receiver
 
 METADATA = "http://169.254.169.254/latest/meta-data/iam/security-credentials/"
 

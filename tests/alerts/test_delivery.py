@@ -14,18 +14,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from mail_server import MailServer
-from nursery import Nursery
-from receiver import Moods, Receiver
-from slack_workspace import SlackWorkspace
-from vendors import PagerDutyService, SignedHook, SlackHook
-
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.message import Message, Transition
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery
 from stagelens.alerts.schema import incidents
 from stagelens.collector.store import Store
+from tests.alerts.alert_processes import AlertProcesses
+from tests.alerts.mail_server import MailServer
+from tests.alerts.receiver import Moods, Receiver
+from tests.alerts.slack_workspace import SlackWorkspace
+from tests.alerts.vendors import PagerDutyService, SignedHook, SlackHook
 
 CHANNELS = ("slack", "slack_bot", "pagerduty", "webhook", "email")
 DEADLINE_SECONDS = 120.0
@@ -36,26 +35,26 @@ FAILING = 0.35
 class Sender:
     """The process that delivers to one receiver; killed and started again when the receiver says so."""
 
-    def __init__(self, nursery: Nursery, database: str, kind: str, receiver: Receiver | MailServer) -> None:
-        self._nursery = nursery
+    def __init__(self, processes: AlertProcesses, database: str, kind: str, receiver: Receiver | MailServer) -> None:
+        self._processes = processes
         self._order = (database, {kind: receiver.url})
         self._receiver = receiver
-        self._process = nursery.start(*self._order)
+        self._process = processes.start(*self._order)
 
     def obey(self) -> None:
         """Die and come back, if the receiver holds a request for it."""
         if isinstance(self._receiver, Receiver) and not self._receiver.held.empty():
             self._receiver.held.get()
-            self._nursery.kill(self._process)
-            self._process = self._nursery.start(*self._order)
+            self._processes.kill(self._process)
+            self._process = self._processes.start(*self._order)
 
 
 @contextmanager
 def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Generator[None]:
     """Deliver to each receiver from a process of its own, all over one database."""
-    nursery = Nursery()
+    processes = AlertProcesses()
     senders = [
-        Sender(nursery, store.engine.url.render_as_string(hide_password=False), *each) for each in receivers.items()
+        Sender(processes, store.engine.url.render_as_string(hide_password=False), *each) for each in receivers.items()
     ]
     done = threading.Event()
 
@@ -71,7 +70,7 @@ def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Gen
     finally:
         done.set()
         reaper.join()
-        nursery.close()
+        processes.close()
         for receiver in receivers.values():
             receiver.close()
 

@@ -8,9 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from receiver import Moods, Receiver
 from sqlalchemy.exc import SQLAlchemyError
-from vendors import PagerDutyService
 
 from stagelens.alerts import lease
 from stagelens.alerts.delivery import outbox
@@ -21,6 +19,8 @@ from stagelens.alerts.delivery.releases import Herald, Release
 from stagelens.alerts.schema import incidents
 from stagelens.collector.store import Store
 from stagelens.core.errors import ChannelError
+from tests.alerts.receiver import Moods, Receiver
+from tests.alerts.vendors import PagerDutyService
 
 AT = 1_795_143_840.0
 Traffic = Callable[..., None]

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from nursery import Nursery
-from receiver import Moods
-from sabotage import begin_endless, end_endless, is_stuck, note_turns, turns
 from sqlalchemy import select, update
-from vendors import SignedHook
 
 from stagelens.alerts.evaluate import LEASE
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import leases, outbox
 from stagelens.collector.store import Store
+from tests.alerts.alert_processes import AlertProcesses
+from tests.alerts.database_triggers import begin_endless, end_endless, is_stuck, note_turns, turns
+from tests.alerts.receiver import Moods
+from tests.alerts.vendors import SignedHook
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST, SLOW = {"forward": 0.020}, {"forward": 0.020, "preprocess": 0.390}
@@ -65,13 +65,13 @@ class Watch:
         store: The store.
         slo_yaml: Their SLO file.
         hook: The receiver.
-        nursery: Where they are born.
+        processes: Where they are born.
     """
 
     store: Store
     slo_yaml: Path
     hook: SignedHook
-    nursery: Nursery = field(default_factory=Nursery)
+    processes: AlertProcesses = field(default_factory=AlertProcesses)
 
     def promise(self, *services: str) -> None:
         """Write an SLO for each of *services* into their file, in one go, and some that make evaluations last."""
@@ -87,7 +87,7 @@ class Watch:
 
     def start(self) -> int:
         """Start one more."""
-        return self.nursery.watch(
+        return self.processes.watch(
             {
                 "STAGELENS_DATABASE": self.store.engine.url.render_as_string(hide_password=False),
                 "STAGELENS_SLO_FILE": str(self.slo_yaml),
@@ -97,7 +97,7 @@ class Watch:
 
     def kill(self, holder: str) -> None:
         """Kill the process that calls itself *holder*."""
-        self.nursery.kill(process_of(holder))
+        self.processes.kill(process_of(holder))
 
     def forget(self, holder: str) -> None:
         """Let the time go by that what *holder* has is kept from others."""
@@ -130,7 +130,7 @@ def watch(store: Store, slo_yaml: Path) -> Generator[Watch]:
     made = Watch(store, slo_yaml, hook)
     made.promise()
     yield made
-    made.nursery.close()
+    made.processes.close()
     hook.close()
 
 
@@ -218,7 +218,7 @@ def test_who_comes_back_pages_nobody_for_the_past(watch: Watch, traffic: Traffic
     """Away for six hours: what came and went is in the history, what still burns is told, once."""
     alone = watch.start()
     wait_until(partial(evaluated_after, watch.store, 0.0))
-    watch.nursery.kill(alone)
+    watch.processes.kill(alone)
     now = datetime.now(UTC)
     before = (now - 6 * HOUR).timestamp()
     with watch.store.transaction() as connection:
@@ -233,7 +233,7 @@ def test_who_comes_back_pages_nobody_for_the_past(watch: Watch, traffic: Traffic
     wait_until(partial(watch.has_told, 1))
     wait_until(partial(evaluated_after, watch.store, datetime.now(UTC).timestamp()))
     for process in pair:
-        watch.nursery.kill(process)
+        watch.processes.kill(process)
     found = {incident.name: incident for incident in watch.incidents()}
 
     assert {name: (each.state, events(each), len(each.deliveries)) for name, each in found.items()} == {

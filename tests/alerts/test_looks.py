@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from blockkit import page as slack_page
 from playwright.sync_api import Browser
 
 from stagelens.alerts.delivery import chart, mail_page, slack_blocks
 from stagelens.alerts.delivery.finding_parts import Course, Shift
 from stagelens.alerts.delivery.message import Finding, Message
+from tests.alerts.blockkit import page as slack_page
 
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LONG = "a-service-with-a-very-long-name.that-somebody.chose-when-nobody-looked/" * 3

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mail_server import MailServer
-from receiver import Moods
 
 from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
@@ -22,6 +20,8 @@ from stagelens.alerts.delivery.mail import Mail
 from stagelens.alerts.delivery.message import Message
 from stagelens.collector.calling.addresses import ENV
 from stagelens.core.errors import ChannelError
+from tests.alerts.mail_server import MailServer
+from tests.alerts.receiver import Moods
 
 WILLING = Moods(failing=0.0)
 RIGHT, WRONG = "right-password", "wrong-password"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blockkit import check_blocks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from stagelens.alerts.delivery.message import Finding, Message
 from stagelens.alerts.delivery.wording import facts, headline, icon, impact, of_the_excess, small_print, table
 from stagelens.alerts.tail.regression import StageGrowth
 from stagelens.alerts.words import TIMES
+from tests.alerts.blockkit import check_blocks
 
 GOLDEN = Path(__file__).parent / "golden"
 RENDERERS: dict[str, Callable[[Message], Any]] = {

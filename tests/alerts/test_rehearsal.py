@@ -6,10 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mail_server import MailServer
-from receiver import Moods, Receiver
-from slack_workspace import CHANNEL, TOKEN, SlackWorkspace
-from vendors import PagerDutyService, SlackHook
 
 from stagelens.alerts.delivery.channel import Channel
 from stagelens.alerts.delivery.channels import ChannelEntry
@@ -19,6 +15,10 @@ from stagelens.alerts.delivery.pagerduty import PagerDuty
 from stagelens.alerts.delivery.rehearsal import rehearse
 from stagelens.alerts.delivery.slack import Slack
 from stagelens.alerts.delivery.slack_bot import SlackBot
+from tests.alerts.mail_server import MailServer
+from tests.alerts.receiver import Moods, Receiver
+from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace
+from tests.alerts.vendors import PagerDutyService, SlackHook
 
 WILLING = Moods(failing=0.0)
 Open = Callable[[Any], Any]

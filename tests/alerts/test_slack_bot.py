@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from receiver import Moods
-from slack_workspace import CHANNEL, TOKEN, SlackWorkspace
 
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
 from stagelens.alerts.delivery.message import Message, Transition
 from stagelens.alerts.delivery.slack_bot import SlackBot
 from stagelens.core.errors import ChannelError
+from tests.alerts.receiver import Moods
+from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace
 
 WILLING = Moods(failing=0.0)
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from receiver import Moods
-from slack_workspace import CHANNEL, TOKEN, SlackWorkspace
 
 from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.message import Message
@@ -18,6 +16,8 @@ from stagelens.alerts.delivery.slack_bot import SlackBot
 from stagelens.alerts.delivery.slack_files import PATIENCE_SECONDS, REST_SECONDS, WAITS_SECONDS, Pictures
 from stagelens.alerts.words import TIMES
 from stagelens.core.errors import ChannelError
+from tests.alerts.receiver import Moods
+from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace
 
 UPLOAD = ["files.getUploadURLExternal", "upload", "files.completeUploadExternal"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from world import SLOW, Service, Slow, Slower, World, messages, recorded, watched
 
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.wording import basis, headline, worst
 from stagelens.alerts.incidents import journal
+from tests.alerts.simulated_services import SLOW, Service, Simulation, Slow, Slower, messages, recorded, watched
 
 # The rare route has a model of its own, and staging is slower than production at any time.
 RARE = Service(route="/rare", model="large", rate=120)
@@ -26,19 +26,19 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(history: Path, tmp_path: Path) -> Iterator[World]:
+def world(history: Path, tmp_path: Path) -> Iterator[Simulation]:
     """Whose five series are learnt."""
     with watched(history, tmp_path / "stagelens.db", looks=6) as found:
         found.service = Service(model="small")
         yield found
 
 
-def openings(world: World) -> list[Message]:
+def openings(world: Simulation) -> list[Message]:
     """Return what was opened, whoever was told of it."""
     return [journal.told(turn, at.timestamp()) for at, turn in world.turns if turn.event == "opened"]
 
 
-def test_a_route_and_a_model_are_named(world: World) -> None:
+def test_a_route_and_a_model_are_named(world: Simulation) -> None:
     """Whoever is told of it reads which part it is; the part that is as fast as ever is not in it."""
     world.beside = [(RARE, (Slow("preprocess", 2.5),))]
     world.run(45)
@@ -53,7 +53,7 @@ def test_a_route_and_a_model_are_named(world: World) -> None:
     assert all("preprocess grew +" in headline(each) for each in found.values())
 
 
-def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: World) -> None:
+def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: Simulation) -> None:
     """Fast requests that became slower leave the slowest as they were: the mean says it, and so do its stages."""
     world.beside = [(RARE, ())]
     world.run(45, (Slow("forward", 1.4, up_to=0.6),))
@@ -93,11 +93,11 @@ def test_environments_are_judged_apart(tmp_path: Path) -> None:
     assert finding.shift.mix == ""
 
 
-def of_whole(world: World) -> list[str]:
+def of_whole(world: Simulation) -> list[str]:
     return [turn.event for _, turn in world.turns if turn.record.cause == "tail:shop"]
 
 
-def test_what_a_rollback_ended_does_not_begin_again_with_a_restart(world: World) -> None:
+def test_what_a_rollback_ended_does_not_begin_again_with_a_restart(world: Simulation) -> None:
     """The windows of the next process reach back into the version that is gone: it is over all the same."""
     world.beside = [(RARE, ())]
     world.run(35)

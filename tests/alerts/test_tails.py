@@ -10,22 +10,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, select
-from world import (
-    MINUTE,
-    NOW,
-    SLOW,
-    WATCHED,
-    Clock,
-    Service,
-    Slow,
-    Slower,
-    World,
-    evaluator,
-    messages,
-    recorded,
-    watched,
-    write,
-)
 
 from stagelens.alerts.delivery.wording import headline, impact
 from stagelens.alerts.evaluate import Evaluator
@@ -43,6 +27,22 @@ from stagelens.alerts.watching.judge import TailJudge
 from stagelens.alerts.watching.kept import Accepted, Learnt
 from stagelens.alerts.watching.series import Watched, cause_of
 from stagelens.collector.store import Batch, Group, KeptTrace, Series, Store
+from tests.alerts.simulated_services import (
+    MINUTE,
+    NOW,
+    SLOW,
+    WATCHED,
+    Clock,
+    Service,
+    Simulation,
+    Slow,
+    Slower,
+    evaluator,
+    messages,
+    recorded,
+    watched,
+    write,
+)
 
 
 class Killed(BaseException):
@@ -58,7 +58,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(history: Path, tmp_path: Path) -> Iterator[World]:
+def world(history: Path, tmp_path: Path) -> Iterator[Simulation]:
     with watched(history, tmp_path / "stagelens.db") as found:
         yield found
 
@@ -77,7 +77,7 @@ def killed(store: Store, write: int) -> Callable[[], None]:
     return lambda: event.remove(store.engine, "before_cursor_execute", on_statement)
 
 
-def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: World) -> None:
+def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: Simulation) -> None:
     """Sixty percent in one stage: within the hour, with stage, growth and link; nothing in the calm before; and its end."""
     world.run(60)
     quiet, began = list(world.events), world.at
@@ -102,7 +102,7 @@ def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: World) -> N
     assert headline(resolved).split(" — ")[0].endswith("recovered") or " is fine again after " in headline(resolved)
 
 
-def test_what_is_over_when_an_evaluator_comes_back_is_not_told(world: World) -> None:
+def test_what_is_over_when_an_evaluator_comes_back_is_not_told(world: Simulation) -> None:
     """The minutes it missed are stepped through; trouble that began and ended meanwhile is no news."""
     world.run(3)
     world.write(60, SLOW)
@@ -112,7 +112,7 @@ def test_what_is_over_when_an_evaluator_comes_back_is_not_told(world: World) -> 
     assert world.events == []
 
 
-def test_a_release_that_slows_a_stage_is_named(world: World) -> None:
+def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
     """The version the trouble came with is in the headline."""
     world.run(35)
     world.service.version = "2"
@@ -123,7 +123,7 @@ def test_a_release_that_slows_a_stage_is_named(world: World) -> None:
     assert told[0].endswith("since version 2")
 
 
-def test_a_changed_mix_is_told_and_taken_out(world: World) -> None:
+def test_a_changed_mix_is_told_and_taken_out(world: Simulation) -> None:
     """The slow route has more requests: it is said, and what is left without; nothing is learnt of who hardly served."""
     slow: Slower = (Slow("forward", 2.0),)
     other = Service(route="/slow")
@@ -143,7 +143,7 @@ def test_a_changed_mix_is_told_and_taken_out(world: World) -> None:
     assert told[0].blamed.stage == "forward"
 
 
-def test_slow_requests_are_shown(world: World) -> None:
+def test_slow_requests_are_shown(world: Simulation) -> None:
     """Those that took longer than is usual, with their stage and link."""
     world.run(20, SLOW)
     series, stages = Series("shop", "1", "", "", "", "", "", "ok"), {"preprocess": 80_000_000, "forward": 10_000_000}
@@ -157,7 +157,7 @@ def test_slow_requests_are_shown(world: World) -> None:
     assert found.exemplars[0].link.endswith(f"/traces/{'a' * 32}-{'b' * 16}")
 
 
-def test_two_versions_side_by_side_are_compared(world: World) -> None:
+def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
     """The slower of the two is told, against which, and which stage; when it is gone, so is the trouble."""
     world.run(10)
     world.run(40, **{"2": SLOW})
@@ -175,7 +175,7 @@ def test_two_versions_side_by_side_are_compared(world: World) -> None:
     assert "of version 2 is slower than that of version 1: " in headline(canary[0])
 
 
-def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: World) -> None:
+def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: Simulation) -> None:
     """Killed before each write of the minutes in which it fires, again and again: it is told, and told once."""
     world.run(24, SLOW)
     deaths = 0
@@ -193,7 +193,7 @@ def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: World) -> No
     assert heard == ["opened"]
 
 
-def test_one_that_cannot_be_judged_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is raised when all others had their turn, and the time goes on."""
     judge = TailJudge(world.store)
     broken = Evaluator(world.store, "me", lease_seconds=30, judges=[judge])
@@ -229,7 +229,7 @@ def test_a_service_younger_than_a_day_says_nothing(tmp_path: Path) -> None:
     """Nobody knows yet what is normal for it."""
     clock = Clock()
     store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=clock)
-    world = World(store, evaluator(store), clock)
+    world = Simulation(store, evaluator(store), clock)
     world.write(120)
     world.run(30, (Slow("preprocess", 8.0),))
     with store.engine.connect() as connection:
@@ -240,7 +240,7 @@ def test_a_service_younger_than_a_day_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "regressions: off", "regressions:\n  ignore: [shop, other]"])
-def test_who_is_ignored_is_not_watched(world: World, tmp_path: Path, text: str) -> None:
+def test_who_is_ignored_is_not_watched(world: Simulation, tmp_path: Path, text: str) -> None:
     """Nothing is learnt or said of a service that the file leaves out, or of any where it does not speak of regressions."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
@@ -267,7 +267,7 @@ def test_a_wrong_word_is_told_with_its_cure(tmp_path: Path, text: str, problem: 
         slo_file.read(path, {})
 
 
-def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: World) -> None:
+def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: Simulation) -> None:
     """A restart goes on with it, and writes nothing new."""
     with world.store.engine.connect() as connection:
         before = connection.execute(select(tail_references)).all()

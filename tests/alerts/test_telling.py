@@ -25,7 +25,7 @@ DEPLOY = "silenced by ann until 04:00 UTC on 20 November: deploy"
 
 
 @dataclass
-class World:
+class Simulation:
     """Causes that fire or not, and what the incidents and the channels make of it."""
 
     finding: Finding
@@ -89,11 +89,11 @@ class World:
 
 
 @pytest.fixture
-def world(finding: Finding) -> World:
-    return World(finding)
+def world(finding: Finding) -> Simulation:
+    return Simulation(finding)
 
 
-def test_what_begins_under_a_silence_is_kept_and_not_told(world: World) -> None:
+def test_what_begins_under_a_silence_is_kept_and_not_told(world: Simulation) -> None:
     """It is in the history with the reason, and so is its end."""
     begun = world.tick({"shop/p": "page"}, ["shop/p"])
     record = world.last["shop/p"]
@@ -104,7 +104,7 @@ def test_what_begins_under_a_silence_is_kept_and_not_told(world: World) -> None:
     assert over == [[], [("shop/p", "resolved", False)]]
 
 
-def test_what_still_burns_when_the_silence_ends_is_told_then(world: World) -> None:
+def test_what_still_burns_when_the_silence_ends_is_told_then(world: Simulation) -> None:
     """The opening is told late rather than never, and then its end."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     still = world.tick({"shop/p": "page"})
@@ -115,7 +115,7 @@ def test_what_still_burns_when_the_silence_ends_is_told_then(world: World) -> No
     assert over == [("shop/p", "resolved", True)]
 
 
-def test_what_is_quiet_when_the_silence_ends_is_not_told(world: World) -> None:
+def test_what_is_quiet_when_the_silence_ends_is_not_told(world: Simulation) -> None:
     """It may be over in a moment; told is what still burns."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({}, ["shop/p"])
@@ -124,7 +124,7 @@ def test_what_is_quiet_when_the_silence_ends_is_not_told(world: World) -> None:
     assert world.tick({"shop/p": "page"}) == [("shop/p", "opened", True)]
 
 
-def test_what_cannot_be_seen_when_the_silence_ends_is_not_told(world: World) -> None:
+def test_what_cannot_be_seen_when_the_silence_ends_is_not_told(world: Simulation) -> None:
     """Without data nobody knows whether it still burns."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_seen_when_the_silence_ends_is_not_told(world: World) -> 
     assert world.last["shop/p"].muted == DEPLOY
 
 
-def test_the_end_is_told_to_those_who_heard_the_beginning(world: World) -> None:
+def test_the_end_is_told_to_those_who_heard_the_beginning(world: Simulation) -> None:
     """A silence that comes later keeps quiet about growth, not about the end."""
     world.tick({"shop/p": "ticket"})
     silenced = world.tick({"shop/p": "page"}, ["shop/p"])
@@ -143,7 +143,7 @@ def test_the_end_is_told_to_those_who_heard_the_beginning(world: World) -> None:
     assert over == [("shop/p", "resolved", True)]
 
 
-def test_a_silence_that_ends_is_in_the_history(world: World) -> None:
+def test_a_silence_that_ends_is_in_the_history(world: Simulation) -> None:
     """Channels know that it is open: there is nothing to tell them."""
     world.tick({"shop/p": "page"})
     world.tick({"shop/p": "page"}, ["shop/p"])
@@ -151,7 +151,7 @@ def test_a_silence_that_ends_is_in_the_history(world: World) -> None:
     assert world.tick({"shop/p": "page"}) == [("shop/p", "unmuted", False)]
 
 
-def test_what_was_resolved_unheard_and_comes_back_is_opened(world: World) -> None:
+def test_what_was_resolved_unheard_and_comes_back_is_opened(world: Simulation) -> None:
     """Channels hear of an opening first, whatever the incident has been through."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({})
@@ -160,7 +160,7 @@ def test_what_was_resolved_unheard_and_comes_back_is_opened(world: World) -> Non
     assert world.tick({"shop/p": "page"}) == [("shop/p", "opened", True)]
 
 
-def test_incidents_of_one_service_are_one_story(world: World) -> None:
+def test_incidents_of_one_service_are_one_story(world: Simulation) -> None:
     """The second is told as an update of the first, once; when the first is over, the second is told by itself."""
     world.tick({"shop/p": "page"})
     joined = world.tick({"shop/p": "page", "shop/ttft": "page"})
@@ -175,7 +175,7 @@ def test_incidents_of_one_service_are_one_story(world: World) -> None:
     assert alone == [("shop/p", "resolved", True), ("shop/ttft", "opened", True)]
 
 
-def test_what_ends_within_a_story_was_never_told(world: World) -> None:
+def test_what_ends_within_a_story_was_never_told(world: Simulation) -> None:
     """Nobody hears the end of what was told as part of another."""
     world.tick({"shop/p": "page", "shop/ttft": "ticket"})
     world.tick({"shop/p": "page"})
@@ -183,7 +183,7 @@ def test_what_ends_within_a_story_was_never_told(world: World) -> None:
     assert world.tick({"shop/p": "page"}, seconds=130) == [("shop/ttft", "resolved", False)]
 
 
-def test_a_page_is_never_told_within_a_ticket(world: World) -> None:
+def test_a_page_is_never_told_within_a_ticket(world: Simulation) -> None:
     """What is urgent is opened by itself, also when it becomes so later."""
     world.tick({"shop/a": "ticket", "shop/b": "ticket"})
     urgent = world.tick({"shop/a": "ticket", "shop/b": "page"})
@@ -191,7 +191,7 @@ def test_a_page_is_never_told_within_a_ticket(world: World) -> None:
     assert urgent == [("shop/b", "opened", True)]
 
 
-def test_incidents_that_begin_together_are_one_message(world: World) -> None:
+def test_incidents_that_begin_together_are_one_message(world: Simulation) -> None:
     """The page is opened, and what begins with it is in its message."""
     begun = world.tick({"shop/a": "ticket", "shop/b": "page", "shop/c": "page"})
 
@@ -199,7 +199,7 @@ def test_incidents_that_begin_together_are_one_message(world: World) -> None:
     assert world.also("shop/b") == ["shop/c", "shop/a"]
 
 
-def test_environments_are_stories_of_their_own(world: World) -> None:
+def test_environments_are_stories_of_their_own(world: Simulation) -> None:
     """What fails in staging is not told with production; what is about all environments is told with either."""
     one, other = (replace(world.finding, where={"environment": name}) for name in ("prod", "staging"))
     steps = [
@@ -211,14 +211,14 @@ def test_environments_are_stories_of_their_own(world: World) -> None:
     assert told == [True, True]
 
 
-def test_a_silenced_incident_takes_no_other_with_it(world: World) -> None:
+def test_a_silenced_incident_takes_no_other_with_it(world: Simulation) -> None:
     """What is told with an incident nobody hears of would be lost, so it is told by itself."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
     assert world.tick({"shop/p": "page", "shop/q": "page"}, ["shop/p"]) == [("shop/q", "opened", True)]
 
 
-def test_of_an_acknowledged_incident_only_another_page_is_news(world: World) -> None:
+def test_of_an_acknowledged_incident_only_another_page_is_news(world: Simulation) -> None:
     """Somebody is there already; a ticket can wait for them."""
     world.tick({"shop/p": "page"})
     world.last["shop/p"] = replace(world.last["shop/p"], acked_at=START, acked_by="ann")
@@ -229,7 +229,7 @@ def test_of_an_acknowledged_incident_only_another_page_is_news(world: World) -> 
     assert page == [("shop/p", "updated", True), ("shop/q", "opened", False)]
 
 
-def test_many_services_at_once_are_one_message(world: World) -> None:
+def test_many_services_at_once_are_one_message(world: Simulation) -> None:
     """Five services in one evaluation are one story, with the others in its message."""
     firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
     begun = world.tick(firing)
@@ -238,7 +238,7 @@ def test_many_services_at_once_are_one_message(world: World) -> None:
     assert world.also("a/p") == ["b/p", "c/p", "d/p", "e/p"]
 
 
-def test_many_services_one_after_the_other_become_one_story(world: World) -> None:
+def test_many_services_one_after_the_other_become_one_story(world: Simulation) -> None:
     """The first four were told by themselves; from the fifth on the first one speaks for all."""
     told = world.one_by_one("abcdef")
 
@@ -247,7 +247,7 @@ def test_many_services_one_after_the_other_become_one_story(world: World) -> Non
     assert world.also("a/p") == ["e/p", "f/p"]
 
 
-def test_what_comes_later_is_told_with_its_own_service(world: World) -> None:
+def test_what_comes_later_is_told_with_its_own_service(world: Simulation) -> None:
     """Of a story of many services, the incident of the same one speaks for it."""
     world.one_by_one("abcde")
     firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
@@ -256,14 +256,14 @@ def test_what_comes_later_is_told_with_its_own_service(world: World) -> None:
     assert world.tick(firing, seconds=3600) == [("b/p", "updated", True), ("b/q", "opened", False)]
 
 
-def test_services_hours_apart_are_not_one_story(world: World) -> None:
+def test_services_hours_apart_are_not_one_story(world: Simulation) -> None:
     """A slow series of troubles is not one event."""
     told = world.one_by_one("abcdefg", seconds=3600)
 
     assert told == [[(f"{name}/p", "opened", True)] for name in "abcdefg"]
 
 
-def test_an_slo_that_was_removed_ends_untold_if_nobody_heard(world: World) -> None:
+def test_an_slo_that_was_removed_ends_untold_if_nobody_heard(world: Simulation) -> None:
     """A story's part that is closed says nothing."""
     world.tick({"shop/p": "page", "shop/q": "page"})
     closed = turns(
@@ -288,7 +288,7 @@ whatever_happens = settings(suppress_health_check=[HealthCheck.function_scoped_f
 @given(ticks=st.lists(TICK, max_size=25))
 def test_every_channel_hears_openings_and_ends_in_turn(finding: Finding, ticks: list[Tick]) -> None:
     """Whatever fires and whatever silences come and go: no end without a beginning, no second beginning before the end."""
-    world = World(finding)
+    world = Simulation(finding)
     for firing, _ in world.live_through(ticks):
         for cause, record in world.last.items():
             burns = cause in firing and record.is_open
@@ -310,7 +310,7 @@ def test_every_channel_hears_openings_and_ends_in_turn(finding: Finding, ticks: 
 @given(ticks=st.lists(TICK, max_size=12))
 def test_a_page_nobody_excused_is_heard_at_once(finding: Finding, ticks: list[Tick]) -> None:
     """Every page that burns and is not silenced is open at the channels, or told with another page that is."""
-    world = World(finding)
+    world = Simulation(finding)
     for firing, silenced in world.live_through(ticks):
         by_id = {record.id: record for record in world.last.values()}
         for cause, severity in firing.items():

@@ -11,12 +11,12 @@ from threading import Barrier
 
 import pytest
 from alembic.script import ScriptDirectory
-from everything import clock, fill, rows, said
 from sqlalchemy import text
 
 from stagelens.__main__ import main
 from stagelens.collector.store import Store
 from stagelens.collector.store.engines import database
+from tests.alerts.full_store import clock, fill, rows, said
 
 WRITTEN_DOWN = sorted((Path(__file__).parent / "schemas").glob("*.sql"))
 OPENERS = 4

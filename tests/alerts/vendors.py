@@ -8,10 +8,9 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from blockkit import check_blocks
-from receiver import Moods, Receiver
-
 from stagelens.alerts.delivery.webhook import KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from tests.alerts.blockkit import check_blocks
+from tests.alerts.receiver import Moods, Receiver
 
 
 class SlackHook(Receiver):

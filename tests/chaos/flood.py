@@ -1,6 +1,6 @@
 """What nobody should send, by many at once, and what it costs a real collector; honest senders go on meanwhile.
 
-python tests/chaos/flood.py [--seconds 20]    each kind of flood for so long, and the peak of the collector's memory
+python -m tests.chaos.flood [--seconds 20]    each kind of flood for so long, and the peak of the collector's memory
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
-
-from attacks import ATTACKS, JSON, Attack, export, point
-from audit import held
-from ports import free_port
+from tests.chaos.attacks import ATTACKS, JSON, Attack, export, point
+from tests.chaos.audit import held
+from tests.support.ports import free_port
 
 _MEGABYTE = 1024**2
 _TIMEOUT_SECONDS = 30.0

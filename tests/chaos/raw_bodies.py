@@ -17,7 +17,7 @@ from stagelens.core import names
 from stagelens.core.counts import Counts
 
 if TYPE_CHECKING:
-    from senders import Work
+    from tests.chaos.senders import Work
 
 _TIMEOUT_SECONDS = 1.5
 

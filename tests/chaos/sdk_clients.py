@@ -32,7 +32,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from stagelens.core import names
 
 if TYPE_CHECKING:
-    from senders import Work
+    from tests.chaos.senders import Work
 
 _TIMEOUT_SECONDS = 2
 _ROUTES = ("/predict", "/embed")

@@ -1,6 +1,6 @@
 """Programs that send until their input ends, deliver what is left, and print what they sent: the truth to compare with.
 
-    python senders.py KIND SERVICE ADDRESS SEED
+    python -m tests.chaos.senders KIND SERVICE ADDRESS SEED
 
 They print a line when they begin, and one when all is delivered.
 Each is a real sender in a process of its own; only how long it waits between two attempts is cut short.
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from audit import Totals
+from tests.chaos.audit import Totals
 
 # From one burst of requests to the next. [seconds]
 PAUSE_SECONDS = 0.02
@@ -95,35 +95,35 @@ def _record(stages_us: dict[str, int], route: str) -> None:
 
 def sdk(work: Work, address: str) -> None:
     """Be a service with OpenTelemetry's SDK in it: metrics, over HTTP."""
-    import sdk_clients  # noqa: PLC0415
+    from tests.chaos import sdk_clients  # noqa: PLC0415
 
     sdk_clients.measure(work, sdk_clients.metrics_over_http(address))
 
 
 def grpc(work: Work, address: str) -> None:
     """The same over gRPC."""
-    import sdk_clients  # noqa: PLC0415
+    from tests.chaos import sdk_clients  # noqa: PLC0415
 
     sdk_clients.measure(work, sdk_clients.metrics_over_grpc(address))
 
 
 def spans(work: Work, address: str) -> None:
     """Be a service that OpenTelemetry's own instrumentation traces, over HTTP."""
-    import sdk_clients  # noqa: PLC0415
+    from tests.chaos import sdk_clients  # noqa: PLC0415
 
     sdk_clients.trace(work, sdk_clients.spans_over_http(address))
 
 
 def grpc_spans(work: Work, address: str) -> None:
     """The same over gRPC."""
-    import sdk_clients  # noqa: PLC0415
+    from tests.chaos import sdk_clients  # noqa: PLC0415
 
     sdk_clients.trace(work, sdk_clients.spans_over_grpc(address))
 
 
 def raw(work: Work, address: str) -> None:
     """Be four senders with one list of bodies, named and unnamed; some are sent by two at once, or again long after."""
-    from raw_bodies import Sender, bodies  # noqa: PLC0415
+    from tests.chaos.raw_bodies import Sender, bodies  # noqa: PLC0415
 
     todo = bodies(work)
     sending = threading.Lock()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from place import wait_until
-from postgresql_server import Server
-from storm import Outcome, Plan, on_postgresql, on_sqlite, run
+from tests.chaos.chaos_run import Outcome, Plan, on_postgresql, on_sqlite, run
+from tests.chaos.deployment import wait_until
+from tests.support.postgresql_server import Server
 
 
 def test_whatever_is_killed_all_is_counted_once_in_a_file() -> None:
     """One collector on a file, killed four times among other troubles."""
-    with on_sqlite(seed=7) as place:
-        outcome = run(place, Plan(kills=4, longest_seconds=0.3, clients=("agent", "sdk", "raw", "spans")), print)
+    with on_sqlite(seed=7) as deployment:
+        outcome = run(deployment, Plan(kills=4, longest_seconds=0.3, clients=("agent", "sdk", "raw", "spans")), print)
 
         assert outcome.differences() == []
         _assert_that_it_was_hard(outcome, kills=4)
@@ -18,8 +18,8 @@ def test_whatever_is_killed_all_is_counted_once_in_a_file() -> None:
 
 def test_whatever_is_killed_all_is_counted_once_by_two_collectors(postgresql_server: Server) -> None:
     """Two collectors behind one address: retries land on the other one, and it knows what the first had committed."""
-    with on_postgresql(7, postgresql_server) as place:
-        outcome = run(place, Plan(kills=4, longest_seconds=0.3, clients=("agent", "raw", "grpc_spans")), print)
+    with on_postgresql(7, postgresql_server) as deployment:
+        outcome = run(deployment, Plan(kills=4, longest_seconds=0.3, clients=("agent", "raw", "grpc_spans")), print)
 
         assert outcome.differences() == []
         _assert_that_it_was_hard(outcome, kills=4)
@@ -33,11 +33,11 @@ def _assert_that_it_was_hard(outcome: Outcome, kills: int) -> None:
 
 def test_an_agent_whose_buffer_overflows_says_how_many_requests_that_cost() -> None:
     """While the collector is away more comes than may wait: what was sent is what is counted and what is said to be lost."""
-    with on_sqlite(seed=8) as place:
+    with on_sqlite(seed=8) as deployment:
         # One export of it takes about 2 kB.
-        place.send("agent", "shop", {"STAGELENS_BUFFER_SIZE": "10kB"})
-        wait_until(lambda: "requests are not counted" in place.said("shop"), "the agent says that it drops them")
-        outcome = run(place, Plan(kills=0, clients=()), print)
+        deployment.send("agent", "shop", {"STAGELENS_BUFFER_SIZE": "10kB"})
+        wait_until(lambda: "requests are not counted" in deployment.said("shop"), "the agent says that it drops them")
+        outcome = run(deployment, Plan(kills=0, clients=()), print)
 
     assert 0 < outcome.stored.dropped < outcome.sent.requests["shop"]
     assert outcome.stored.requests["shop"] + outcome.stored.dropped == outcome.sent.requests["shop"]

@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from attacks import gzip_bombs, huge_attributes, new_series, slow_readers
-from audit import held
-from flood import Collector, flood, honest
+
+from tests.chaos.attacks import gzip_bombs, huge_attributes, new_series, slow_readers
+from tests.chaos.audit import held
+from tests.chaos.flood import Collector, flood, honest
 
 # Twice what all floods together took, each for a minute, with the default settings (docs/reliability.md).
 CEILING_BYTES = 512 * 1024**2

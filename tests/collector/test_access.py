@@ -35,8 +35,9 @@ from stagelens.instrumentors.outbox import Batch
 from stagelens.instrumentors.trust import Trust
 
 if TYPE_CHECKING:
-    from certificate_authority import Authorities, Pem
     from conftest import Bodies
+
+    from tests.support.certificate_authority import Authorities, Pem
 
 A, B = "a3f1" * 16, "77b0" * 16
 TOKENS = f"""\

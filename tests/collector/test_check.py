@@ -11,8 +11,8 @@ import pytest
 from stagelens.__main__ import main
 
 if TYPE_CHECKING:
-    from certificate_authority import Authorities
-    from postgresql_server import Server
+    from tests.support.certificate_authority import Authorities
+    from tests.support.postgresql_server import Server
 
 SECRET = "a3f1" * 16
 Run = pytest.CaptureFixture[str]

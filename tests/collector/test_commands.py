@@ -16,22 +16,17 @@ from types import SimpleNamespace
 
 import pytest
 
-# Test modules are not a package: without it they could not import what they share.
-sys.path.insert(0, str(Path(__file__).parent / "store"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
-
-from clickhouse_server import (  # pyright: ignore[reportMissingImports] - the store's tests have a conftest of their own
-    clickhouse_server,
-    new_database,
-)
-from postgresql_server import Server
-from raw_requests import Fold, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
-
 from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.opening import places
 from stagelens.collector.store import Batch, Selection, Series, Store
 from stagelens.core.errors import StoreError
+from tests.collector.store.clickhouse_server import (  # pyright: ignore[reportMissingImports] - the store's tests have a conftest of their own
+    clickhouse_server,
+    new_database,
+)
+from tests.support.postgresql_server import Server
+from tests.support.raw_requests import Fold, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
 
 STAGELENS = [sys.executable, "-m", "stagelens"]
 PATIENCE_SECONDS = 150

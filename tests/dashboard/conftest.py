@@ -10,19 +10,15 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-# Test modules are not a package: without it they could not import what they share.
-sys.path.insert(0, str(Path(__file__).parent))
-
-import burning
 from playwright.sync_api import Browser
-from served import NOW
-from tabs import DESKTOP, Visit
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard import burning_slos
+from tests.dashboard.served_versions import NOW
+from tests.dashboard.tabs import DESKTOP, Visit
 
 ROOT = Path(__file__).parents[2]
 HISTORY = timedelta(minutes=40)
@@ -73,7 +69,7 @@ def burning_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def burning_store(burning_folder: Path, traffic: ModuleType) -> Iterator[Store]:
     """A store with objectives that burn for different reasons, with incidents and events."""
-    store = burning.fill(burning_folder, traffic)
+    store = burning_slos.fill(burning_folder, traffic)
     yield store
     store.close()
 

@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import NOW, Served, shown, write
 
 from stagelens.collector.store import Reader, Store
 from stagelens.collector.store.events import Event
@@ -24,6 +23,7 @@ from stagelens.dashboard.pages.measures import Measures
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.served_versions import NOW, Served, shown, write
 
 BURSTY = {"forward": 10, "queue": 1, "preprocess": 3, "overhead": 0.2}
 GAPPY = {"forward": 10, "overhead": 8}

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from goldens import complaint
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 from stagelens.collector.store import Selection, Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.goldens import complaint
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 PAGES = {

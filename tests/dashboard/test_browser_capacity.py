@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
-import loaded
 import pytest
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard import capacity_store
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 
@@ -23,9 +23,9 @@ NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 def address(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a dashboard over a service whose latency grows with its load, with an objective and prices."""
     folder: Path = tmp_path_factory.mktemp("capacity")
-    (folder / "slo.yaml").write_text(loaded.SLO, encoding="utf-8")
-    (folder / "prices.yaml").write_text(loaded.PRICES, encoding="utf-8")
-    store = loaded.fill(traffic, folder / "loaded.db", NOW)
+    (folder / "slo.yaml").write_text(capacity_store.SLO, encoding="utf-8")
+    (folder / "prices.yaml").write_text(capacity_store.PRICES, encoding="utf-8")
+    store = capacity_store.fill(traffic, folder / "loaded.db", NOW)
     alerts = AlertsReader(store, LiveFile(folder / "slo.yaml", {}))
     served = Dashboard(DashboardConfig(port=0, prices=folder / "prices.yaml"), store, alerts, clock=NOW.timestamp)
     served.start()

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from goldens import complaint
 from playwright.sync_api import Browser, expect
-from rollout import NOW, fleet, source_of
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.goldens import complaint
+from tests.dashboard.rollout import NOW, fleet, source_of
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 
 @pytest.fixture(scope="module")

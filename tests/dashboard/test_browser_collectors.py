@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from goldens import complaint
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 from stagelens.collector.store import Store
 from stagelens.collector.store.collectors import Report, Vitals, put
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.goldens import complaint
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 AT = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC).timestamp()
 DOWN = {"http://vllm-0:8000/metrics": "connection refused"}

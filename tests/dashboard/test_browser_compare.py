@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
+
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

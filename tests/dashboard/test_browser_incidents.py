@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import told
 from playwright.sync_api import Browser
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
-from told import NOW
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard import notified_store
+from tests.dashboard.notified_store import NOW
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 
 @pytest.fixture
 def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:
     """A tab over a store with incidents."""
     store = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
-    told.fill(store)
+    notified_store.fill(store)
     served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveFile(None, {})), clock=NOW.timestamp)
     served.start()
     host, port = served.address
@@ -34,7 +34,9 @@ def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:
     assert opened.trouble == []
 
 
-@pytest.mark.parametrize(("name", "path"), [("incidents", "/incidents"), ("incident", f"/incidents/{told.OPEN}")])
+@pytest.mark.parametrize(
+    ("name", "path"), [("incidents", "/incidents"), ("incident", f"/incidents/{notified_store.OPEN}")]
+)
 def test_the_pages_look_well(incidents_visit: Visit, name: str, path: str) -> None:
     """Light, dark and on a phone: nothing that axe minds, nothing wider than the screen."""
     page = incidents_visit.go(path)
@@ -52,7 +54,7 @@ def test_the_pages_look_well(incidents_visit: Visit, name: str, path: str) -> No
 
 def test_an_incident_is_looked_after_and_silenced_with_buttons(incidents_visit: Visit) -> None:
     """Pressed, the page says who looks after it; a silence is on the list until it is ended."""
-    page = incidents_visit.go(f"/incidents/{told.OPEN}")
+    page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
     with page.expect_event("load"):
         page.get_by_role("button", name="I look after it").click()
     # A press on the picture that the server sends along, let go on the page that takes its place, is no click.

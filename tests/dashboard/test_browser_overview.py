@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crowd import NOW, crowd_at
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, Visit, grave, looked_at
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
@@ -17,6 +15,8 @@ from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.many_services import NOW, crowd_at
+from tests.dashboard.tabs import DESKTOP, Visit, grave, looked_at
 
 SLOS = "slos: [{name: one, service: service-250, objective: 0.99, threshold: 10ms, window: 30d}]"
 

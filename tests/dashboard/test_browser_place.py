@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, expect
-from served import NOW
-from tabs import DESKTOP, Visit
 
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.served_versions import NOW
+from tests.dashboard.tabs import DESKTOP, Visit
 
 
 def test_new_data_leaves_what_the_reader_has_opened(browser: Browser, tmp_path: Path, traffic: Any) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.users import add_user
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
+
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 ADDRESS = "/s/vision-api"
 

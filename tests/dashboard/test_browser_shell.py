@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from ports import free_port
-from tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tests.support.ports import free_port
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 # Those that no other test opens cold.

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from burning import ENV, NOW
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, PHONE, SOON, Visit, again, grave, looked_at
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.burning_slos import ENV, NOW
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, again, grave, looked_at
 
 # The middle of the highest bar of a chart, in pixels of the page.
 HIGHEST = """() => {

@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import Literal
 
 import pytest
-from burning import ENV, NOW
-from goldens import complaint
 from playwright.sync_api import Browser, ViewportSize, expect
-from tabs import DESKTOP, PHONE, UNDIMMED, Visit, grave, looked_at
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.burning_slos import ENV, NOW
+from tests.dashboard.goldens import complaint
+from tests.dashboard.tabs import DESKTOP, PHONE, UNDIMMED, Visit, grave, looked_at
 
 SLOS = """slos:
   - name: hot-latency

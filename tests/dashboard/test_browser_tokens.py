@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from playwright.sync_api import expect
-from tabs import SOON, Visit, hover
+
+from tests.dashboard.tabs import SOON, Visit, hover
 
 PAGE = "/s/chat-llm/tokens"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import loaded
 import pytest
 
 from stagelens.alerts.objectives.slo_file import LiveFile
@@ -23,6 +22,7 @@ from stagelens.dashboard.pages.spending import spending
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard import capacity_store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 
@@ -30,15 +30,15 @@ NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def store(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A service whose latency grows with its load."""
-    filled = loaded.fill(traffic, tmp_path_factory.mktemp("loaded") / "loaded.db", NOW)
+    filled = capacity_store.fill(traffic, tmp_path_factory.mktemp("loaded") / "loaded.db", NOW)
     yield filled
     filled.close()
 
 
 def source_of(store: Store, folder: Path, *, slo: bool = True, prices: bool = True) -> Source:
     """Return the pages' source, with an objective and prices or without."""
-    (folder / "slo.yaml").write_text(loaded.SLO, encoding="utf-8")
-    (folder / "prices.yaml").write_text(loaded.PRICES, encoding="utf-8")
+    (folder / "slo.yaml").write_text(capacity_store.SLO, encoding="utf-8")
+    (folder / "prices.yaml").write_text(capacity_store.PRICES, encoding="utf-8")
     alerts = AlertsReader(store, LiveFile(folder / "slo.yaml", {})) if slo else None
     return Source(
         store, alerts, NOW.timestamp, config=DashboardConfig(prices=folder / "prices.yaml" if prices else None)
@@ -81,7 +81,7 @@ def test_the_versions_have_the_capacity_their_queues_allow(store: Store, tmp_pat
     assert (found.now.version, before.version) == ("1.15.0", "1.14.2")
     # p99 of an exponential wait is 4.6 times its mean; 55 ms stand beside it.
     for load in (found.now, before):
-        wait, saturation = loaded.VERSIONS[load.version]
+        wait, saturation = capacity_store.VERSIONS[load.version]
         rho = 1 / (1 + 4.6 * wait / 195)
         assert load.capacity is not None
         assert load.capacity.rate == pytest.approx(rho * saturation, rel=0.1)

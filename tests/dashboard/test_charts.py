@@ -9,10 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import told
 from flask.testing import FlaskClient
 from PIL import Image
-from told import NOW
 
 from stagelens.alerts.delivery import chart_address
 from stagelens.alerts.delivery.chart import HEIGHT, WIDTH
@@ -20,6 +18,8 @@ from stagelens.alerts.incidents import journal, record
 from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
+from tests.dashboard import notified_store
+from tests.dashboard.notified_store import NOW
 
 GUARDED = DashboardConfig(host="0.0.0.0", token="correct horse battery staple", hosts=("lens.example.com",))  # noqa: S106 - of this test
 HERE = {"Host": "lens.example.com"}
@@ -29,7 +29,7 @@ HERE = {"Host": "lens.example.com"}
 def store(tmp_path: Path) -> Iterator[Store]:
     """Incidents, one of which is open."""
     opened = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
-    told.fill(opened)
+    notified_store.fill(opened)
     yield opened
     opened.close()
 
@@ -50,7 +50,7 @@ def path_of(store: Store, name: str) -> str:
         return urlsplit(chart_address.of(connection, linked)).path
 
 
-@pytest.mark.parametrize("name", [told.OPEN, told.OVER])
+@pytest.mark.parametrize("name", [notified_store.OPEN, notified_store.OVER])
 def test_the_address_shows_the_chart_and_nothing_else(store: Store, client: FlaskClient, name: str) -> None:
     """Without a sign-in, also after the end; pages stay closed, and the answer makes no session."""
     answer = client.get(path_of(store, name), headers=HERE)
@@ -66,10 +66,10 @@ def test_the_address_shows_the_chart_and_nothing_else(store: Store, client: Flas
 
 def test_an_incident_that_goes_on_is_drawn_as_it_is_now(store: Store, client: FlaskClient) -> None:
     """The address stays the same."""
-    path = path_of(store, told.OPEN)
+    path = path_of(store, notified_store.OPEN)
     before = client.get(path, headers=HERE).data
     with store.transaction() as connection:
-        found = record.get(connection, told.OPEN)
+        found = record.get(connection, notified_store.OPEN)
         assert found is not None
         assert found.finding.course is not None
         values = (*found.finding.course.values, 60.0)
@@ -81,15 +81,15 @@ def test_an_incident_that_goes_on_is_drawn_as_it_is_now(store: Store, client: Fl
 
 def test_every_other_address_is_not_found(store: Store, client: FlaskClient) -> None:
     """A wrong signature, that of another incident, one that never was, and garbage: no difference is told."""
-    path = path_of(store, told.OPEN)
+    path = path_of(store, notified_store.OPEN)
     right = path.rpartition("/")[2]
     wrong = [
-        f"/charts/{told.OPEN}/{'0' * 64}.png",
-        f"/charts/{told.OVER}/{right}",
+        f"/charts/{notified_store.OPEN}/{'0' * 64}.png",
+        f"/charts/{notified_store.OVER}/{right}",
         f"/charts/sl-that-never-was/{right}",
-        f"/charts/{told.OPEN}/{right[1:]}",
-        f"/charts/{told.OPEN}/.png.png",
-        f"/charts/{told.OPEN}/%F0%9F%94%B4.png",
+        f"/charts/{notified_store.OPEN}/{right[1:]}",
+        f"/charts/{notified_store.OPEN}/.png.png",
+        f"/charts/{notified_store.OPEN}/%F0%9F%94%B4.png",
         "/charts/%00/%ff.png",
     ]
     answers = [client.get(each, headers=HERE) for each in wrong]
@@ -100,14 +100,14 @@ def test_every_other_address_is_not_found(store: Store, client: FlaskClient) -> 
 
 def test_before_an_address_was_made_none_is_right(client: FlaskClient) -> None:
     """A dashboard makes no key: whoever sends does."""
-    assert client.get(f"/charts/{told.OPEN}/{'0' * 64}.png", headers=HERE).status_code == 404
+    assert client.get(f"/charts/{notified_store.OPEN}/{'0' * 64}.png", headers=HERE).status_code == 404
 
 
 def test_what_has_no_chart_is_not_found(store: Store, client: FlaskClient) -> None:
     """Also with the right signature."""
-    path = path_of(store, told.OPEN)
+    path = path_of(store, notified_store.OPEN)
     with store.transaction() as connection:
-        found = record.get(connection, told.OPEN)
+        found = record.get(connection, notified_store.OPEN)
         assert found is not None
         record.save(connection, replace(found, finding=replace(found.finding, course=None)))
 
@@ -116,7 +116,7 @@ def test_what_has_no_chart_is_not_found(store: Store, client: FlaskClient) -> No
 
 def test_only_looking_is_open(store: Store, client: FlaskClient) -> None:
     """Nothing can be sent there, another name of this machine is refused, and what only looks alike asks who it is."""
-    path = path_of(store, told.OPEN)
+    path = path_of(store, notified_store.OPEN)
 
     assert client.post(path, headers=HERE).status_code in (401, 405)
     assert client.get(path, headers={"Host": "evil.example"}).status_code == 421

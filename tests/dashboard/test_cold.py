@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rollout import COLD, NOW, WARM, batch, loaded, source_of
 
 from stagelens.collector.store import Store
 from stagelens.core.names import REPLICA_AGE
@@ -19,6 +18,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.rollout import COLD, NOW, WARM, batch, loaded, source_of
 
 TABS = ("/s/shop", "/s/shop/traces", "/s/shop/advice")
 

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import FAST, NOW, SLOW, Served, shown, write
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Batch, Point, Series, Store
@@ -30,6 +29,7 @@ from stagelens.dashboard.pages.windows import window_name, window_of
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
 
 Stored = Callable[..., Source]
 MINUTE = timedelta(minutes=1)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import NOW, shown
 
 from stagelens.collector.store import Batch, Point, Selection, Series, Store
 from stagelens.core import names
@@ -18,6 +17,7 @@ from stagelens.core.histogram import Histogram, bucket_bounds, bucket_index
 from stagelens.core.intervals import Distribution
 from stagelens.dashboard.pages.engines import roundest
 from stagelens.dashboard.source import Source
+from tests.dashboard.served_versions import NOW, shown
 
 AT = int(NOW.timestamp()) - 600
 CHAT = Series("chat", model="llama")

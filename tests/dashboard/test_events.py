@@ -7,8 +7,6 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from burning import ENV, NOW
-from served import shown
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
@@ -18,6 +16,8 @@ from stagelens.dashboard.pages.happenings import KINDS, Happening, happenings
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.burning_slos import ENV, NOW
+from tests.dashboard.served_versions import shown
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
-from ports import free_port
 from sqlalchemy import text
 
 from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError, StagelensError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
+from tests.support.ports import free_port
 
 TOKEN = "correct horse battery staple"  # noqa: S105 - the secret of this test
 

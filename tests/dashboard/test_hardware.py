@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import NOW, Served, shown, write
 
 from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.hardware import (
@@ -31,6 +30,7 @@ from stagelens.core.names import HARDWARE
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.hardware import MIN_STEPS, busy, busy_share, when_slow
 from stagelens.dashboard.source import Source
+from tests.dashboard.served_versions import NOW, Served, shown, write
 
 AT = datetime(2026, 11, 20, 11, tzinfo=UTC)
 PAGE = "/s/shop/capacity?from=now-30m"

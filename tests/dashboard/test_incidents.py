@@ -11,10 +11,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-import told
 from flask.testing import FlaskClient
-from served import shown
-from told import NOW
 
 from stagelens.alerts.delivery.finding_parts import Shift
 from stagelens.alerts.delivery.message import Finding
@@ -28,6 +25,9 @@ from stagelens.collector.store import Store
 from stagelens.dashboard.app import build
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
+from tests.dashboard import notified_store
+from tests.dashboard.notified_store import NOW
+from tests.dashboard.served_versions import shown
 
 SLO = """slos:
   - {name: checkout-latency, service: checkout, objective: 0.99, threshold: 250ms, window: 30d}
@@ -41,7 +41,7 @@ channels:
 def store(tmp_path: Path) -> Iterator[Store]:
     """Incidents and silences."""
     opened = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
-    told.fill(opened)
+    notified_store.fill(opened)
     yield opened
     opened.close()
 
@@ -81,8 +81,8 @@ def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
 
 def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
     """Since when, who looks after it, what happened, what was sent to whom."""
-    said = shown(source, f"/incidents/{told.OPEN}")
-    over = shown(source, f"/incidents/{told.OVER}")
+    said = shown(source, f"/incidents/{notified_store.OPEN}")
+    over = shown(source, f"/incidents/{notified_store.OVER}")
 
     assert "nobody looks after it" in said
     assert "I look after it" in said
@@ -99,8 +99,8 @@ def test_an_incident_that_never_was_has_a_page_that_says_so(source: Source) -> N
 
 def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
     """The page says who looks after it, and the channels are to be told."""
-    answer = client.post(f"/api/v1/incidents/{told.OPEN}/acknowledge", json={}, headers=proof)
-    found = source.care.incident(told.OPEN)
+    answer = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=proof)
+    found = source.care.incident(notified_store.OPEN)
     assert found is not None
 
     assert answer.status_code == 200
@@ -142,10 +142,10 @@ def test_a_slower_tail_is_accepted_from_its_page(
 
 def test_a_broken_promise_cannot_be_accepted(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
     """There is no button for it, and a program is told what to do instead; nor can what is over, or nowhere."""
-    paths = (told.OPEN, told.OVER, "sl-1")
+    paths = (notified_store.OPEN, notified_store.OVER, "sl-1")
     answers = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
 
-    assert "Accept as normal" not in shown(source, f"/incidents/{told.OPEN}")
+    assert "Accept as normal" not in shown(source, f"/incidents/{notified_store.OPEN}")
     assert [each.status_code for each in answers] == [409, 409, 404]
     assert "another objective or threshold" in json.loads(answers[0].text)["cure"]
 
@@ -177,7 +177,7 @@ def test_a_silence_is_made_and_ended_from_a_page(source: Source, client: FlaskCl
     ("path", "body", "status", "said"),
     [
         ("incidents/sl-1/acknowledge", {}, 404, "there is no incident 'sl-1'"),
-        (f"incidents/{told.OVER}/acknowledge", {}, 404, "is over since"),
+        (f"incidents/{notified_store.OVER}/acknowledge", {}, 404, "is over since"),
         ("silences", {}, 400, "a silence needs something to go by"),
         ("silences", {"service": "x", "for": "soon"}, 400, "for is 'soon'"),
         ("silences", {"service": "x", "for": "4000d"}, 400, "for is '4000d'"),
@@ -198,7 +198,9 @@ def test_a_mistake_says_its_cure(  # noqa: PLR0917 - two fixtures and a case
 
 
 @pytest.mark.parametrize(
-    "path", [f"incidents/{told.OPEN}/{each}" for each in ("acknowledge", "accept")] + ["silences", "silences/si-1/end"]
+    "path",
+    [f"incidents/{notified_store.OPEN}/{each}" for each in ("acknowledge", "accept")]
+    + ["silences", "silences/si-1/end"],
 )
 def test_only_our_own_pages_may_do_it(client: FlaskClient, proof: dict[str, str], path: str) -> None:
     """Without the proof, and from another site, nothing is done."""
@@ -208,7 +210,7 @@ def test_only_our_own_pages_may_do_it(client: FlaskClient, proof: dict[str, str]
     assert {each.status_code for each in attempts} == {403}
 
 
-def pressed(action: str, incident: str = told.OPEN) -> bytes:
+def pressed(action: str, incident: str = notified_store.OPEN) -> bytes:
     payload = {
         "type": "block_actions",
         "user": {"name": "ann"},
@@ -229,7 +231,7 @@ def test_a_button_in_slack_acknowledges(source: Source, client: FlaskClient) -> 
     refused = client.post("/hooks/slack", data=body, headers=signed(body, "wrong"))
     taken = client.post("/hooks/slack", data=body, headers=signed(body))
     again = client.post("/hooks/slack", data=body, headers=signed(body))
-    found = source.care.incident(told.OPEN)
+    found = source.care.incident(notified_store.OPEN)
     assert found is not None
 
     assert (refused.status_code, taken.status_code, again.status_code) == (401, 200, 200)
@@ -252,12 +254,12 @@ def test_an_acknowledgement_in_pagerduty_is_ours_too(source: Source, client: Fla
     event = {
         "event_type": "incident.acknowledged",
         "agent": {"type": "user_reference", "summary": "Bob"},
-        "data": {"incident_key": told.OPEN},
+        "data": {"incident_key": notified_store.OPEN},
     }
     body = json.dumps({"event": event}).encode()
     mark = "v1=" + hmac.new(b"h00k", body, hashlib.sha256).hexdigest()
     answer = client.post("/hooks/pagerduty", data=body, headers={"X-PagerDuty-Signature": mark})
-    found = source.care.incident(told.OPEN)
+    found = source.care.incident(notified_store.OPEN)
     assert found is not None
 
     assert (answer.status_code, found.acked_by) == (200, "Bob")

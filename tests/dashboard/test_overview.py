@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from crowd import MANY, NOW, crowd_at
 from dash import html
 
 from stagelens.alerts.objectives.slo_file import LiveFile
@@ -32,6 +31,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.many_services import MANY, NOW, crowd_at
 
 
 @pytest.fixture(scope="module")

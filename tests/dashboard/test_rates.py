@@ -9,12 +9,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from served import NOW, Served, shown, write
 
 from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import UNKNOWN
 from stagelens.dashboard.source import Source
+from tests.dashboard.served_versions import NOW, Served, shown, write
 
 PRICES = 'currency: "$"\nprices:\n' + "".join(f"  - service: {name}\n    per_hour: 3.6\n" for name in ("old", "young"))
 OLD = Served("old", "1.0.0", 90)

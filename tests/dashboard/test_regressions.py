@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from served import FAST, NOW, SLOW, Served, shown, write
 
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.standing import SloStatus
@@ -22,6 +21,7 @@ from stagelens.dashboard.pages.releases import judge_releases, regressions
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
 
 FLEET = (
     *(Served("slower", "1", 30, 15), Served("slower", "2", 15, 0, SLOW)),

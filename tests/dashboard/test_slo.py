@@ -14,9 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pandas as pd
 import pytest
-from burning import ENV, NOW, SLO
 from dash.development.base_component import Component
-from served import shown
 
 from stagelens.alerts.burning.burn import Tier
 from stagelens.alerts.objectives.slo_file import LiveFile
@@ -34,6 +32,8 @@ from stagelens.dashboard.pages.slo_objectives import runs_out
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.burning_slos import ENV, NOW, SLO
+from tests.dashboard.served_versions import shown
 
 AXIS = TimeAxis(NOW - timedelta(hours=1), NOW, timedelta(minutes=10), UTC)
 

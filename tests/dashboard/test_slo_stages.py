@@ -9,9 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from burning import ENV, NOW
 from flask.testing import FlaskClient
-from served import FAST, Served, shown, write
 
 from stagelens.alerts.burning.budgets import stage_budgets
 from stagelens.alerts.objectives.slo_file import LiveFile
@@ -23,6 +21,8 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.burning_slos import ENV, NOW
+from tests.dashboard.served_versions import FAST, Served, shown, write
 
 SLOS = """slos:
   - name: hot-latency

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from burning import ENV, NOW
 from dash import html
-from served import shown
 
 from stagelens.alerts.objectives.maintenance import Calendar, Once
 from stagelens.alerts.objectives.slo_file import LiveFile
@@ -30,6 +28,8 @@ from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.burning_slos import ENV, NOW
+from tests.dashboard.served_versions import shown
 
 SLOS = """slos:
   - {name: hot-latency, service: hot, objective: 0.99, threshold: 30ms, window: 30d}

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Browser, expect
-from tabs import DESKTOP, SOON, Visit, hover
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Batch, KeptTrace, Point, Series, Store
 from stagelens.core.counts import Counts
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.dashboard.tabs import DESKTOP, SOON, Visit, hover
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 MS = 1_000_000

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import NOW, shown
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Batch, Point, Series, Store
@@ -29,6 +28,7 @@ from stagelens.dashboard.pages.tokens_lengths import lengths, tail_words
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from tests.dashboard.served_versions import NOW, shown
 
 MS = 1_000_000
 PAGE = "/s/chat-llm/tokens"

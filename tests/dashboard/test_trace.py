@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from playwright.sync_api import expect
-from tabs import Visit
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import KeptTrace, Selection, Series, Store
@@ -28,6 +27,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.trace_file import as_otlp
 from stagelens.dashboard.view import parse
+from tests.dashboard.tabs import Visit
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)

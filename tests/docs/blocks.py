@@ -6,7 +6,7 @@ else is none. Right before a block a comment may say who runs it instead of `tes
     <!-- run by tests/e2e/test_demo.py, tests/e2e/test_cli.py -->
     <!-- not run: needs a GPU -->
 
-`python tests/docs/blocks.py` lists what nobody runs, and why.
+`python -m tests.docs.blocks` lists what nobody runs, and why.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import blocks
 import pytest
+
+from tests.docs import blocks
 
 PAGE = """
 # A page

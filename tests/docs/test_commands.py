@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from blocks import REASONS, ROOT, Block, blocks, distinguishing, pages, unfenced
-from patient import PATIENCE
-from ports import free_port
-from terminal import PATIENCE_SECONDS, Terminal
+
+from tests.docs.blocks import REASONS, ROOT, Block, blocks, distinguishing, pages, unfenced
+from tests.docs.terminal import PATIENCE_SECONDS, Terminal
+from tests.support.long_flush_path import LONG_FLUSH
+from tests.support.ports import free_port
 
 EXAMPLES = ROOT / "examples"
 START = EXAMPLES / "start"
@@ -78,7 +79,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
         "STAGELENS_EXPORT_INTERVAL": "1s",
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{ports[4318]}",
         "OTEL_BSP_SCHEDULE_DELAY": "500",
-        "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), PATIENCE]),
+        "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), LONG_FLUSH]),
         "HF_HUB_OFFLINE": "1",
         "BENTOML_HOME": str(folder / "bentoml"),
         "BENTOML_DO_NOT_TRACK": "True",
@@ -206,4 +207,4 @@ def _beside(page: str) -> dict[str, str]:
     installed = ROOT / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
         pytest.skip(f"no {part}; `make {part}` installs it, and `make test` does")
-    return {"PYTHONPATH": f"{installed}{os.pathsep}{PATIENCE}", "PATH": str(installed / "bin")}
+    return {"PYTHONPATH": f"{installed}{os.pathsep}{LONG_FLUSH}", "PATH": str(installed / "bin")}

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from blocks import ROOT, pages
+
+from tests.docs.blocks import ROOT, pages
 
 # In a block or within a line: `make site`.
 TARGETS = sorted(

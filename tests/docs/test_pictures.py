@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from blocks import ROOT
+from tests.docs.blocks import ROOT
 
 
 def test_the_pictures_are_those_of_the_script() -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from ports import free_port
-from printing import Printing
+
+from tests.support.ports import free_port
+from tests.support.process_output import Printing
 
 ROOT = Path(__file__).parent.parent.parent
 ARTIFACTS = ROOT / "artifacts"

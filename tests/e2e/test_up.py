@@ -20,10 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from printing import Printing
-
 from stagelens.collector.store import Selection, Store
 from stagelens.core.histogram import Histogram
+from tests.support.process_output import Printing
 
 STAGELENS = [sys.executable, "-m", "stagelens"]
 # Slower than any start seen on a busy machine.

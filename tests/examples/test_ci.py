@@ -13,10 +13,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 import yaml
-from patient import PATIENCE
-from ports import free_port
 
 from stagelens.reports.thresholds import read_thresholds
+from tests.support.long_flush_path import LONG_FLUSH
+from tests.support.ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ci"
 REQUESTS = "60"
@@ -110,7 +110,7 @@ def _environment(folder: Path, variables: dict[str, str]) -> dict[str, str]:
     path = os.pathsep.join((str(tools), str(Path(sys.executable).parent), os.environ["PATH"]))
     outside = {"CI_PROJECT_DIR": str(folder), "RUNNER_TEMP": str(folder.parent)}
     summary = {"GITHUB_STEP_SUMMARY": str(folder.parent / "summary.md"), "MIN_REQUESTS": REQUESTS, "LIMITS": LIMITS}
-    python = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), PATIENCE])
+    python = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), LONG_FLUSH])
     return {**os.environ, **there, **outside, **summary, "PATH": path, "PYTHONPATH": python}
 
 

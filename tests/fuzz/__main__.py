@@ -1,4 +1,4 @@
-"""`python tests/fuzz`: feed everything that reads what strangers send, and see that it neither breaks, hangs nor grows.
+"""`python -m tests.fuzz`: feed everything that reads what strangers send, and see that it neither breaks, hangs nor grows.
 
 Half of the inputs are right ones that were broken by their structure, the other half is found by what code they reach.
 """
@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from steady import MOST_BYTES, MOST_SECONDS, Outcome
-from targets import TARGETS
+from tests.fuzz.steady import MOST_BYTES, MOST_SECONDS, Outcome
+from tests.fuzz.targets import TARGETS
 
 FOLDER = Path(__file__).parent
 # Allocators keep some of what they once had; a leak of 100 bytes an input is more than this in a long run. [bytes]
@@ -30,7 +30,7 @@ def steady(name: str, inputs: int, seed: int) -> Outcome:
     Raises:
         AssertionError: One of them broke it, took too long, or all of them left something behind.
     """
-    command = [sys.executable, str(FOLDER / "steady.py"), name, str(inputs), str(seed)]
+    command = [sys.executable, "-m", "tests.fuzz.steady", name, str(inputs), str(seed)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
@@ -63,7 +63,8 @@ def guided(name: str, inputs: int, seed: int, found: Path) -> None:
         kept = FOLDER / "corpus" / name
         command = [
             sys.executable,
-            str(FOLDER / "coverage_guided.py"),
+            "-m",
+            "tests.fuzz.coverage_guided",
             name,
             corpus,
             *([str(kept)] if kept.exists() else []),
@@ -75,7 +76,7 @@ def guided(name: str, inputs: int, seed: int, found: Path) -> None:
 
 def main() -> int:
     """Run what the command line asks for; return 1 if anything was found."""
-    parser = argparse.ArgumentParser("tests/fuzz", description=__doc__)
+    parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="how many in all (default 1000000)")
     parser.add_argument("--seed", type=int, default=secrets.randbits(31), help="to meet the same inputs again")
     parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS), metavar="TARGET")

@@ -1,4 +1,4 @@
-"""One target under atheris, which looks for inputs that reach new code: `coverage_guided.py TARGET CORPUS [libFuzzer's options]`.
+"""One target under atheris, which looks for inputs that reach new code: `python -m tests.fuzz.coverage_guided TARGET CORPUS [libFuzzer's options]`.
 
 A program of its own: atheris changes the modules it is to watch while they are imported, and ends the process by itself.
 """
@@ -8,14 +8,11 @@ from __future__ import annotations
 import logging
 import random
 import sys
-from pathlib import Path
 
 import atheris
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 with atheris.instrument_imports(include=["stagelens"]):  # pyright: ignore[reportAttributeAccessIssue] - it has
-    from targets import TARGETS
+    from tests.fuzz.targets import TARGETS
 
 
 def main(name: str, arguments: list[str]) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
 
-import valid
 import zstandard
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.fuzz import valid
 
 Signal = Literal["metrics", "traces"]
 

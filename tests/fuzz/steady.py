@@ -1,6 +1,6 @@
 """One target, input after input that is nearly right: how fast, and whether anything is left behind.
 
-    python steady.py TARGET INPUTS SEED
+    python -m tests.fuzz.steady TARGET INPUTS SEED
 
 A program of its own, because it bounds the memory of its process.
 """
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-from targets import TARGETS
+from tests.fuzz.targets import TARGETS
 
 # An input of a few kilobytes takes a millisecond. [seconds of CPU]
 MOST_SECONDS = 5

@@ -16,11 +16,6 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any
 
-import exports
-import mutate
-import valid
-from exports import Signal
-
 from stagelens.collector.body import inflate
 from stagelens.collector.export import read_export
 from stagelens.collector.points import Window
@@ -38,6 +33,8 @@ from stagelens.collector.traces.leftovers import Patience
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import StoreError, WireError
+from tests.fuzz import exports, mutate, valid
+from tests.fuzz.exports import Signal
 
 _NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 _WINDOW = Window(0, 2**40)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from targets import TARGETS
+
+from tests.fuzz.targets import TARGETS
 
 FOLDER = Path(__file__).parent
 # What a long run found to reach code that nothing else reaches, or to break it once.
@@ -52,7 +53,7 @@ def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
         "metrics_json",
         "traces_protobuf",
     )
-    command = [sys.executable, str(FOLDER), *options]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.fuzz", *options]
+    done = subprocess.run(command, cwd=FOLDER.parents[1], check=False, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stdout

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from helm_python.chart import Chart
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from given_values import CHART, Manifests, Render, Values
+from tests.helm.given_values import CHART, Manifests, Render, Values
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,9 @@ import jsonschema
 import kubernetes_validate.utils
 import pytest
 import yaml
-from given_values import CHART, EXAMPLES, HELM, Manifests, Render
 from helm_python import chart
+
+from tests.helm.given_values import CHART, EXAMPLES, HELM, Manifests, Render
 
 GOLDENS = Path(__file__).parent / "goldens"
 # The first one the chart is for, and the last one there are schemas of.

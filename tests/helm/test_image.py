@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from patient import PATIENCE
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Selection, Store
 from stagelens.core.arguments import SERVERS
+from tests.support.long_flush_path import LONG_FLUSH
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -196,7 +196,7 @@ def test_requests_of_a_plain_service_arrive(
         port = listening.getsockname()[1]
         command = [plain_python, "-m", "uvicorn", "service:app", "--fd", str(listening.fileno())]
         environment = workload(OTEL_EXPORTER_OTLP_ENDPOINT="http://{}:{}".format(*collector.address))
-        environment["PYTHONPATH"] += f"{os.pathsep}{PATIENCE}"
+        environment["PYTHONPATH"] += f"{os.pathsep}{LONG_FLUSH}"
         service = subprocess.Popen(command, cwd=tmp_path, env=environment, pass_fds=[listening.fileno()])
         answers = [urllib.request.urlopen(f"http://127.0.0.1:{port}/").read() for _ in range(5)]
         service.send_signal(signal.SIGTERM)

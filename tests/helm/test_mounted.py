@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from certificate_authority import Authorities
-from given_values import EXAMPLES, Manifest, Manifests
 
 from stagelens.alerts import check as slo_check
 from stagelens.alerts.config import AlertsConfig
@@ -16,6 +14,8 @@ from stagelens.collector import check as collector_check
 from stagelens.collector.config import CollectorConfig
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.costs import Costs
+from tests.helm.given_values import EXAMPLES, Manifest, Manifests
+from tests.support.certificate_authority import Authorities
 
 MOUNTED = "/etc/stagelens"
 SECRET = "0123456789abcdef" * 4

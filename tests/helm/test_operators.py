@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
-from given_values import CHART, Manifest, Manifests, Render, Values, merged
 
 from stagelens.alerts.export import itself
+from tests.helm.given_values import CHART, Manifest, Manifests, Render, Values, merged
 
 SPLIT: Values = {"mode": "split", "store": {"existingSecret": "store"}}
 INFERENCE, MONITORING = ({"podSelector": {"matchLabels": {"is": name}}} for name in ("inference", "monitoring"))

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from given_values import CHOICES, EXAMPLES, Manifest, Manifests, Values, merged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.core.arguments import SERVERS
+from tests.helm.given_values import CHOICES, EXAMPLES, Manifest, Manifests, Values, merged
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = set(re.findall(r"`(STAGELENS_[A-Z0-9_]+)`", (ROOT / "docs" / "configuration.md").read_text()))

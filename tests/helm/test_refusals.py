@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from given_values import Render, Values
 from helm_python.errors import HelmError
+
+from tests.helm.given_values import Render, Values
 
 DSN = "postgresql://stagelens:hunter2@db/stagelens"
 TLS = "access: {tls: {certificate: /etc/stagelens/tls/tls.crt, key: /etc/stagelens/tls/tls.key}}"

@@ -7,10 +7,10 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from given_values import CHART, CHOICES, EXAMPLES, Manifests, Values
 from helm_python.errors import HelmError
 
 from stagelens.core import options
+from tests.helm.given_values import CHART, CHOICES, EXAMPLES, Manifests, Values
 
 SERVERS = (
     *options.LOGS,

@@ -21,16 +21,14 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from patient import PATIENCE
-from ports import free_port
 
 from stagelens.instrumentors import instrumentor, recorder
 from stagelens.instrumentors.instrumentor import Instrumentor
+from tests.support.long_flush_path import LONG_FLUSH
+from tests.support.otlp_bodies import read_body
+from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE / "wire"))
-
-from otlp_bodies import read_body  # noqa: E402 - a sibling, found once its folder is
 
 
 class Finished(deque[recorder.Record]):
@@ -124,7 +122,7 @@ class Sink:
             **{name: value for name, value in os.environ.items() if name not in ours},
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.address,
             "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
-            "PYTHONPATH": PATIENCE,
+            "PYTHONPATH": LONG_FLUSH,
             "STAGELENS_EXPORT_INTERVAL": "200ms",
             "STAGELENS_KEEP_SLOW": "100",
             "STAGELENS_OVERHEAD_BUDGET": "none",

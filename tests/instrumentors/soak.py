@@ -1,6 +1,6 @@
 """A service that runs for long, in a process of its own: many requests that end in every way there is.
 
-    python soak.py REQUESTS WARM
+    python -m tests.instrumentors.soak REQUESTS WARM
 
 Prints, as JSON, what the process held after *WARM* of them and at the end, and how many were counted, dropped and sent.
 """
@@ -20,10 +20,6 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent / "wire"))
-
-from otlp_bodies import read_metrics
-
 from stagelens.core import names
 from stagelens.instrumentors import agent, recorder
 from stagelens.instrumentors.agent import Agent
@@ -31,6 +27,7 @@ from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.manual import request, stage
 from stagelens.instrumentors.outbox import Batch
+from tests.support.otlp_bodies import read_metrics
 
 
 class Collector:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from otlp_bodies import read_metrics, read_traces
 
 from stagelens.collector import protobuf_wire
 from stagelens.collector.points import PointReader, Window
@@ -28,6 +27,7 @@ from stagelens.instrumentors.otlp import Encoder, Interval, chunks
 from stagelens.instrumentors.spans import MAX_SPANS, Kept, Trace, trace_of
 from stagelens.instrumentors.stalls import Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
+from tests.support.otlp_bodies import read_metrics, read_traces
 
 MS = 1_000_000
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

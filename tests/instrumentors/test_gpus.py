@@ -6,10 +6,10 @@ import logging
 import threading
 
 import pytest
-from fake_nvml import Card, FakeNvml
 
 from stagelens.core.hardware import GPU, GPU_MEMORY, GPU_MEMORY_SHARE, GPU_POWER, PCIE_IN, PCIE_OUT, Measure
 from stagelens.instrumentors.gpus import EVERY_SECONDS, RETRY_SECONDS, Gpus, visible_devices
+from tests.support.fake_nvml import Card, FakeNvml
 
 
 def told(gpus: Gpus) -> dict[tuple[Measure, str], float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -31,7 +30,6 @@ from stagelens.instrumentors.loads import MAX_LOADS, MIN_LOAD_NS, Load, Loads, l
 if TYPE_CHECKING:
     from conftest import Finished
 
-sys.path.append(str(Path(__file__).parent / "libraries"))
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 # A phase with those inside it: what it takes by itself, and the others. [milliseconds]
 phases = st.recursive(st.tuples(st.integers(1, 9), st.just([])), lambda inner: st.tuples(st.integers(1, 9), st.lists(inner, max_size=3)), max_leaves=8)  # fmt: skip
@@ -214,7 +212,7 @@ def test_what_comes_from_a_repository_is_read_under_its_name(
     noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
     """Configuration, model and what is in them add up; nothing is named by the folder above."""
-    import tiny_models  # noqa: PLC0415 - it loads transformers
+    from tests.instrumentors.libraries import tiny_models  # noqa: PLC0415 - it loads transformers
 
     tiny_models.llama().save_pretrained(tmp_path / "tiny-llama")
     instrumenting(TransformersInstrumentor())

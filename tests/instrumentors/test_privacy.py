@@ -26,9 +26,6 @@ from urllib.parse import quote
 
 import pytest
 import zstandard
-from otlp_bodies import read_body
-from patient import PATIENCE
-from ports import free_port
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
@@ -36,14 +33,16 @@ from stagelens.core import names
 from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.instrumentor import report
 from stagelens.instrumentors.registry import LIBRARIES
+from tests.instrumentors.privacy.planted import LOG_VARIABLE, VISIBLE, found, secret
+from tests.instrumentors.privacy.recording import Recording, Rpc, Sent, Upstream
+from tests.support.long_flush_path import LONG_FLUSH
+from tests.support.otlp_bodies import read_body
+from tests.support.ports import free_port
+from tests.support.triton.triton_server import TritonServer, is_installed
 
 HERE = Path(__file__).parent
 SERVICES = HERE / "privacy"
-sys.path += [str(SERVICES), str(HERE.parent / "triton")]
 
-from planted import LOG_VARIABLE, VISIBLE, found, secret  # noqa: E402 - siblings, found once their folder is
-from recording import Recording, Rpc, Sent, Upstream  # noqa: E402
-from triton_server import TritonServer, is_installed  # noqa: E402
 
 START_SECONDS = 120
 COMMANDS = {
@@ -297,7 +296,9 @@ def _environment(recording: Recording, folder: Path, *upstreams: str) -> dict[st
         # Whatever it costs, and as long as it takes.
         "STAGELENS_OVERHEAD_BUDGET": "none",
         "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
-        "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), PATIENCE]),
+        "PYTHONPATH": os.pathsep.join(
+            [*filter(None, [os.environ.get("PYTHONPATH")]), LONG_FLUSH, str(HERE.parents[1])]
+        ),
         secret("variable").upper(): secret("environment"),
         "DATABASE_URL": f"postgresql://{secret('databaseuser')}:{secret('databasepassword')}@127.0.0.1/db",
     }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,10 +12,7 @@ from stagelens.instrumentors.late import Waiting
 from stagelens.instrumentors.manual import request
 from stagelens.instrumentors.reading import read
 from stagelens.instrumentors.tickets import ticket
-
-sys.path.append(str(Path(__file__).parent))
-
-import process_hops
+from tests.instrumentors import process_hops
 
 if TYPE_CHECKING:
     from conftest import Finished

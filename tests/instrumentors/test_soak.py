@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stagelens.instrumentors.fold import MAX_SERIES
 
-PROGRAM = Path(__file__).with_name("soak.py")
+ROOT = Path(__file__).parents[2]
 REQUESTS = 200_000
 # By then every series, every thread of the pool and every cache is there.
 WARM = 50_000
@@ -25,8 +25,8 @@ def test_two_hundred_thousand_requests_leave_nothing_but_their_counts() -> None:
 
     In a process of its own: other tests leave threads and memory that come and go.
     """
-    command = [sys.executable, str(PROGRAM), str(REQUESTS), str(WARM)]
-    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    command = [sys.executable, "-m", "tests.instrumentors.soak", str(REQUESTS), str(WARM)]
+    printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     found = json.loads(printed)
     warm, last = found["warm"], found["last"]
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from ports import free_port
 
-# Test modules are not a package: without it they could not import what they share.
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
-
-from programs import PATIENCE_SECONDS, RUN, environment
+from tests.reports.programs import PATIENCE_SECONDS, RUN, environment
+from tests.support.ports import free_port
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from patient import PATIENCE
+from tests.support.long_flush_path import LONG_FLUSH
 
 RUN = (sys.executable, "-m", "stagelens", "run")
 PATIENCE_SECONDS = 120
@@ -28,7 +28,7 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
         name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_", "PYTHONPATH"))
     }
     (folder / "tmp").mkdir(exist_ok=True)
-    ours = {"TMPDIR": str(folder / "tmp"), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": PATIENCE}
+    ours = {"TMPDIR": str(folder / "tmp"), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": LONG_FLUSH}
     return kept | ours | variables
 
 

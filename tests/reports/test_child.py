@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import PATIENCE_SECONDS, Terminal, script
+
+from tests.reports.programs import PATIENCE_SECONDS, Terminal, script
 
 # What `stagelens run` does with its child, and nothing of the server.
 PARENT = script(

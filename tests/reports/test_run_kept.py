@@ -15,10 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import programs
 import pytest
 from playwright.sync_api import Browser
-from programs import PATIENT_RUN, RUN, Terminal, environment
+
+from tests.reports import programs
+from tests.reports.programs import PATIENT_RUN, RUN, Terminal, environment
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

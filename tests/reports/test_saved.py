@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, NS, Fold, Request
 
 from stagelens.collector.export import read_export
 from stagelens.collector.points import Window
@@ -28,6 +27,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.stages import OVERHEAD
 from stagelens.dashboard.view import trace_name
 from stagelens.reports.saved import Run, save
+from tests.support.raw_requests import NOON, NS, Fold, Request
 
 RUN = Run(["python", "serve.py"], datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + 1, UTC), 0)
 EVER = (datetime.fromtimestamp(NOON - 7200, UTC), datetime.fromtimestamp(NOON + 7200, UTC))

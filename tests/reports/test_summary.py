@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from raw_requests import NOON, NS, Fold, Request
 from rich.console import Console
 
 from stagelens.collector.store import Batch, KeptTrace, Selection, Series, Store
@@ -20,6 +19,7 @@ from stagelens.reports.findings import findings
 from stagelens.reports.page import write_page
 from stagelens.reports.saved import Run
 from stagelens.reports.terminal import show
+from tests.support.raw_requests import NOON, NS, Fold, Request
 
 MS = 1_000_000
 SHOP = Series("shop", route="/items/{id}")

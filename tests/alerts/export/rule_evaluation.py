@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import prometheus_tool
 import yaml
+
+from tests.support import prometheus_tool
 
 # What a failed expectation looks like: the time it was asked for, and what there was.
 _ASKED = re.compile(r"time: (?P<time>\S+),")

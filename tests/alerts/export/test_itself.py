@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from rule_evaluation import firing
 
 from stagelens.__main__ import main
 from stagelens.alerts.export import itself
+from tests.alerts.export.rule_evaluation import firing
 
 RUNBOOK = (Path(__file__).parents[3] / itself.RUNBOOK).read_text(encoding="utf-8")
 PARTS = ("Sign", "The numbers", "Look", "Do", "Over when")

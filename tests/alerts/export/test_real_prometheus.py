@@ -12,9 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import prometheus_server
 import pytest
-from prometheus_server import Prometheus, until
 
 from stagelens.alerts import lease
 from stagelens.alerts.delivery.heartbeat import EVALUATED
@@ -29,6 +27,8 @@ from stagelens.collector.store import Batch, Point, Retention, Store
 from stagelens.collector.store.series import Series
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
+from tests.support import prometheus_server
+from tests.support.prometheus_server import Prometheus, until
 
 MONTH = timedelta(days=30)
 # Of each four requests: one failed at once, one took long, of which most was in the queue.

@@ -7,10 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-import prometheus_tool
 import pytest
 import yaml
-from rule_evaluation import firing
 
 from stagelens.alerts.burning import burn
 from stagelens.alerts.burning.burn import Counts, Tier
@@ -21,6 +19,8 @@ from stagelens.alerts.export.expressions import Histograms, span
 from stagelens.alerts.objectives.maintenance import Calendar, Once
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
+from tests.alerts.export.rule_evaluation import firing
+from tests.support import prometheus_tool
 
 POLICY = default_policy()
 MONTH, MINUTE = timedelta(days=30), timedelta(minutes=1)

@@ -10,7 +10,7 @@ import pytest
 from stagelens.collector.access.clients import TlsFiles
 
 if TYPE_CHECKING:
-    from certificate_authority import Authorities
+    from tests.support.certificate_authority import Authorities
 
 
 @pytest.fixture

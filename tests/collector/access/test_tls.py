@@ -20,7 +20,7 @@ from stagelens.collector.access.tls import SCOPE_KEY, GrpcTls, HttpTls, certific
 from stagelens.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from certificate_authority import Authorities, Pem
+    from tests.support.certificate_authority import Authorities, Pem
 
 
 def put(source: Pem, files: TlsFiles) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-import scrape_target
 
 from stagelens.collector.calling.addresses import ENV, MayCall, NotCalledError
 from stagelens.collector.calling.transport import AsyncCheckedTransport, CheckedTransport, proxy_of
+from tests.support import scrape_target
 
 Get = Callable[[str], httpx.Response]
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ports import free_port
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from otlp_server import Destination, listening
 
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.forward import forwarder, line
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
+from tests.collector.forward.otlp_server import Destination, listening
+from tests.support.ports import free_port
 
 
 @pytest.fixture(autouse=True)

@@ -12,18 +12,18 @@ from typing import Any
 import grpc
 import httpx
 import pytest
-from certificate_authority import Authorities
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
-from otlp_server import Answer, Destination, listening
-from sending import PROTOBUF, counted, logs, metrics, post, spans, told, waiting
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
 from stagelens.collector.store.outgoing import Backlog
 from stagelens.core import names
+from tests.collector.forward.otlp_server import Answer, Destination, listening
+from tests.collector.forward.sending import PROTOBUF, counted, logs, metrics, post, spans, told, waiting
+from tests.support.certificate_authority import Authorities
 
 Forwarding = Callable[..., Collector]
 Until = Callable[[Callable[[], object]], None]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import httpx
 import yaml
-from otlp_server import Answer, Destination, listening
+
+from tests.collector.forward.otlp_server import Answer, Destination, listening
 
 Until = Callable[[Callable[[], object]], None]
 

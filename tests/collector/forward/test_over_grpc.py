@@ -10,16 +10,16 @@ from typing import Any
 
 import grpc
 import pytest
-from certificate_authority import Authorities
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from otlp_grpc_server import Abort, Destination, serving
-from sending import counted, logs, metrics, post, spans, told, waiting
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
 from stagelens.collector.store.outgoing import Backlog
 from stagelens.core import names
+from tests.collector.forward.otlp_grpc_server import Abort, Destination, serving
+from tests.collector.forward.sending import counted, logs, metrics, post, spans, told, waiting
+from tests.support.certificate_authority import Authorities
 
 Forwarding = Callable[..., Collector]
 Until = Callable[[Callable[[], object]], None]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from taking import Taking
-
 from stagelens.collector.store import Store
+from tests.collector.imports.taking import Taking
 
 
 @pytest.fixture

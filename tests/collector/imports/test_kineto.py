@@ -19,7 +19,7 @@ from stagelens.collector.imports.chrome import Event
 from stagelens.collector.imports.source import ImportFileError
 
 if TYPE_CHECKING:
-    from taking import Taking
+    from tests.collector.imports.taking import Taking
 
 BASE = time.time_ns() - 3600 * 10**9
 HOST, GPU = {"pid": 1, "tid": 1}, {"pid": 0, "tid": 7}

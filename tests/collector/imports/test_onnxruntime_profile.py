@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 
 if TYPE_CHECKING:
-    from taking import Taking
+    from tests.collector.imports.taking import Taking
 
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 

@@ -23,7 +23,7 @@ from stagelens.core import names
 from stagelens.core.histogram import Histogram
 
 if TYPE_CHECKING:
-    from taking import Taking
+    from tests.collector.imports.taking import Taking
 
 NOW = time.time_ns() - 60 * 10**9
 MS = 10**6

@@ -1,6 +1,6 @@
 """Triton's own JSON traces.
 
-files/triton.json is of a real Triton 24.10 with the models of tests/triton, one call of each kind of its capture.py and three
+files/triton.json is of a real Triton 24.10 with the models of tests/support/triton, one call of each kind of its capture.py and three
 more of `plain`, started with `--trace-config mode=triton --trace-config triton,file=triton.json --trace-config level=TIMESTAMPS
 --trace-config rate=1`.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from taking import Taking
+    from tests.collector.imports.taking import Taking
 
 REAL = Path(__file__).parent / "files" / "triton.json"
 RECORDS: list[dict[str, Any]] = json.loads(REAL.read_text())

@@ -13,7 +13,7 @@ import pytest
 from stagelens.collector.imports.source import ImportFileError
 
 if TYPE_CHECKING:
-    from taking import Taking
+    from tests.collector.imports.taking import Taking
 
 # The fields of a result in vllm/benchmarks/serve.py, those of --save-detailed last.
 ENDED = int(time.time()) - 600

@@ -8,7 +8,6 @@ from io import BytesIO
 from typing import Any
 
 import httpx
-import prometheus_tool
 import pytest
 from google.protobuf.proto import parse_length_prefixed
 from hypothesis import given
@@ -24,6 +23,7 @@ from stagelens.collector.store.point_columns import Point, PointColumns
 from stagelens.collector.store.series import Series
 from stagelens.core import names
 from stagelens.core.histogram import SCALE, Histogram
+from tests.support import prometheus_tool
 
 OF_PROMETHEUS = (
     "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,"

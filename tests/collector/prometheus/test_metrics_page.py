@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import prometheus_tool
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +16,7 @@ from stagelens.collector.forward.state import States
 from stagelens.collector.prometheus.counters import FAMILIES
 from stagelens.collector.store import Store
 from stagelens.collector.store.outgoing import Backlog
+from tests.support import prometheus_tool
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "metrics.md").read_text()

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import prometheus_server
 import pytest
-from ports import free_port
-from prometheus_server import Prometheus
 
 from stagelens.collector.prometheus import counters
 from stagelens.collector.prometheus.buckets import LADDER
 from stagelens.core.histogram import bucket_bounds, bucket_index
+from tests.support import prometheus_server
+from tests.support.ports import free_port
+from tests.support.prometheus_server import Prometheus
 
 NATIVE = ("--enable-feature=native-histograms",)
 NAME = "stagelens_request_duration_seconds"

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ports import free_port
+
+from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
 

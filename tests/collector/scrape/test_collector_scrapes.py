@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-from scrape_target import Served, serving
 
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Selection, Store
+from tests.support.scrape_target import Served, serving
 
 FILE = """scrape:
   targets:

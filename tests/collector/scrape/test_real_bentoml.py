@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from real_server import is_up, post, running
 
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Selection, Store
+from tests.collector.scrape.real_server import is_up, post, running
 
 pytestmark = pytest.mark.stack
 CALLS = 12

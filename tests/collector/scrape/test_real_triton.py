@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 import os
-import sys
 import time
 import urllib.request
 from collections.abc import Generator
@@ -20,10 +19,7 @@ import pytest
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Selection, Store
-
-sys.path.append(str(Path(__file__).parents[2] / "triton"))
-
-from triton_server import TritonServer, is_installed
+from tests.support.triton.triton_server import TritonServer, is_installed
 
 CALLS = 24
 

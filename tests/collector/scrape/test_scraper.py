@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from scrape_target import Served, serving
 
 from stagelens.collector.scrape import fetch
 from stagelens.collector.scrape.scraper import Scraper
@@ -22,6 +21,7 @@ from stagelens.collector.scrape.state import State
 from stagelens.collector.store import Batch, Selection, Store
 from stagelens.collector.store.scrapes import LostError
 from stagelens.core.errors import StoreError
+from tests.support.scrape_target import Served, serving
 
 NOW = 1_800_000_000.0
 

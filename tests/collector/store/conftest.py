@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-# Test modules are not a package: without it they could not import what they share.
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "shared"))
-
-from clickhouse_server import clickhouse_server, new_database
-from postgresql_server import Server
-from raw_requests import Site
+from tests.collector.store.clickhouse_server import clickhouse_server, new_database
+from tests.support.postgresql_server import Server
+from tests.support.raw_requests import Site
 
 # Of the database, and of the points where they are not in it.
 OWN_POINTS = ("sqlite", "postgresql")

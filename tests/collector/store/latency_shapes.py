@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil, log
 from random import Random
 
-from raw_requests import NS, Request, Series
+from tests.support.raw_requests import NS, Request, Series
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 

@@ -14,10 +14,8 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from clickhouse_server import clickhouse_server, embedded_url, new_database
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, Request, Series, Site
 from sqlalchemy import Connection, func, make_url, select
 
 from stagelens.collector.store import Batch, Point, Retention, ledger, merging, schema
@@ -34,6 +32,8 @@ from stagelens.collector.store.tiers import Segment
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import METRICS
+from tests.collector.store.clickhouse_server import clickhouse_server, embedded_url, new_database
+from tests.support.raw_requests import NOON, Request, Series, Site
 
 DSN = os.environ.get("STAGELENS_TEST_CLICKHOUSE_DSN")
 Urls = Callable[[], str]

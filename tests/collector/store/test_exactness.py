@@ -11,11 +11,11 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from latency_shapes import QUANTILES, SHAPES, Shape, exact, spread
-from raw_requests import NOON, NS, Request, Series, Site
 
 from stagelens.collector.store import Retention, Selection
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Estimate, Histogram
+from tests.collector.store.latency_shapes import QUANTILES, SHAPES, Shape, exact, spread
+from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 HOUR = 3600
 START, END = NOON - 3 * HOUR, NOON

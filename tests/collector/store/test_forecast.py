@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_requests import NOON, Request, Site
 
 from stagelens.collector.store import Retention, Series, SeriesCaps
 from stagelens.collector.store.answers.folds import Fold
 from stagelens.collector.store.answers.forecast import TierUse, days_until_full
 from stagelens.collector.store.answers.storage import TierStorage
 from stagelens.collector.store.schema import TIERS
+from tests.support.raw_requests import NOON, Request, Site
 
 HOUR, DAY = 3600, 86_400
 

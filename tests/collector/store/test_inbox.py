@@ -11,30 +11,29 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-from raw_requests import NOON, NS, Fold, Request, Series, Site
 from sqlalchemy import select
-from stored import counted, ledger, number, requests
 
 from stagelens.collector.store import Batch, KeptTrace, schema
 from stagelens.collector.store.engines import database
 from stagelens.collector.store.inbox import CLAIM_SECONDS, Delivery, Folded, Parcel, replace
 from stagelens.collector.store.move import move
 from stagelens.core.errors import StoreError
+from tests.collector.store.store_contents import counted, ledger, number, requests
+from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 ROOM = 10**6
 
-SHARED = str(Path(__file__).parents[2] / "shared")
+ROOT = Path(__file__).parents[3]
 # Forks processes that each receive a batch of three spans and fold: a span in whose place the time is even becomes a request, the
 # others wait for the next. Each dies before a step (a statement, a begin or a commit) three further on, until one gets to its end.
 DYING = """
 import json, os, signal, sys
-sys.path.insert(0, sys.argv[1])
 from sqlalchemy import event
-from raw_requests import NOON, Clock, Fold, Request
+from tests.support.raw_requests import NOON, Clock, Fold, Request
 from stagelens.collector.store import Batch, Store
 from stagelens.collector.store.inbox import CLAIM_SECONDS, Folded, Parcel
 
-url, options = sys.argv[2], json.loads(sys.argv[3])
+url, options = sys.argv[1], json.loads(sys.argv[2])
 
 def fold(delivery):
     spans = [span for parcel in delivery.load(delivery.parcels) for span in parcel.spans.split()]
@@ -223,8 +222,8 @@ def test_kill_9_between_any_two_steps(shared_site: Callable[..., Site]) -> None:
     """Through a death before every third step of receiving and folding, each span counts once."""
     one = shared_site()
     one.close()
-    command = [sys.executable, "-c", DYING, SHARED, one.url, json.dumps(one.options)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=200)
+    command = [sys.executable, "-c", DYING, one.url, json.dumps(one.options)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=200)
     lives = json.loads(done.stdout)
     one.clock.now = NOON + lives * (CLAIM_SECONDS + 1)
     one.reopen()

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, Request, Series, Site
 
 from stagelens.collector.store import Batch, Point
 from stagelens.collector.store.indicator import Indicator
 from stagelens.core.histogram import Histogram, bucket_bounds, bucket_index
 from stagelens.core.names import FIRST_TOKEN, OUTPUT_TOKEN
+from tests.support.raw_requests import NOON, Request, Series, Site
 
 ERROR = Series("shop", "1", status="error")
 MINUTE = timedelta(minutes=1)

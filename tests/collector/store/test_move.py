@@ -9,8 +9,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from clickhouse_server import embedded_url
-from raw_requests import NOON, NS, SHOP, Fold, Request, Site
 from sqlalchemy import MetaData, select, text
 
 from stagelens.collector.store import Batch, Event, KeptTrace, Reader, Selection, Series, Store, move
@@ -18,6 +16,8 @@ from stagelens.collector.store.rows import PointRow
 from stagelens.core import names
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
+from tests.collector.store.clickhouse_server import embedded_url
+from tests.support.raw_requests import NOON, NS, SHOP, Fold, Request, Site
 
 HOUR = 3600
 PERCENTILES = (0.5, 0.9, 0.99, 0.999)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from raw_requests import NOON, Site
 
 from stagelens.collector.store import Batch
 from stagelens.collector.store.engines import database
@@ -22,6 +21,7 @@ from stagelens.collector.store.outgoing import (
     release,
     remove,
 )
+from tests.support.raw_requests import NOON, Site
 
 
 def body(number: int, destination: str = "a", size: int = 10) -> Outgoing:

@@ -8,14 +8,14 @@ from datetime import timedelta
 from random import Random
 
 import pytest
-from postgresql_server import Server, postgresql
-from raw_requests import NOON, NS, Fold, Request, Series, Site
 from sqlalchemy import event, text
-from stored import contents, counted, ledger, requests
 
 from stagelens.collector.store import Batch, KeptTrace, Retention, Store
 from stagelens.collector.store.engines import database
 from stagelens.core.errors import StoreError
+from tests.collector.store.store_contents import contents, counted, ledger, requests
+from tests.support.postgresql_server import Server, postgresql
+from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 TICK = Series("tick")
 

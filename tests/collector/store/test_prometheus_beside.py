@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-import prometheus_server
 import pytest
-from latency_shapes import BY_NAME, QUANTILES, exact, spread
 from prometheus_client import Histogram as ClientHistogram
-from prometheus_server import Prometheus, scraped
-from raw_requests import NOON, SHOP, Site
+
+from tests.collector.store.latency_shapes import BY_NAME, QUANTILES, exact, spread
+from tests.support import prometheus_server
+from tests.support.prometheus_server import Prometheus, scraped
+from tests.support.raw_requests import NOON, SHOP, Site
 
 HOUR = 3600
 START, END = NOON - HOUR, NOON

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raw_requests import NOON, SHOP, Site
-
 from stagelens.collector.store import Batch, Point, SeriesCaps
 from stagelens.core.bands import BATCHES
 from stagelens.core.counts import Counts
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION
+from tests.support.raw_requests import NOON, SHOP, Site
 
 SIZES = (1, 2, 3, 4, 30, 100, 1000, 5000)
 

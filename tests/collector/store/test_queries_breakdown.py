@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, NS, Fold, Request, Series, Site
 
 from stagelens.collector.store import Batch
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, Histogram, bucket_index, rank_of
+from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 PERCENTILES = (0.0, 0.5, 0.99, 1.0)
 STAGES = ("forward", "queue", "preprocess", "rerank", "overhead")

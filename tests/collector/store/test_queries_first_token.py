@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, NS, Series, Site
 
 from stagelens.collector.store import Batch, Point
 from stagelens.core.counts import Counts
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, bucket_index, rank_of
 from stagelens.core.names import FIRST_TOKEN
+from tests.support.raw_requests import NOON, NS, Series, Site
 
 HEAD = 5
 STAGES = ("prefill", "tokenize", "queue", "overhead")

@@ -8,9 +8,9 @@ from random import Random
 
 import pandas as pd
 import pytest
-from raw_requests import NOON, Request, Series, Site
 
 from stagelens.collector.store import Selection
+from tests.support.raw_requests import NOON, Request, Series, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999)
 START, END = NOON - 2 * 3600 - 50, NOON + 20

@@ -9,13 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from raw_requests import NOON, SHOP, Request, Site
 
 from stagelens.collector.store import Batch, Point, Series, SeriesCaps
 from stagelens.collector.store import series as series_module
 from stagelens.core.hardware import CPU, GPU, joined
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE
+from tests.support.raw_requests import NOON, SHOP, Request, Site
 
 START = NOON - 1800
 NAMES = ("gpu web-1/gpu0", "gpu web-2/gpu0", "cpu web-1:7")

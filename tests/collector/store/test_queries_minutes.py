@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from raw_requests import NOON, Request, Series, Site
 
 from stagelens.collector.store import Group, Selection
+from tests.support.raw_requests import NOON, Request, Series, Site
 
 START, END = NOON - 7200, NOON + 60
 SERIES = (

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 import pytest
-from raw_requests import NOON, Request, Series, Site
 
 from stagelens.collector.store import Selection
+from tests.support.raw_requests import NOON, Request, Series, Site
 
 
 def utc(seconds: int) -> datetime:

@@ -11,7 +11,6 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, NS, Series, Site
 
 from stagelens.collector.store import Batch, Point, SeriesCaps
 from stagelens.core.bands import TOKENS as BANDS
@@ -28,6 +27,7 @@ from stagelens.core.names import (
     TOKENS_IN,
     TOKENS_OUT,
 )
+from tests.support.raw_requests import NOON, NS, Series, Site
 
 CHAT, OTHER_CHAT = Series("llm", "1", route="/chat"), Series("llm", "1", route="/other")
 MINUTE = timedelta(minutes=1)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from raw_requests import NOON, NS, Request, Series, Site
 
 from stagelens.collector.store import Batch, KeptTrace, Retention
+from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 SHOP = Series("shop", "1", route="/buy")
 

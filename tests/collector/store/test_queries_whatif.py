@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from raw_requests import NOON, Request, Site
 
 from stagelens.collector.store.answers.whatif import Groups, split
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, rank_of
+from tests.support.raw_requests import NOON, Request, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 STAGES = ("forward", "queue", "overhead")

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_requests import NOON, Request, Site
 
 from stagelens.collector.store import Retention
 from stagelens.collector.store.tiers import Tier, whole
+from tests.support.raw_requests import NOON, Request, Site
 
 HOUR = 3600
 TIERS = [Tier(10, 0, 40 * HOUR), Tier(60, 0, 20 * HOUR), Tier(3600, 0, 0)]

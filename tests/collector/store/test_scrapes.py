@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from raw_requests import NOON, Site
 
 from stagelens.collector.store import Batch, Point, Selection, Series
 from stagelens.collector.store.scrapes import LostError
 from stagelens.core import names
 from stagelens.core.intervals import Distribution, Interval
+from tests.support.raw_requests import NOON, Site
 
 URL = "http://engine/metrics"
 NOW = float(NOON)

@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from raw_requests import NOON, NS, Fold, Request, Series, Site
-from stored import FOREVER, contents, counted, known, ledger, number, requests
 
 from stagelens.collector.store import Batch, KeptTrace, Retention, schema
 from stagelens.core.errors import StoreError
+from tests.collector.store.store_contents import FOREVER, contents, counted, known, ledger, number, requests
+from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 MB = 1 << 20
 # What a writer and a reader at once leave in it before it is used from its beginning again: wal_autocheckpoint, twice.

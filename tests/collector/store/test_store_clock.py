@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, Clock, Request, Site
-from stored import added_totals, contents, counted, known, ledger, requests, totals
+
+from tests.collector.store.store_contents import added_totals, contents, counted, known, ledger, requests, totals
+from tests.support.raw_requests import NOON, Clock, Request, Site
 
 YEAR = 365 * 86_400
 

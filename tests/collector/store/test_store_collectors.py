@@ -13,22 +13,30 @@ from threading import Barrier
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, NS, Fold, Request, Series, Site
 from sqlalchemy import select
-from stored import added_totals, contents, counted, known, ledger, number, requests, totals
 
 from stagelens.collector.store import Batch, KeptTrace, Retention, SeriesCaps, schema
 from stagelens.collector.store.engines import database
+from tests.collector.store.store_contents import (
+    added_totals,
+    contents,
+    counted,
+    known,
+    ledger,
+    number,
+    requests,
+    totals,
+)
+from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
-SHARED = str(Path(__file__).parents[2] / "shared")
+ROOT = Path(__file__).parents[3]
 # Writes batches until it has written so many, maintains in between, and prints which of them it was told are new.
 COLLECTOR = """
 import json, sys
-sys.path.insert(0, sys.argv[1])
-from raw_requests import NOON, Clock, Fold, Request, Series
+from tests.support.raw_requests import NOON, Clock, Fold, Request, Series
 from stagelens.collector.store import Batch, Store
 
-url, options, name, count = sys.argv[2], json.loads(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+url, options, name, count = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 store = Store.open(url, clock=Clock(NOON), **options)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -63,9 +71,9 @@ def test_collectors_in_processes_of_their_own(shared_site: Callable[..., Site]) 
     """Three that write the same and different series at once, and the same batches: each counts once, for who was told so."""
     one = shared_site(series_caps=SeriesCaps(route=10))
     points = {name: value for name, value in one.options.items() if name == "points_url"}
-    command = [sys.executable, "-c", COLLECTOR, SHARED, one.url, json.dumps(points)]
+    command = [sys.executable, "-c", COLLECTOR, one.url, json.dumps(points)]
     running = [
-        subprocess.Popen([*command, name, "15"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, name, "15"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for name in ("a", "b", "c")
     ]
     told: list[list[list[bool]]] = []

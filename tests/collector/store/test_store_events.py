@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_requests import NOON, SHOP, Request, Series, Site
 from sqlalchemy import inspect
 
 from stagelens.collector.store import Event, Retention, events
 from stagelens.collector.store.engines import database
 from stagelens.collector.store.move import move
+from tests.support.raw_requests import NOON, SHOP, Request, Series, Site
 
 AT = datetime.fromtimestamp(NOON, UTC)
 DAY = timedelta(days=1)

@@ -8,21 +8,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from raw_requests import NOON, Site
-from stored import added_totals, contents, counted, known, ledger, requests, totals
+from tests.collector.store.store_contents import added_totals, contents, counted, known, ledger, requests, totals
+from tests.support.raw_requests import NOON, Site
 
-SHARED = str(Path(__file__).parents[2] / "shared")
+ROOT = Path(__file__).parents[3]
 # Forks processes that each send all batches of those before again, write one of their own, and maintain. Each dies before a
 # step (a statement, a begin or a commit) seven further on, until one gets to its end. Prints how many there were, and how many
 # batches were acknowledged.
 DYING = """
 import json, os, signal, sys
-sys.path.insert(0, sys.argv[1])
 from sqlalchemy import event
-from raw_requests import NOON, Clock, Fold, Request
+from tests.support.raw_requests import NOON, Clock, Fold, Request
 from stagelens.collector.store import Batch, Store
 
-url, options = sys.argv[2], json.loads(sys.argv[3])
+url, options = sys.argv[1], json.loads(sys.argv[2])
 
 def batch(number):
     at = NOON + 600 * number
@@ -68,8 +67,8 @@ def test_what_was_acknowledged_survives_and_counts_once(shared_site: Callable[..
     """Through a death before every seventh step of writing and maintaining, with all batches sent again after each."""
     one = shared_site()
     one.close()
-    command = [sys.executable, "-c", DYING, SHARED, one.url, json.dumps(one.options)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=240)
+    command = [sys.executable, "-c", DYING, one.url, json.dumps(one.options)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=240)
     lives, acknowledged = json.loads(done.stdout)
     one.clock.now = NOON + 600 * lives
     one.reopen()

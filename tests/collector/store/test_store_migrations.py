@@ -6,13 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from raw_requests import NOON, NS, Request, Series, Site
 from sqlalchemy import inspect, select, text
-from stored import FOREVER, added_totals, contents, counted, known, ledger, requests, totals
 
 from stagelens.collector.store import Batch, KeptTrace, Selection, schema
 from stagelens.collector.store.engines import database
 from stagelens.core.histogram import Histogram
+from tests.collector.store.store_contents import (
+    FOREVER,
+    added_totals,
+    contents,
+    counted,
+    known,
+    ledger,
+    requests,
+    totals,
+)
+from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 SERIES = (Series("shop", "1", route="/a"), Series("shop", "1", route="/b"), Series("shop", "2"), Series("bank"))
 TRACE = KeptTrace("ab" * 16, "01" * 8, SERIES[0], NOON * NS, 5, "slow", "forward", {"forward": 5})

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from raw_requests import Request, Site
 from sqlalchemy import event, inspect
 
 from stagelens.collector.store import Store, schema
 from stagelens.collector.store.engines import database
 from stagelens.core.errors import StoreError
+from tests.support.raw_requests import Request, Site
 
 
 def test_a_new_file_is_made_and_an_old_one_is_kept(site: Callable[..., Site]) -> None:

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, NS, Request, Series, Site
-from stored import contents, number, requests
 
 from stagelens.collector.store import Batch, KeptTrace, Retention, schema
+from tests.collector.store.store_contents import contents, number, requests
+from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 SHORT = Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=6), hours=timedelta(days=2))
 

@@ -8,15 +8,24 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from raw_requests import NOON, Request, Series, Site
 from sqlalchemy import event
-from stored import added_totals, contents, counted, histogram_of, known, ledger, rows, totals
 
 from stagelens.collector import store
 from stagelens.collector.store import Batch, Point
 from stagelens.core import names
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
+from tests.collector.store.store_contents import (
+    added_totals,
+    contents,
+    counted,
+    histogram_of,
+    known,
+    ledger,
+    rows,
+    totals,
+)
+from tests.support.raw_requests import NOON, Request, Series, Site
 
 SERIES = (Series("shop", "1"), Series("shop", "2", status="error"), Series("bank"))
 START = NOON - 3 * 3600

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from raw_requests import NOON, NS, Fold, Request, Series, Site
 from sqlalchemy import event, select
-from stored import number as number_of
 
 from stagelens.collector.store import Batch, KeptTrace, SeriesCaps, schema
 from stagelens.core.errors import StoreError
+from tests.collector.store.store_contents import number as number_of
+from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 
 def routes(one: Site) -> set[str]:

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import Request, Site
 
 from stagelens.collector.store import Selection
+from tests.support.raw_requests import Request, Site
 
 BERLIN, KOLKATA, CHATHAM = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Kolkata"), ZoneInfo("Pacific/Chatham")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

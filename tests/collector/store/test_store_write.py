@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from raw_requests import NOON, NS, Fold, Request, Series, Site
 from sqlalchemy import event
 
 from stagelens.collector.store import Batch, KeptTrace, Point
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
+from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 
 def batch(name: str, n: int = 1, at: int = NOON - 60) -> Batch:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from span_trees import SHOP, STOCK, Span, columns
 
 from stagelens.collector.traces.columns import Label, Spans, Stream, decode, decode_rows, encode
 from stagelens.core.errors import StoreError
+from tests.collector.traces.span_trees import SHOP, STOCK, Span, columns
 
 LABELS = [
     Label("POST /", "server", request=True, route="/", attributes=(("http.request.method", "GET"), ("status", 200))),

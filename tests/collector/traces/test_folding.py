@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from span_trees import NOON, NS, SHOP, STOCK, Inbox, Plain, Shown, Span, columns, counted
 
 from stagelens.collector.store.inbox import Parcel
 from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, Stream, encode
@@ -17,6 +16,7 @@ from stagelens.collector.traces.folding import Outcome
 from stagelens.collector.traces.keeping import Keep
 from stagelens.collector.traces.leftovers import Patience
 from stagelens.core import names
+from tests.collector.traces.span_trees import NOON, NS, SHOP, STOCK, Inbox, Plain, Shown, Span, columns, counted
 
 KINDS = ("internal", "internal", "server", "client", "producer")
 STAGES = ("", "forward", "queue", "dependency", "mine")

@@ -16,7 +16,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
-from otlp import ALWAYS, NOON_NS, as_protobuf, export, read, span
 
 from stagelens.collector.points import Window
 from stagelens.collector.replies import JSON, PROTOBUF
@@ -30,6 +29,7 @@ from stagelens.collector.traces.section import built_in
 from stagelens.collector.wire import TooLargeError
 from stagelens.core import names
 from stagelens.core.errors import WireError
+from tests.collector.traces.otlp import ALWAYS, NOON_NS, as_protobuf, export, read, span
 
 READER = SpanReader()
 # Attributes that rules look at, and others; texts and numbers that mean something to them, and others.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, span
 
 from stagelens.collector.replies import JSON, PROTOBUF
 from stagelens.collector.tally import Tally
@@ -17,6 +16,7 @@ from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.traces.rules import Rule, Rules
 from stagelens.collector.traces.section import built_in
 from stagelens.core import names, stages
+from tests.collector.traces.otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, span
 
 FOLDER = Path(__file__).parent / "spans"
 SPANS: list[tuple[str, str, dict[str, Any]]] = [

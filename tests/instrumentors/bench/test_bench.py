@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from patient import PATIENCE
-from ports import free_port
 
 from stagelens.core.errors import StagelensError
 from stagelens.instrumentors import session
 from stagelens.instrumentors.bench import command, turns
 from stagelens.instrumentors.bench.turns import Both, environments
 from stagelens.instrumentors.run import AUTOLOAD
+from tests.support.long_flush_path import LONG_FLUSH
+from tests.support.ports import free_port
 
 Bench = Callable[..., str]
 
@@ -43,7 +43,7 @@ UVICORN = ("--", sys.executable, "-m", "uvicorn", "serve:app", "--port", "{port}
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a service, which has the time it takes to end."""
     monkeypatch.setattr(session, "END_SECONDS", 120.0)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), PATIENCE]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), LONG_FLUSH]))
     (tmp_path / "serve.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     return tmp_path

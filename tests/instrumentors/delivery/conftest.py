@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from otlp_bodies import read_metrics
 
 from stagelens.instrumentors.exporter import Exporter
+from tests.support.otlp_bodies import read_metrics
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from stagelens.instrumentors.outbox import Batch
 from stagelens.instrumentors.trust import Trust
 
 if TYPE_CHECKING:
-    from certificate_authority import Authorities, Pem
     from conftest import Sink
+
+    from tests.support.certificate_authority import Authorities, Pem
 
     Until = Callable[[Callable[[], object]], None]
 

@@ -25,7 +25,7 @@ from stagelens.instrumentors.doctor import command, delivery, watching
 from stagelens.instrumentors.doctor.probe import MARK
 
 if TYPE_CHECKING:
-    from certificate_authority import Authorities
+    from tests.support.certificate_authority import Authorities
 
 Doctor = Callable[..., tuple[int, str]]
 

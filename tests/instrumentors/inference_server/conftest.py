@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "triton"))
-
-from triton_server import TraceSink, TritonServer, is_installed
-
 from stagelens.instrumentors.libraries import triton_endpoint
+from tests.support.triton.triton_server import TraceSink, TritonServer, is_installed
 
 
 class Recorded(Protocol):

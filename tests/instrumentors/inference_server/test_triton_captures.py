@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import capture
 import pytest
 
+from tests.support.triton import capture
+
 if TYPE_CHECKING:
-    from triton_server import TraceSink, TritonServer
+    from tests.support.triton.triton_server import TraceSink, TritonServer
 
 # See TraceSink.trace.
 ATTEMPTS = 8

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from triton_server import TritonServer
+    from tests.support.triton.triton_server import TritonServer
 
 SCRIPT = Path(__file__).parent / "calling_script.py"
 OVERHEAD = "stagelens.stage.overhead"

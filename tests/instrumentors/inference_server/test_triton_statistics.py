@@ -22,7 +22,7 @@ from stagelens.instrumentors.libraries.triton_statistics import Averaged, Known,
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
 
 if TYPE_CHECKING:
-    from triton_server import TritonServer
+    from tests.support.triton.triton_server import TritonServer
 
 http: Any = tritonclient.http
 grpc: Any = tritonclient.grpc

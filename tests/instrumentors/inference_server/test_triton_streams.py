@@ -22,7 +22,8 @@ from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumen
 
 if TYPE_CHECKING:
     from conftest import Recorded
-    from triton_server import TritonServer
+
+    from tests.support.triton.triton_server import TritonServer
 
 grpc: Any = tritonclient.grpc
 grpc_aio: Any = tritonclient.grpc.aio

@@ -35,7 +35,8 @@ from stagelens.instrumentors.registry import LIBRARIES
 
 if TYPE_CHECKING:
     from conftest import Recorded
-    from triton_server import TraceSink, TritonServer
+
+    from tests.support.triton.triton_server import TraceSink, TritonServer
 
 http: Any = tritonclient.http
 grpc: Any = tritonclient.grpc

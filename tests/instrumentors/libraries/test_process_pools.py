@@ -22,10 +22,7 @@ from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumen
 from stagelens.instrumentors.manual import request
 from stagelens.instrumentors.reading import read
 from stagelens.instrumentors.recorder import Record, clock
-
-sys.path.append(str(Path(__file__).parent))
-
-import pool_jobs
+from tests.instrumentors.libraries import pool_jobs
 
 if TYPE_CHECKING:
     from conftest import Finished

@@ -28,11 +28,10 @@ from stagelens.instrumentors.libraries.sentence_transformers import SentenceTran
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from stagelens.instrumentors.manual import request
+from tests.instrumentors.libraries.tiny_models import bert, tokenizer
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
 
-from tiny_models import bert, tokenizer  # noqa: E402 - a sibling, found once its folder is
 
 if TYPE_CHECKING:
     from conftest import Finished

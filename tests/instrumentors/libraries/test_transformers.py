@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import copy
 import logging
-import os
 import pickle
 import subprocess
 import sys
@@ -32,11 +31,10 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import pipelines, pretrained
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from stagelens.instrumentors.manual import request
+from tests.instrumentors.libraries.tiny_models import bert, llama, tokenizer
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE))
 
-from tiny_models import bert, llama, tokenizer  # noqa: E402 - a sibling, found once its folder is
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -380,7 +378,7 @@ def test_what_is_imported_later_is_timed() -> None:
 import stagelens
 stagelens.instrument()
 from stagelens.instrumentors import recorder
-from tiny_models import llama, tokenizer
+from tests.instrumentors.libraries.tiny_models import llama, tokenizer
 model, words = llama(), tokenizer()
 model.generate(**words("word1", return_tensors="pt"), max_new_tokens=2)
 marks, token = recorder.begin()
@@ -393,7 +391,7 @@ print(*[mark for mark in marks[3::3] if not mark.startswith("@")])
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        cwd=HERE.parents[2],
     )
 
     assert answer.stdout.split() == ["tokenize", "prefill", "decode"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextvars
 import copy
 import logging
-import sys
 import threading
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,10 +20,7 @@ from stagelens.instrumentors.libraries import generation
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from stagelens.instrumentors.manual import request
-
-sys.path.append(str(Path(__file__).parent))
-
-from tiny_models import bert, llama, t5, tokenizer
+from tests.instrumentors.libraries.tiny_models import bert, llama, t5, tokenizer
 
 if TYPE_CHECKING:
     from conftest import Finished

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
-from ports import free_port
 
 from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
@@ -23,10 +22,8 @@ from stagelens.instrumentors import recorder
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
 from stagelens.instrumentors.reading import read
-
-sys.path.append(str(Path(__file__).parent))
-
-from tiny_models import llama, tokenizer
+from tests.instrumentors.libraries.tiny_models import llama, tokenizer
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from conftest import Finished

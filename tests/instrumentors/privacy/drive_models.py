@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +20,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import pipeline
 
-sys.path.append(str(Path(__file__).parents[1] / "libraries"))
-
-import tiny_models as tiny
+from tests.instrumentors.libraries import tiny_models as tiny
 
 PROMPT = secret("prompt")
 

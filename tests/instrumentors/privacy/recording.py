@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
 import grpc
-from planted import secret
+
+from tests.instrumentors.privacy.planted import secret
 
 
 class Sent(NamedTuple):

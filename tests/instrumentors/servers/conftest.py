@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ports import free_port
+
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from ..conftest import Sink

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
+import socket
 from pathlib import Path
 from typing import Final
 
 import pytest
 import uvicorn
-
-sys.path.append(str(Path(__file__).parents[2] / "shared"))
-
-from ports import free_port
 
 _failed: Final[dict[str, str]] = {}
 
@@ -27,8 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Find a port."""
-    vars(uvicorn)["Config"].__init__ = functools.partialmethod(uvicorn.Config.__init__, port=free_port())
+    """Find a port; `tests.support` is not at hand, the library's own tests have that name."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    vars(uvicorn)["Config"].__init__ = functools.partialmethod(uvicorn.Config.__init__, port=port)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

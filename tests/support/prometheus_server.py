@@ -20,8 +20,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
-from ports import free_port
-from raw_requests import Request
+from tests.support.ports import free_port
+from tests.support.raw_requests import Request
 
 HINT = "no Prometheus on this machine; `apt-get install prometheus`, which brings promtool, or `make test`, which does"
 STEP_SECONDS = 10

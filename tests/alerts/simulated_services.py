@@ -121,7 +121,7 @@ class Clock:
 
 
 @dataclass
-class World:
+class Simulation:
     """A service with others *beside* it, and an evaluator that looks at them every minute."""
 
     store: Store
@@ -176,12 +176,12 @@ def evaluator(store: Store) -> Evaluator:
 
 
 @contextmanager
-def watched(history: Path, path: Path, looks: int = 2) -> Generator[World]:
+def watched(history: Path, path: Path, looks: int = 2) -> Generator[Simulation]:
     """Give the world that goes on where *history* ends, in a copy at *path*, after *looks* at it: one for each to learn."""
     shutil.copy(history, path)
     clock = Clock()
     store = Store.open(f"sqlite:///{path}", clock=clock)
-    found = World(store, evaluator(store), clock)
+    found = Simulation(store, evaluator(store), clock)
     found.look(looks)
     yield found
     store.close()

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audit import Totals
-from cradle import Cradle
-from ports import free_port
-from postgresql_server import Server
 from sqlalchemy import text
-from weather import Network
 
 from stagelens.collector.store.engines.database import open_engine, writing
+from tests.chaos.audit import Totals
+from tests.chaos.collector_processes import CollectorProcesses
+from tests.chaos.unreliable_network import Network
+from tests.support.ports import free_port
+from tests.support.postgresql_server import Server
 
 PATIENCE_SECONDS = 90.0
 _LOOK_SECONDS = 0.01
@@ -65,7 +65,7 @@ class Member:
             connection.close()
 
 
-class Place:
+class Deployment:
     """A database at *url* with collectors, and the network before them.
 
     Args:
@@ -89,7 +89,7 @@ class Place:
     ) -> None:
         self.folder, self.url, self.rng = folder, url, rng
         self.postgresql, self.disk = postgresql, disk
-        self.cradle = Cradle(folder / "collectors.log")
+        self.processes = CollectorProcesses(folder / "collectors.log")
         self.members = [Member() for _ in range(collectors)]
         self.network = Network(random.Random(rng.random()))
         self.address = f"http://127.0.0.1:{self.network.listen([member.port for member in self.members])}"
@@ -99,7 +99,7 @@ class Place:
 
     def start(self, member: Member) -> None:
         """Begin a new life of *member*."""
-        member.process = self.cradle.start(
+        member.process = self.processes.start(
             {
                 "STAGELENS_DATABASE": self.url,
                 "STAGELENS_COLLECTOR_PORT": str(member.port),
@@ -110,7 +110,7 @@ class Place:
     def kill(self, member: Member) -> None:
         """End its life as the kernel does when memory runs out."""
         assert member.process is not None
-        self.cradle.kill(member.process)
+        self.processes.kill(member.process)
         member.process = None
 
     def signal(self, member: Member, number: signal.Signals) -> None:
@@ -123,7 +123,7 @@ class Place:
 
         def serves() -> bool:
             assert member.process is not None
-            if not self.cradle.lives(member.process):
+            if not self.processes.lives(member.process):
                 self.kill(member)
                 self.start(member)
                 self.given_up += 1
@@ -134,7 +134,7 @@ class Place:
     def send(self, kind: str, service: str, environment: Mapping[str, str] | None = None) -> None:
         """Start a client; it sends until `finish`."""
         address = self.grpc_address if kind.startswith("grpc") else self.address
-        command = [sys.executable, str(Path(__file__).parent / "senders.py"), kind, service, address]
+        command = [sys.executable, "-m", "tests.chaos.senders", kind, service, address]
         with (self.folder / f"{service}.log").open("ab") as log:
             client = subprocess.Popen(
                 [*command, str(self.rng.getrandbits(32))],
@@ -196,7 +196,7 @@ class Place:
     def end(self, member: Member) -> None:
         """Have *member* finish what it accepted, and end."""
         assert member.process is not None
-        code = self.cradle.end(member.process)
+        code = self.processes.end(member.process)
         member.process = None
         assert code == 0, f"a collector ended with {code}; see {self.folder}"
 
@@ -209,5 +209,5 @@ class Place:
                 with contextlib.suppress(OSError):
                     if pipe:
                         pipe.close()
-        self.cradle.close()
+        self.processes.close()
         self.network.close()

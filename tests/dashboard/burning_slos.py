@@ -8,11 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
-from served import NOW, SLOW, Served, write
-
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives.slo_file import read
 from stagelens.collector.store import Event, Store
+from tests.dashboard.served_versions import NOW, SLOW, Served, write
 
 SLO = """slos:
   - {name: hot-latency, service: hot, objective: 0.99, threshold: 30ms, window: 30d}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from raw_requests import Site
 from sqlalchemy import Table, func, select
 
 from stagelens.collector.store import schema, tiers
@@ -12,6 +11,7 @@ from stagelens.collector.store.encoding import decode
 from stagelens.collector.store.engines import database
 from stagelens.collector.store.rows import PointRow
 from stagelens.core.histogram import Histogram
+from tests.support.raw_requests import Site
 
 # No bucket starts later. [Unix seconds]
 FOREVER = 4_000_000_000

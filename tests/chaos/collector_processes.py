@@ -19,8 +19,10 @@ from pathlib import Path
 
 from stagelens import __main__ as command_line
 
+ROOT = Path(__file__).parents[2]
 
-class Cradle:
+
+class CollectorProcesses:
     """Starts and ends collectors.
 
     Args:
@@ -31,7 +33,8 @@ class Cradle:
         self._log = log
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, __file__],
+                [sys.executable, "-m", "tests.chaos.collector_processes"],
+                cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

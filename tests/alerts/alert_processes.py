@@ -16,6 +16,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,6 +34,7 @@ from stagelens.alerts.delivery.worker import Worker
 from stagelens.alerts.lease import new_holder
 from stagelens.collector.store import Store
 
+ROOT = Path(__file__).parents[2]
 # A receiver that answers late is no receiver that says nothing, after which it may be told again. [seconds]
 PATIENCE_SECONDS = 60.0
 # A real one is reminded every minute. [seconds]
@@ -47,7 +49,7 @@ class Hurried(random.Random):
         return min(super().uniform(a, b) / 20, 0.5)
 
 
-class Nursery:
+class AlertProcesses:
     """Starts and kills senders.
 
     Args:
@@ -56,7 +58,8 @@ class Nursery:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, "-m", "tests.alerts.alert_processes"],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,

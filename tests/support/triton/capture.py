@@ -1,6 +1,6 @@
 """Writes captures/*.json: what a real server exports as OTLP/JSON for one call of each kind, with a trace id we chose.
 
-Run it after `make triton`: .venv/bin/python tests/triton/capture.py
+Run it after `make triton`: .venv/bin/python -m tests.support.triton.capture
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc
 import tritonclient.http
-from triton_server import TraceSink, TritonServer
 from tritonclient.utils import InferenceServerException
+
+from tests.support.triton.triton_server import TraceSink, TritonServer
 
 grpc: Any = tritonclient.grpc
 http: Any = tritonclient.http

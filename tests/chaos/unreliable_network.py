@@ -1,4 +1,4 @@
-"""A network between senders and collectors, with weather: connections break at any byte, also where the answer is lost."""
+"""A network between senders and collectors, with faults: connections break at any byte, also where the answer is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class ConnectionFaults:
     """What becomes of connections, as shares of them.
 
     Args:
@@ -31,8 +31,14 @@ class Weather:
     stalled: float = 0.0
 
 
-CLEAR = Weather()
-WEATHERS = (CLEAR, Weather(cut=0.3), Weather(lost=0.5), Weather(stalled=0.3), Weather(cut=0.2, lost=0.3, stalled=0.2))
+NO_FAULTS = ConnectionFaults()
+CONNECTION_FAULTS = (
+    NO_FAULTS,
+    ConnectionFaults(cut=0.3),
+    ConnectionFaults(lost=0.5),
+    ConnectionFaults(stalled=0.3),
+    ConnectionFaults(cut=0.2, lost=0.3, stalled=0.2),
+)
 
 
 @dataclass(slots=True)
@@ -56,7 +62,7 @@ class Network:
         self._loop = asyncio.new_event_loop()
         self._open: set[asyncio.StreamWriter] = set()
         self._turn = 0
-        self.weather = CLEAR
+        self.faults = NO_FAULTS
         self.down = False
         self.broken = 0
         self._servers: list[asyncio.Server] = []
@@ -98,13 +104,13 @@ class Network:
         await asyncio.gather(*carrying, return_exceptions=True)
 
     def _fate(self) -> _Fate:
-        rng, weather = self._rng, self.weather
+        rng, faults = self._rng, self.faults
         fate = _Fate()
-        if rng.random() < weather.cut:
+        if rng.random() < faults.cut:
             fate.request_bytes = rng.randint(0, 20_000)
-        if rng.random() < weather.lost:
+        if rng.random() < faults.lost:
             fate.answer_bytes = rng.choice((0, 0, rng.randint(1, 600)))
-        if rng.random() < weather.stalled:
+        if rng.random() < faults.stalled:
             fate.stall_seconds = rng.uniform(0.2, 2.0)
         return fate
 

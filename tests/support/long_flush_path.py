@@ -5,4 +5,4 @@ from __future__ import annotations
 from pathlib import Path
 
 # An entry of PYTHONPATH, for what runs under `stagelens run`.
-PATIENCE = str(Path(__file__).parent / "patience")
+LONG_FLUSH = str(Path(__file__).parent / "long_flush")

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,12 +20,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from tests.support.ports import free_port
+
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "shared"))
-
-from ports import free_port  # noqa: E402 - found by the line above
-
-INSTALLED = HERE.parent.parent / ".venv" / "triton"
+INSTALLED = HERE.parents[2] / ".venv" / "triton"
 BINARIES = INSTALLED / "server" / "pytriton" / "tritonserver"
 PYTHON = INSTALLED / "python" / "bin"
 START_SECONDS = 120

@@ -1,6 +1,6 @@
 """A store with something in every table, and all that pages and people are told of it.
 
-    python tests/alerts/everything.py tests/alerts/schemas
+    python -m tests.alerts.full_store tests/alerts/schemas
 
 writes down both, as the installed version makes them: run it when a version is released whose tables differ from the last
 one's, and the next versions are held to read what it left.

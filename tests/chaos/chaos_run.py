@@ -17,11 +17,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import troubles
-from audit import Totals, added_up, held
-from place import Place
-from postgresql_server import Server
-from weather import CLEAR, WEATHERS
+from tests.chaos import faults
+from tests.chaos.audit import Totals, added_up, held
+from tests.chaos.deployment import Deployment
+from tests.chaos.unreliable_network import CONNECTION_FAULTS, NO_FAULTS
+from tests.support.postgresql_server import Server
 
 # How long a collector that serves lives on before it is killed, at most. [seconds]
 _LIFE_SECONDS = 0.5
@@ -77,59 +77,59 @@ class Outcome:
         ]
 
 
-def run(place: Place, plan: Plan, told: Callable[[str], None]) -> Outcome:
-    """Go through *plan* at *place*, and count.
+def run(deployment: Deployment, plan: Plan, told: Callable[[str], None]) -> Outcome:
+    """Go through *plan* at *deployment*, and count.
 
     Args:
-        place: Where.
+        deployment: Where.
         plan: How hard.
         told: Hears what happens.
     """
-    rng, met = place.rng, Counter[str]()
-    for member in place.members:
-        place.start(member)
+    rng, met = deployment.rng, Counter[str]()
+    for member in deployment.members:
+        deployment.start(member)
     for number, kind in enumerate(plan.clients):
-        place.send(kind, f"{kind}-{number}")
-    place.wait_for_clients()
+        deployment.send(kind, f"{kind}-{number}")
+    deployment.wait_for_clients()
     for kill in range(plan.kills):
-        place.network.weather = rng.choice(WEATHERS)
+        deployment.network.faults = rng.choice(CONNECTION_FAULTS)
         if rng.random() < plan.troubled:
-            trouble = rng.choice(troubles.known(place))
+            trouble = rng.choice(faults.known(deployment))
             seconds = rng.uniform(0, plan.longest_seconds) * (4 if rng.random() < 1 / 8 else 1)
             told(f"{kill}: {trouble.__name__} for {seconds:.1f} s")
-            trouble(place, seconds)
+            trouble(deployment, seconds)
             met[trouble.__name__] += 1
-        member = rng.choice(place.members)
+        member = rng.choice(deployment.members)
         # One in five dies before it serves.
         if rng.random() < 0.8:
-            place.wait_for(member)
+            deployment.wait_for(member)
             time.sleep(rng.uniform(0, _LIFE_SECONDS))
         else:
             time.sleep(rng.uniform(0, 0.1))
-        place.kill(member)
+        deployment.kill(member)
         met["kill"] += 1
         time.sleep(rng.choice((0.0, 0.0, rng.uniform(0, plan.longest_seconds))))
-        place.start(member)
-    place.network.weather = CLEAR
-    sent = added_up(place.finish())
-    place.wait_until_folded()
-    for member in place.members:
-        place.wait_for(member)
-        place.end(member)
-    met["gave up by itself"] = place.given_up
-    return Outcome(sent, held(place.url), met, place.network.broken)
+        deployment.start(member)
+    deployment.network.faults = NO_FAULTS
+    sent = added_up(deployment.finish())
+    deployment.wait_until_folded()
+    for member in deployment.members:
+        deployment.wait_for(member)
+        deployment.end(member)
+    met["gave up by itself"] = deployment.given_up
+    return Outcome(sent, held(deployment.url), met, deployment.network.broken)
 
 
 @contextmanager
-def on_sqlite(seed: int) -> Generator[Place]:
+def on_sqlite(seed: int) -> Generator[Deployment]:
     """One collector on a file; on a small file system of its own where we may mount one."""
     folder = Path(tempfile.mkdtemp(prefix="stagelens-chaos"))
     with ExitStack() as stack:
         disk = _small_disk(folder, stack)
         url = f"sqlite:///{disk or folder}/stagelens.db"
-        place = Place(folder, url, 1, random.Random(seed), disk=disk)
-        stack.callback(place.close)
-        yield place
+        deployment = Deployment(folder, url, 1, random.Random(seed), disk=disk)
+        stack.callback(deployment.close)
+        yield deployment
     # Of what went wrong the logs are left.
     shutil.rmtree(folder)
 
@@ -150,12 +150,12 @@ def _small_disk(folder: Path, stack: ExitStack) -> Path | None:
 
 
 @contextmanager
-def on_postgresql(seed: int, server: Server) -> Generator[Place]:
+def on_postgresql(seed: int, server: Server) -> Generator[Deployment]:
     """Two collectors behind one address, on one database."""
     folder = Path(tempfile.mkdtemp(prefix="stagelens-chaos"))
-    place = Place(folder, server.new_database(), 2, random.Random(seed), postgresql=server)
+    deployment = Deployment(folder, server.new_database(), 2, random.Random(seed), postgresql=server)
     try:
-        yield place
+        yield deployment
     finally:
-        place.close()
+        deployment.close()
     shutil.rmtree(folder)

@@ -10,50 +10,51 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from place import PATIENCE_SECONDS, Member, Place
 from sqlalchemy.engine import make_url
+
+from tests.chaos.deployment import PATIENCE_SECONDS, Deployment, Member
 
 # Nothing of ours is larger, and all of it is to be written at once.
 _CHUNK_BYTES = 65_536
 
 
-def _some(place: Place) -> Member:
-    return place.rng.choice([member for member in place.members if member.process is not None])
+def _some(deployment: Deployment) -> Member:
+    return deployment.rng.choice([member for member in deployment.members if member.process is not None])
 
 
-def cut_network(place: Place, seconds: float) -> None:
+def cut_network(deployment: Deployment, seconds: float) -> None:
     """Nothing reaches anybody."""
-    place.network.cut()
+    deployment.network.cut()
     time.sleep(seconds)
-    place.network.mend()
+    deployment.network.mend()
 
 
-def stop_and_go_on(place: Place, seconds: float) -> None:
+def stop_and_go_on(deployment: Deployment, seconds: float) -> None:
     """A collector stands still in the middle of whatever it does, and goes on as if nothing had been."""
-    member = _some(place)
-    place.signal(member, signal.SIGSTOP)
+    member = _some(deployment)
+    deployment.signal(member, signal.SIGSTOP)
     time.sleep(seconds)
-    place.signal(member, signal.SIGCONT)
+    deployment.signal(member, signal.SIGCONT)
 
 
-def lock_database(place: Place, seconds: float) -> None:
+def lock_database(deployment: Deployment, seconds: float) -> None:
     """Another program holds the database."""
-    if place.postgresql is None:
-        database = _database(place)
+    if deployment.postgresql is None:
+        database = _database(deployment)
         with closing(sqlite3.connect(database, timeout=PATIENCE_SECONDS, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             time.sleep(seconds)
             connection.execute("ROLLBACK")
         return
-    with place.postgresql.connect(_database(place)) as connection, connection.transaction():
+    with deployment.postgresql.connect(_database(deployment)) as connection, connection.transaction():
         connection.execute("LOCK TABLE batches IN ACCESS EXCLUSIVE MODE")
         time.sleep(seconds)
 
 
-def fill_disk(place: Place, seconds: float) -> None:
+def fill_disk(deployment: Deployment, seconds: float) -> None:
     """The file system has no room left (ENOSPC)."""
-    assert place.disk is not None
-    ballast = place.disk / "ballast"
+    assert deployment.disk is not None
+    ballast = deployment.disk / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(_CHUNK_BYTES)):
             pass
@@ -61,11 +62,11 @@ def fill_disk(place: Place, seconds: float) -> None:
     ballast.unlink()
 
 
-def refuse_writes(place: Place, seconds: float) -> None:
+def refuse_writes(deployment: Deployment, seconds: float) -> None:
     """The kernel lets a collector write nothing past the present size of the database (EFBIG)."""
-    member = _some(place)
+    member = _some(deployment)
     assert member.process is not None
-    log = Path(f"{_database(place)}-wal")
+    log = Path(f"{_database(deployment)}-wal")
     # The log is overwritten from its start: nearly all of it is within.
     size = log.stat().st_size // 2 if log.exists() else 0
     _, hard = resource.prlimit(member.process, resource.RLIMIT_FSIZE)
@@ -74,31 +75,31 @@ def refuse_writes(place: Place, seconds: float) -> None:
     resource.prlimit(member.process, resource.RLIMIT_FSIZE, (hard, hard))
 
 
-def restart_server(place: Place, seconds: float, mode: str) -> None:
+def restart_server(deployment: Deployment, seconds: float, mode: str) -> None:
     """PostgreSQL ends and comes back; `immediate` is a crash, after which it recovers."""
-    assert place.postgresql is not None
-    place.postgresql.run("pg_ctl", "stop", "--mode", mode)
+    assert deployment.postgresql is not None
+    deployment.postgresql.run("pg_ctl", "stop", "--mode", mode)
     time.sleep(seconds)
-    place.postgresql.start()
+    deployment.postgresql.start()
 
 
-def crash_server(place: Place, seconds: float) -> None:
+def crash_server(deployment: Deployment, seconds: float) -> None:
     """PostgreSQL is killed in the middle of everything."""
-    restart_server(place, seconds, "immediate")
+    restart_server(deployment, seconds, "immediate")
 
 
-def reboot_server(place: Place, seconds: float) -> None:
+def reboot_server(deployment: Deployment, seconds: float) -> None:
     """PostgreSQL is restarted: connections are closed, transactions rolled back."""
-    restart_server(place, seconds, "fast")
+    restart_server(deployment, seconds, "fast")
 
 
-def known(place: Place) -> Sequence[Callable[[Place, float], None]]:
-    """Return what can happen at *place*."""
+def known(deployment: Deployment) -> Sequence[Callable[[Deployment, float], None]]:
+    """Return what can happen at *deployment*."""
     anywhere = (cut_network, stop_and_go_on, lock_database)
-    if place.postgresql is not None:
+    if deployment.postgresql is not None:
         return (*anywhere, crash_server, reboot_server)
-    return (*anywhere, fill_disk if place.disk else refuse_writes)
+    return (*anywhere, fill_disk if deployment.disk else refuse_writes)
 
 
-def _database(place: Place) -> str:
-    return make_url(place.url).database or ""
+def _database(deployment: Deployment) -> str:
+    return make_url(deployment.url).database or ""

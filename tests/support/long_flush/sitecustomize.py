@@ -1,7 +1,7 @@
 """Has every process that `stagelens run` starts wait for its last report for up to a minute.
 
-Two seconds, as everywhere else, are too few where the machine of the tests is busy. It stands on PYTHONPATH: see `PATIENCE`
-in `tests/shared/patient.py`.
+Two seconds, as everywhere else, are too few where the machine of the tests is busy. It stands on PYTHONPATH: see `LONG_FLUSH`
+in `tests/support/long_flush_path.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,0 @@
-"""The folder of what the tests share: test modules are not a package."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

@@ -1,9 +1,0 @@
-"""What tests of traces share."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-# Test modules are not a package: without it they could not import what they share.
-sys.path.insert(0, str(Path(__file__).parent))
