@@ -9,7 +9,6 @@ BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # To compile all of it takes a minute; in CI only what is imported is compiled, when it is.
 LAZILY  := $(if $(CI),--no-compile)
-SUDO    := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 # Where it is set, each of the thousand processes of the tests would compile all it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -17,25 +16,44 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help demo test check gate types docs format build clean
 
 help: ## list these commands
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model service with Stagelens on it; Ctrl-C stops everything
 	@exec $(BIN)/python examples/demo/run.py
 
-test: $(VENV)/dev-$(INSTALL) chromium postgresql prometheus alertmanager triton kserve bentoml litserve mlserver ray upstream node ## install everything the tests need, and run them all
-	@tests/in_memory.sh $(MAKE) --no-print-directory --jobs 2 --keep-going whole parts $(BESIDE)
+# K is a part of the names of tests or of their files: only those are run.
+K ?=
+# Two processes a core: tests wait for servers of their own. In the order of their names: by default files of few tests, which
+# are the long ones, come last.
+PYTEST = tests/in_memory.sh $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+NAMED  = tests/in_memory.sh $(BIN)/python -m tests.selection
 
-# What is made beside the tests of the parts, once the whole has been tested.
-BESIDE ?=
+test: $(VENV)/dev-$(INSTALL) chromium ## the tests a change needs (6 minutes; needs a browser). K=WORD runs those named so, in seconds
+	@$(if $(K),$(NAMED) --tier first --word '$(K)',$(PYTEST) --tier first)
 
-# A whole service and a browser, as a person would see them: they go first. Each process of the others has servers of its
-# own, and waits for them. In the order of their names: by default files of few tests, which are the long ones, come last.
-.PHONY: whole parts
-whole:
-	@$(BIN)/python -m pytest tests/e2e >$(VENV)/whole.log 2>&1; code=$$?; cat $(VENV)/whole.log; exit $$code
+.PHONY: test-changed
+test-changed: $(VENV)/dev-$(INSTALL) chromium ## of these, the tests of what differs from main (seconds)
+	@$(NAMED) --tier first --changed main
 
-parts:
-	nice -n 15 $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --ignore tests/e2e
+.PHONY: test-stacks
+test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser, the documentation's commands (15 minutes; needs 5 GB)
+	@$(if $(K),$(NAMED) --tier stacks --word '$(K)',$(PYTEST) --tier stacks)
+
+KILLS  ?= 100
+INPUTS ?= 1000000
+.PHONY: soak chaos fuzz flood
+soak: $(VENV)/stacks-$(INSTALL) stacks ## what takes long: chaos, fuzz, flood and leaks, one after the other (an hour; KILLS=100 INPUTS=1000000)
+	$(PYTEST) --tier soak
+	$(MAKE) --no-print-directory chaos fuzz flood
+
+chaos: $(VENV)/stacks-$(INSTALL) ## kill collectors KILLS times under load and break what is around them; then count (docs/reliability.md)
+	$(BIN)/python -m tests.chaos --kills $(KILLS)
+
+fuzz: $(VENV)/stacks-$(INSTALL) ## feed INPUTS broken inputs to everything that reads what strangers send
+	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)
+
+flood: $(VENV)/stacks-$(INSTALL) ## send a collector what nobody should, and print the peak of its memory (four minutes)
+	$(BIN)/python -m tests.chaos.flood
 
 check: types lint ## lint, formatting, import arrows, types
 
@@ -45,22 +63,10 @@ lint: $(VENV)/dev-$(INSTALL)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-KILLS  ?= 100
-INPUTS ?= 1000000
-.PHONY: chaos fuzz flood
-chaos: $(VENV)/dev-$(INSTALL) ## kill collectors KILLS times under load and break what is around them; then count (docs/reliability.md)
-	$(BIN)/python -m tests.chaos --kills $(KILLS)
-
-fuzz: $(VENV)/dev-$(INSTALL) ## feed INPUTS broken inputs to everything that reads what strangers send
-	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)
-
-flood: $(VENV)/dev-$(INSTALL) ## send a collector what nobody should, and print the peak of its memory (four minutes)
-	$(BIN)/python -m tests.chaos.flood
-
 gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (a minute)
 	$(BIN)/python benchmarks/overhead.py --gate
 
-types: $(VENV)/dev-$(INSTALL) ## pyright, strict
+types: $(VENV)/stacks-$(INSTALL) ## pyright, strict
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/stagelens
 	$(BIN)/pyright
 
@@ -73,7 +79,7 @@ audit: $(VENV)/bin/python ## look what the images hold up in PyPI's advisories; 
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement docker/constraints.txt
 
 .PHONY: site
-site: $(VENV)/dev-$(INSTALL) ## make the documentation a site in build/site; a link that leads nowhere fails
+site: $(VENV)/stacks-$(INSTALL) ## make the documentation a site in build/site; a link that leads nowhere fails
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
 
 format: $(VENV)/dev-$(INSTALL) ## let ruff format and fix what it can
@@ -88,27 +94,16 @@ clean: ## remove what these commands made
 	rm -rf $(VENV) build dist artifacts stagelens.egg-info .pytest_cache .ruff_cache .hypothesis
 
 # Programs the tests run: Debian's, where we may install them; else the tests say what is missing.
-.PHONY: chromium postgresql prometheus alertmanager
+.PHONY: chromium programs
 chromium:
-	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || $(call apt,chromium)
+	@tests/programs.sh chromium
 
-postgresql:
-	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || $(call apt,postgresql)
+programs:
+	@tests/programs.sh chromium postgresql prometheus prometheus-alertmanager nodejs npm
 
-prometheus:
-	@command -v prometheus >/dev/null || $(call apt,prometheus)
-
-alertmanager:
-	@command -v prometheus-alertmanager >/dev/null || $(call apt,prometheus-alertmanager)
-
-apt = { echo "installing $(1) (apt) for the tests"; \
-	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >/dev/null; } \
-	|| { [ -z "$$CI" ] && echo "$(1) could not be installed: its tests will be skipped (apt-get install $(1))"; }
-
-# What the JavaScript SDK of OpenTelemetry runs in; its test installs the SDK.
-.PHONY: node
-node:
-	@command -v npm >/dev/null || $(call apt,nodejs npm)
+# All that the tests of stacks need beside the virtual environment.
+.PHONY: stacks
+stacks: programs triton kserve bentoml litserve mlserver ray upstream
 
 # What the tests of KServe, BentoML, LitServe, MLServer and Ray run, and those of httpx and Starlette themselves, beside what the
 # tests have anyway.

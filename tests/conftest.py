@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Generator
 from pathlib import Path
@@ -17,14 +18,45 @@ from tests.support.postgresql_server import Server, find_programs, postgresql
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+# Files of which every test is in one tier of its own; what they import need not be installed for the others.
+_WHOLE_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(stacks|soak)\b", re.MULTILINE)
 # An example that takes long on a busy machine has not failed; in CI Hypothesis thinks so by itself.
-settings.register_profile("patient", settings(), deadline=None)
-settings.load_profile("patient")
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 # What a page shows, and the browser itself, is waited for so long; on a busy machine all of it comes late. [milliseconds]
 PATIENCE = 30_000
 BEGINNING = 120_000
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the choice of a tier; without it tests of all tiers run."""
+    parser.addoption("--tier", choices=("first", "stacks", "soak"), help="run the tests of one tier (CONTRIBUTING.md)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip a file without importing it when all of its tests are in another tier."""
+    tier = config.getoption("tier")
+    if tier is None or not collection_path.name.startswith("test_"):
+        return None
+    found = _WHOLE_FILE.search(collection_path.read_text(encoding="utf-8"))
+    return True if found and found[1] != tier else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests of other tiers."""
+    tier = config.getoption("tier")
+    if tier is None:
+        return
+    others = [item for item in items if _tier(item) != tier]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if _tier(item) == tier]
+
+
+def _tier(item: pytest.Item) -> str:
+    """Return "soak", "stacks" or "first", by the marks of *item*."""
+    return next((name for name in ("soak", "stacks") if item.get_closest_marker(name)), "first")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +84,7 @@ def postgresql_server() -> Generator[Server]:
     """A real PostgreSQL; where it may not be installed the test is skipped, never in CI."""
     programs = find_programs()
     if programs is None:
-        message = "no PostgreSQL on this machine; `apt-get install postgresql`, or `make test`, which does"
+        message = "no PostgreSQL on this machine; `apt-get install postgresql`, or `make test-stacks`, which does"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)

@@ -81,6 +81,7 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
 
 
+@pytest.mark.stacks
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """Every page is in the contents, every link, anchor and picture is there: Sphinx is strict, as in `make site`."""
     command = ("-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", str(ROOT / "docs"), str(tmp_path))
@@ -118,7 +119,17 @@ def test_every_attack_names_a_test_that_tries_it() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.module)
+# Their distributions are installed for the second tier.
+HEAVY = {"onnxruntime", "sentence_transformers", "torch", "transformers", "tritonclient"}
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        pytest.param(library, id=library.module, marks=[pytest.mark.stacks] if library.module in HEAVY else [])
+        for library in LIBRARIES
+    ],
+)
 def test_every_library_declares_what_it_times(library: Library) -> None:
     """A reader finds each under its name, with stages that exist and the versions it was tested with, no newer than ours."""
     cls = library.load()

@@ -91,7 +91,7 @@ def clock() -> Clock:
     return Clock(NOW)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stacks)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Store]:
     """An empty store, of each engine."""
     if request.param == "sqlite":

@@ -18,6 +18,8 @@ from stagelens.alerts.delivery.message import Message
 from tests.support.ports import free_port
 from tests.support.process_output import Printing
 
+pytestmark = pytest.mark.stacks
+
 CONFIG = """\
 route: {receiver: nobody, group_by: [alertname, service]}
 receivers: [{name: nobody}]
@@ -30,7 +32,7 @@ def _program(*names: str) -> str:
         if os.environ.get("CI"):
             pytest.fail(f"{names[0]} is not installed")
         pytest.skip(
-            f"no {names[0]} on this machine; `apt-get install prometheus-alertmanager`, or `make test`, which does"
+            f"no {names[0]} on this machine; `apt-get install prometheus-alertmanager`, or `make test-stacks`, which does"
         )
     return found
 

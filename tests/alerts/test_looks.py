@@ -15,6 +15,8 @@ from stagelens.alerts.delivery.finding_parts import Course, Shift
 from stagelens.alerts.delivery.message import Finding, Message
 from tests.alerts.blockkit import page as slack_page
 
+pytestmark = pytest.mark.stacks
+
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LONG = "a-service-with-a-very-long-name.that-somebody.chose-when-nobody-looked/" * 3
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
-import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -30,6 +27,7 @@ from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.store import Store
 from stagelens.core.errors import ChannelError, StagelensError
+from tests.support import prometheus_tool
 
 MINUTE = timedelta(minutes=1)
 SLOW = {"forward": 0.020, "preprocess": 0.390}
@@ -145,22 +143,14 @@ def test_what_is_being_sent_waits_still(store: Store, traffic: Traffic, now: dat
     assert exposed(store, now)['messages{channel="pager",state="waiting"}'] == 1
 
 
+@pytest.mark.stacks
 def test_prometheus_likes_them(store: Store, traffic: Traffic, now: datetime) -> None:
     """Names, units and help are as `promtool check metrics` wants them."""
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no promtool; `apt-get install prometheus` has it")
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
-    checked = subprocess.run(
-        [promtool, "check", "metrics"],
-        input=said(AlertMetrics(store)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    checked = prometheus_tool.run("check", "metrics", given=said(AlertMetrics(store)).encode())
 
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    assert checked == (0, "")
 
 
 def test_a_database_that_cannot_be_read_leaves_the_others(store: Store, caplog: pytest.LogCaptureFixture) -> None:

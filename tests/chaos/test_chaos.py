@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.chaos.chaos_run import Outcome, Plan, on_postgresql, on_sqlite, run
 from tests.chaos.deployment import wait_until
 from tests.support.postgresql_server import Server
+
+pytestmark = pytest.mark.stacks
 
 
 def test_whatever_is_killed_all_is_counted_once_in_a_file() -> None:

@@ -13,6 +13,8 @@ from tests.chaos.attacks import gzip_bombs, huge_attributes, new_series, slow_re
 from tests.chaos.audit import held
 from tests.chaos.flood import Collector, flood, honest
 
+pytestmark = pytest.mark.soak
+
 # Twice what all floods together took, each for a minute, with the default settings (docs/reliability.md).
 CEILING_BYTES = 512 * 1024**2
 

@@ -114,6 +114,7 @@ def test_a_setting_that_was_mistyped_is_a_warning(capsys: Run, monkeypatch: pyte
     assert warnings == ["warning: STAGELENS_COLLECTOR_OPNE is not known; did you mean STAGELENS_COLLECTOR_OPEN?"]
 
 
+@pytest.mark.stacks
 def test_a_database_that_does_not_answer_is_found(capsys: Run, postgresql_server: Server) -> None:
     """And its password is not shown; one that answers is left as it is."""
     url = postgresql_server.new_database()

@@ -38,7 +38,7 @@ from stagelens.core.errors import StoreError
 Serve: TypeAlias = Callable[..., Any]
 
 HERE = Path(__file__).parent / "javascript"
-# Beside the virtual environment: `make test` installs there too, and a checkout stays as it was.
+# Beside the virtual environment: `make test-stacks` installs there too, and a checkout stays as it was.
 INSTALLED = Path(__file__).parents[2] / ".venv" / "javascript"
 DELTA: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}
 PROTOCOLS = ["http", "grpc"]
@@ -151,7 +151,7 @@ def test_the_python_sdk_comes_back_when_it_is_told_to(
 def javascript() -> dict[str, str]:
     """The environment of a Node with the OpenTelemetry SDK; without Node the test is skipped, never in CI."""
     if shutil.which("node") is None or shutil.which("npm") is None:
-        message = "no Node on this machine; `apt-get install nodejs npm`, or `make test`, which does"
+        message = "no Node on this machine; `apt-get install nodejs npm`, or `make test-stacks`, which does"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
@@ -166,6 +166,7 @@ def javascript() -> dict[str, str]:
     return os.environ | {"NODE_PATH": str(INSTALLED / "node_modules")}
 
 
+@pytest.mark.stacks
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf", "grpc"])
 def test_the_javascript_sdk_can_send_spans_and_metrics(serve: Serve, javascript: dict[str, str], protocol: str) -> None:
     """Its exports are acknowledged in gzip, and its histogram of ours arrives whole."""

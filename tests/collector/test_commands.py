@@ -265,6 +265,7 @@ def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.stacks
 def test_a_store_moves_to_postgresql_and_back(tmp_path: Path, store: Store, postgresql_server: Server) -> None:
     """It answers the same there, its size is told, and a second move into it is refused."""
     url = postgresql_server.new_database()
@@ -283,6 +284,7 @@ def test_a_store_moves_to_postgresql_and_back(tmp_path: Path, store: Store, post
     assert counted_at(f"sqlite:///{tmp_path}/back.db") == counted(store)
 
 
+@pytest.mark.stacks
 def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
     """Over the network, with a file for the rest; the banner of a server over both hides the password."""
     with clickhouse_server() as form:

@@ -30,7 +30,7 @@ from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
 
-CAPTURES = Path(__file__).parents[1] / "triton" / "captures"
+CAPTURES = Path(__file__).parents[1] / "support" / "triton" / "captures"
 READER = SpanReader()
 MUCH_LATER = 10_000
 

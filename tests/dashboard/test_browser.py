@@ -18,6 +18,8 @@ from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from tests.dashboard.goldens import complaint
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
+pytestmark = pytest.mark.stacks
+
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 PAGES = {
     "overview": "/",

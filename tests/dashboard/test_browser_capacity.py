@@ -16,6 +16,8 @@ from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from tests.dashboard import capacity_store
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
+pytestmark = pytest.mark.stacks
+
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 
 

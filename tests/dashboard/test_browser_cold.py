@@ -13,6 +13,8 @@ from tests.dashboard.goldens import complaint
 from tests.dashboard.rollout import NOW, fleet, source_of
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
+pytestmark = pytest.mark.stacks
+
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -15,6 +15,8 @@ from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from tests.dashboard.goldens import complaint
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
+pytestmark = pytest.mark.stacks
+
 AT = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC).timestamp()
 DOWN = {"http://vllm-0:8000/metrics": "connection refused"}
 REPORTS = (

@@ -10,6 +10,8 @@ from playwright.sync_api import Browser, expect
 
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
+pytestmark = pytest.mark.stacks
+
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_regressions_are_quiet_readable_and_fit_phones(browser: Browser, base: str, theme: Any) -> None:

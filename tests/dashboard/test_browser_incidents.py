@@ -16,6 +16,8 @@ from tests.dashboard import notified_store
 from tests.dashboard.notified_store import NOW
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
+pytestmark = pytest.mark.stacks
+
 
 @pytest.fixture
 def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:

@@ -18,6 +18,8 @@ from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from tests.dashboard.many_services import NOW, crowd_at
 from tests.dashboard.tabs import DESKTOP, Visit, grave, looked_at
 
+pytestmark = pytest.mark.stacks
+
 SLOS = "slos: [{name: one, service: service-250, objective: 0.99, threshold: 10ms, window: 30d}]"
 
 

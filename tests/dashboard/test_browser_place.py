@@ -6,12 +6,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import DESKTOP, Visit
+
+pytestmark = pytest.mark.stacks
 
 
 def test_new_data_leaves_what_the_reader_has_opened(browser: Browser, tmp_path: Path, traffic: Any) -> None:

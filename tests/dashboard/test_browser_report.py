@@ -19,6 +19,8 @@ from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.users import add_user
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
+pytestmark = pytest.mark.stacks
+
 PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test
 
 

@@ -9,6 +9,8 @@ from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
+pytestmark = pytest.mark.stacks
+
 ADDRESS = "/s/vision-api"
 
 

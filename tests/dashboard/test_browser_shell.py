@@ -16,6 +16,8 @@ from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.stacks
+
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 # Those that no other test opens cold.
 ADDRESSES = ("/s/vision-api/traces", "/s/vision-api?from=now-15m&vs=off&tz=utc&refresh=off")

@@ -17,6 +17,8 @@ from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, again, grave, looked_at
 
+pytestmark = pytest.mark.stacks
+
 # The middle of the highest bar of a chart, in pixels of the page.
 HIGHEST = """() => {
   const plot = document.querySelector('[data-chart=spent] .js-plotly-plot');

@@ -17,6 +17,8 @@ from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.goldens import complaint
 from tests.dashboard.tabs import DESKTOP, PHONE, UNDIMMED, Visit, grave, looked_at
 
+pytestmark = pytest.mark.stacks
+
 SLOS = """slos:
   - name: hot-latency
     service: hot

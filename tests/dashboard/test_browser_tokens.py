@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.dashboard.tabs import SOON, Visit, hover
+
+pytestmark = pytest.mark.stacks
 
 PAGE = "/s/chat-llm/tokens"
 

@@ -16,6 +16,8 @@ from stagelens.core.counts import Counts
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from tests.dashboard.tabs import DESKTOP, SOON, Visit, hover
 
+pytestmark = pytest.mark.stacks
+
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 MS = 1_000_000
 TRACE, SPAN = "ab" * 16, "cd" * 8

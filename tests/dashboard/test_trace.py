@@ -209,6 +209,7 @@ def opened(visit: Visit, slow: KeptTrace) -> Visit:
     return visit
 
 
+@pytest.mark.stacks
 def test_dragging_along_the_axis_looks_closer(opened: Visit) -> None:
     """A double click shows the whole again."""
     page = opened.page
@@ -231,6 +232,7 @@ def test_dragging_along_the_axis_looks_closer(opened: Visit) -> None:
     assert bar.bounding_box() == before
 
 
+@pytest.mark.stacks
 def test_a_typed_bound_filters_the_list(visit: Visit) -> None:
     """A field in the menu of latencies, for what it does not offer."""
     page = visit.go("/traces?svc=vision-api")

@@ -20,6 +20,8 @@ from tests.docs.terminal import PATIENCE_SECONDS, Terminal
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.stacks
+
 EXAMPLES = ROOT / "examples"
 START = EXAMPLES / "start"
 BLOCKS = [block for page in pages() for block in blocks(page)]
@@ -206,5 +208,5 @@ def _beside(page: str) -> dict[str, str]:
         return {}
     installed = ROOT / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
-        pytest.skip(f"no {part}; `make {part}` installs it, and `make test` does")
+        pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
     return {"PYTHONPATH": f"{installed}{os.pathsep}{LONG_FLUSH}", "PATH": str(installed / "bin")}

@@ -14,7 +14,7 @@ from tests.docs.blocks import ROOT, pages
 
 # In a block or within a line: `make site`.
 TARGETS = sorted(
-    {name for page in pages() for name in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.MULTILINE)}
+    {name for page in pages() for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
 )
 
 

@@ -16,6 +16,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.ports import free_port
 from tests.support.process_output import Printing
 
+pytestmark = pytest.mark.stacks
+
 ROOT = Path(__file__).parent.parent.parent
 ARTIFACTS = ROOT / "artifacts"
 # The alert needs the release, about a minute of bad requests, and the next evaluation.

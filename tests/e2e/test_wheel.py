@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.stacks
+
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -18,6 +18,8 @@ from stagelens.reports.thresholds import read_thresholds
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.stacks
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "ci"
 REQUESTS = "60"
 # So few requests can tell.

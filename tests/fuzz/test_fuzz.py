@@ -40,6 +40,7 @@ def test_what_is_nearly_right_is_read_or_refused(name: str, rng: random.Random) 
     target.check(target.draw(rng))
 
 
+@pytest.mark.soak
 def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     """The command of the long run, over two of its targets: no crash, no hang, nothing left behind."""
     options = (

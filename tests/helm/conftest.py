@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_python.chart import Chart
 
 from tests.helm.given_values import CHART, Manifests, Render, Values
 
@@ -15,6 +14,8 @@ from tests.helm.given_values import CHART, Manifests, Render, Values
 @pytest.fixture(scope="session")
 def rendered() -> Render:
     """Renders the chart with some values, as the release `stagelens` in the namespace `observability`: text by template."""
+    from helm_python.chart import Chart  # noqa: PLC0415 - it is not installed for the other tiers
+
     chart = Chart.load(CHART)
 
     def render(values: Values) -> dict[str, str]:

@@ -17,6 +17,8 @@ from helm_python import chart
 
 from tests.helm.given_values import CHART, EXAMPLES, HELM, Manifests, Render
 
+pytestmark = pytest.mark.stacks
+
 GOLDENS = Path(__file__).parent / "goldens"
 # The first one the chart is for, and the last one there are schemas of.
 KUBERNETES = ("1.27", "1.37")

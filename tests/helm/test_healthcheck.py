@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.stacks
+
 ROOT = Path(__file__).parents[2]
 # With the time it takes on a busy machine.
 CHECK = "import healthcheck; healthcheck._TIMEOUT_SECONDS = 60; raise SystemExit(healthcheck.main())"

@@ -27,6 +27,8 @@ from stagelens.collector.store import Selection, Store
 from stagelens.core.arguments import SERVERS
 from tests.support.long_flush_path import LONG_FLUSH
 
+pytestmark = pytest.mark.stacks
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

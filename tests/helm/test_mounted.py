@@ -17,6 +17,8 @@ from stagelens.dashboard.costs import Costs
 from tests.helm.given_values import EXAMPLES, Manifest, Manifests
 from tests.support.certificate_authority import Authorities
 
+pytestmark = pytest.mark.stacks
+
 MOUNTED = "/etc/stagelens"
 SECRET = "0123456789abcdef" * 4
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -10,6 +10,8 @@ import yaml
 from stagelens.alerts.export import itself
 from tests.helm.given_values import CHART, Manifest, Manifests, Render, Values, merged
 
+pytestmark = pytest.mark.stacks
+
 SPLIT: Values = {"mode": "split", "store": {"existingSecret": "store"}}
 INFERENCE, MONITORING = ({"podSelector": {"matchLabels": {"is": name}}} for name in ("inference", "monitoring"))
 

@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.core.arguments import SERVERS
 from tests.helm.given_values import CHOICES, EXAMPLES, Manifest, Manifests, Values, merged
+
+pytestmark = pytest.mark.stacks
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = set(re.findall(r"`(STAGELENS_[A-Z0-9_]+)`", (ROOT / "docs" / "configuration.md").read_text()))

@@ -7,6 +7,8 @@ from helm_python.errors import HelmError
 
 from tests.helm.given_values import Render, Values
 
+pytestmark = pytest.mark.stacks
+
 DSN = "postgresql://stagelens:hunter2@db/stagelens"
 TLS = "access: {tls: {certificate: /etc/stagelens/tls/tls.crt, key: /etc/stagelens/tls/tls.key}}"
 WRONG = [

@@ -12,6 +12,8 @@ from helm_python.errors import HelmError
 from stagelens.core import options
 from tests.helm.given_values import CHART, CHOICES, EXAMPLES, Manifests, Values
 
+pytestmark = pytest.mark.stacks
+
 SERVERS = (
     *options.LOGS,
     *options.STORE,

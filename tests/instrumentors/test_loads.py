@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import magika
+import numpy as np
 import onnxruntime
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from stagelens.core import names
 from stagelens.instrumentors import loads as module
@@ -156,18 +155,21 @@ class Refusing:
         raise RuntimeError
 
 
-@pytest.mark.parametrize("values", [[Refusing()], [7, None, "text"], [torch.tensor(1)]])
+@pytest.mark.parametrize("values", [[Refusing()], [7, None, "text"], [np.float32(1)]])
 def test_what_has_no_shape_has_none(values: list[Any]) -> None:
     """A scalar, an object that answers by raising."""
     assert shapes_of(values) == ""
 
 
+@pytest.mark.stacks
 def test_a_torch_model_has_phases_also_before_the_first_request(
     noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
     """Read by its file's name, copied, run with a shape; a second run, and a first that fails, are none."""
+    import torch  # noqa: PLC0415 - only the second tier has it installed
+
     instrumenting(TorchInstrumentor())
-    net, file = nn.Linear(4, 2), str(tmp_path / "weights.pt")
+    net, file = torch.nn.Linear(4, 2), str(tmp_path / "weights.pt")
     torch.save(net.state_dict(), file)
     net.load_state_dict(torch.load(file))
     with pytest.raises(RuntimeError):
@@ -178,12 +180,15 @@ def test_a_torch_model_has_phases_also_before_the_first_request(
     assert told(noted()) == [("read", "weights", ""), ("copy", "Linear", ""), ("first_run", "Linear", "3x4")]
 
 
+@pytest.mark.stacks
 def test_compiling_is_no_part_of_the_first_run(
     noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
 ) -> None:
     """It is inside, and has its own time; the request has one cold start."""
+    import torch  # noqa: PLC0415 - only the second tier has it installed
+
     instrumenting(TorchInstrumentor())
-    net: Any = torch.compile(nn.Linear(4, 2), backend="eager")
+    net: Any = torch.compile(torch.nn.Linear(4, 2), backend="eager")
     net(torch.zeros(3, 4))
     compiled, first = noted()
 
@@ -200,7 +205,7 @@ def test_a_session_of_onnx_runtime_has_phases(
     instrumenting(OnnxRuntimeInstrumentor())
     session: Any = onnxruntime.InferenceSession(str(MODEL))
     (wanted,) = session.get_inputs()
-    feed = {wanted.name: torch.zeros(1, *wanted.shape[1:], dtype=torch.int32).numpy()}
+    feed = {wanted.name: np.zeros((1, *wanted.shape[1:]), np.int32)}
     session.run(None, feed)
     session.run(None, feed)
     shape = f"1x{wanted.shape[1]}"
@@ -208,6 +213,7 @@ def test_a_session_of_onnx_runtime_has_phases(
     assert told(noted()) == [("read", MODEL.parent.name, ""), ("first_run", MODEL.parent.name, shape)]
 
 
+@pytest.mark.stacks
 def test_what_comes_from_a_repository_is_read_under_its_name(
     noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:

@@ -39,7 +39,13 @@ ALLOWED = MappingProxyType(
 )
 
 
-TRIGGERS = [library.trigger for library in LIBRARIES if library.trigger not in MISSING]
+# Libraries that only the second tier has installed.
+HEAVY = {*BESIDE, "sentence_transformers", "torch", "transformers", "tritonclient"}
+TRIGGERS = [
+    pytest.param(library.trigger, marks=[pytest.mark.stacks] if library.trigger in HEAVY else [])
+    for library in LIBRARIES
+    if library.trigger not in MISSING
+]
 
 
 @functools.cache
@@ -76,7 +82,7 @@ def test_a_library_is_as_before_but_for_the_time_it_takes(trigger: str) -> None:
     assert found["noise"] == []
 
 
-@pytest.mark.parametrize("trigger", [trigger for trigger in TRIGGERS if trigger not in ALONE])
+@pytest.mark.parametrize("trigger", [trigger for trigger in TRIGGERS if trigger.values[0] not in ALONE])
 def test_a_library_imported_later_is_patched_the_same(trigger: str) -> None:
     """As `stagelens run` does it, for all libraries in one process."""
     assert harmless()[trigger] == harmless(trigger)["patched"]

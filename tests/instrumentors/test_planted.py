@@ -14,6 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Service, Sink
 
+pytestmark = pytest.mark.stacks
+
 REQUESTS = 15
 WAITED_NS = 40_000_000
 PREFIX = "stagelens.stage."

@@ -40,6 +40,8 @@ from tests.support.otlp_bodies import read_body
 from tests.support.ports import free_port
 from tests.support.triton.triton_server import TritonServer, is_installed
 
+pytestmark = pytest.mark.stacks
+
 HERE = Path(__file__).parent
 SERVICES = HERE / "privacy"
 

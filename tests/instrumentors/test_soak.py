@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from stagelens.instrumentors.fold import MAX_SERIES
+
+pytestmark = pytest.mark.soak
 
 ROOT = Path(__file__).parents[2]
 REQUESTS = 200_000

@@ -36,6 +36,7 @@ def requests(saved: Path) -> Counter[str]:
     return found
 
 
+@pytest.mark.stacks
 def test_a_service_with_a_model_is_summed_up_saved_and_shown(
     run: Run, tmp_path: Path, free_port: int, browser: Browser
 ) -> None:

@@ -23,7 +23,7 @@ from typing import IO, Any
 from tests.support.ports import free_port
 from tests.support.raw_requests import Request
 
-HINT = "no Prometheus on this machine; `apt-get install prometheus`, which brings promtool, or `make test`, which does"
+HINT = "no Prometheus on this machine; `apt-get install prometheus`, which brings promtool, or `make test-stacks`, which does"
 STEP_SECONDS = 10
 START_SECONDS = 60
 

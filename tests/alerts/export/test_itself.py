@@ -108,6 +108,7 @@ SCENES: dict[str, tuple[dict[str, Sequence[float]], set[str]]] = {
 }
 
 
+@pytest.mark.stacks
 @pytest.mark.parametrize("scene", SCENES)
 def test_each_trouble_has_its_alert_and_no_other(tmp_path: Path, scene: str) -> None:
     """Of everything that can be seen, by what differs from a collector that is well."""

@@ -30,6 +30,8 @@ from stagelens.core.histogram import Histogram
 from tests.support import prometheus_server
 from tests.support.prometheus_server import Prometheus, until
 
+pytestmark = pytest.mark.stacks
+
 MONTH = timedelta(days=30)
 # Of each four requests: one failed at once, one took long, of which most was in the queue.
 SERVED, FAILED = (0.1, 0.1, 2.0), (0.1,)

@@ -22,6 +22,8 @@ from stagelens.alerts.policy_file import default_policy
 from tests.alerts.export.rule_evaluation import firing
 from tests.support import prometheus_tool
 
+pytestmark = pytest.mark.stacks
+
 POLICY = default_policy()
 MONTH, MINUTE = timedelta(days=30), timedelta(minutes=1)
 REQUESTS = "stagelens_request_duration_seconds"

@@ -47,6 +47,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.stacks
 def test_real_ranges_are_requests_with_the_operators_as_forward(taking: Taking, profiles: Path) -> None:
     """At the time of day they were made; a range called like a stage is that stage."""
     imported = taking(profiles / "ranges.json")
@@ -59,6 +60,7 @@ def test_real_ranges_are_requests_with_the_operators_as_forward(taking: Taking, 
     assert written - 60 <= imported.first <= imported.last <= written
 
 
+@pytest.mark.stacks
 def test_real_steps_are_requests_and_gzip_is_fine(taking: Taking, profiles: Path) -> None:
     """With a schedule, torch names them."""
     assert taking(profiles / "steps.json.gz").requests == 3

@@ -61,6 +61,7 @@ def test_every_histogram_is_on_the_page_about_prometheus() -> None:
     assert set(re.findall(r"^\| `(stagelens_\w+_seconds)`", page, re.MULTILINE)) == {each.name for each in FAMILIES}
 
 
+@pytest.mark.stacks
 def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path, told: set[str]) -> None:
     """A rule about a metric that is called otherwise would never fire."""
     written = itself.write()

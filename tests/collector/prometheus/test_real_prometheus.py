@@ -19,6 +19,8 @@ from tests.support import prometheus_server
 from tests.support.ports import free_port
 from tests.support.prometheus_server import Prometheus
 
+pytestmark = pytest.mark.stacks
+
 NATIVE = ("--enable-feature=native-histograms",)
 NAME = "stagelens_request_duration_seconds"
 # A median of 0.1 s.

@@ -26,7 +26,7 @@ def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generat
     """Give the address of what `python *arguments* PORT` runs with *part*; skipped where *part* is not, never in CI."""
     installed = HERE.parents[2] / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
-        pytest.skip(f"no {part}; `make {part}` installs it, and `make test` does")
+        pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
     port = str(free_port())
     url = f"http://127.0.0.1:{port}"
     path = os.pathsep.join((str(installed), str(HERE)))

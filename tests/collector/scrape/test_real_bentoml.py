@@ -17,7 +17,7 @@ from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Selection, Store
 from tests.collector.scrape.real_server import is_up, post, running
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.stacks
 CALLS = 12
 FAILURES = 2
 SERVE = ("-m", "bentoml", "serve", "served_by_bentoml:Front", "--host", "127.0.0.1", "--port")

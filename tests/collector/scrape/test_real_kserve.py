@@ -14,7 +14,7 @@ from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Selection, Store
 from tests.collector.scrape.real_server import HERE, post, running
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.stacks
 CALLS = 5
 
 

@@ -21,6 +21,8 @@ from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Selection, Store
 from tests.support.triton.triton_server import TritonServer, is_installed
 
+pytestmark = pytest.mark.stacks
+
 CALLS = 24
 
 
@@ -28,7 +30,7 @@ CALLS = 24
 def triton() -> Generator[TritonServer]:
     """A server with metrics; where it is not installed its tests are skipped, never in CI."""
     if not is_installed() and not os.environ.get("CI"):
-        pytest.skip("no Triton server; `make triton` installs one, and `make test` does")
+        pytest.skip("no Triton server; `make triton` installs one, and `make test-stacks` does")
     with TritonServer(tells_metrics=True) as server:
         yield server
 

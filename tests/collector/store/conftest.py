@@ -11,10 +11,10 @@ from tests.collector.store.clickhouse_server import clickhouse_server, new_datab
 from tests.support.postgresql_server import Server
 from tests.support.raw_requests import Site
 
-# Of the database, and of the points where they are not in it.
-OWN_POINTS = ("sqlite", "postgresql")
-ENGINES = (*OWN_POINTS, "sqlite+clickhouse")
-SHARED_ENGINES = (*ENGINES, "postgresql+clickhouse")
+# Of the database, and of the points where they are not in it. Servers are for the second tier.
+OWN_POINTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.stacks))
+ENGINES = (*OWN_POINTS, pytest.param("sqlite+clickhouse", marks=pytest.mark.stacks))
+SHARED_ENGINES = (*ENGINES, pytest.param("postgresql+clickhouse", marks=pytest.mark.stacks))
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +60,7 @@ def own_points_site(
     yield from _sites(request.param, request, tmp_path_factory)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=[pytest.param("postgresql", marks=pytest.mark.stacks)])
 def postgresql_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:

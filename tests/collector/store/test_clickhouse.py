@@ -35,6 +35,8 @@ from stagelens.core.names import METRICS
 from tests.collector.store.clickhouse_server import clickhouse_server, embedded_url, new_database
 from tests.support.raw_requests import NOON, Request, Series, Site
 
+pytestmark = pytest.mark.stacks
+
 DSN = os.environ.get("STAGELENS_TEST_CLICKHOUSE_DSN")
 Urls = Callable[[], str]
 

@@ -22,7 +22,12 @@ from tests.support.raw_requests import NOON, NS, SHOP, Fold, Request, Site
 HOUR = 3600
 PERCENTILES = (0.5, 0.9, 0.99, 0.999)
 # Each engine once as the source and once as the target: what is read knows nothing of where it is written.
-PAIRS = (("sqlite", "postgresql"), ("postgresql", "sqlite+clickhouse"), ("sqlite+clickhouse", "sqlite"))
+PAIRS = [
+    ("sqlite", "sqlite"),
+    pytest.param("sqlite", "postgresql", marks=pytest.mark.stacks),
+    pytest.param("postgresql", "sqlite+clickhouse", marks=pytest.mark.stacks),
+    pytest.param("sqlite+clickhouse", "sqlite", marks=pytest.mark.stacks),
+]
 DESK = Series("desk", "2", environment="prod", model="bert", route="/répondre", device="cuda:0", status="error")
 
 
@@ -198,6 +203,7 @@ def test_every_answer_is_the_same(source: Site, target_site: Callable[..., Site]
     assert not move.is_unfinished(target.store.engine)
 
 
+@pytest.mark.stacks
 def test_points_move_to_clickhouse_and_back(
     file_source: Site, sqlite_site: Callable[..., Site], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -17,6 +17,8 @@ from tests.collector.store.store_contents import contents, counted, ledger, requ
 from tests.support.postgresql_server import Server, postgresql
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
+pytestmark = pytest.mark.stacks
+
 TICK = Series("tick")
 
 

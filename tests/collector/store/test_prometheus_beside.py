@@ -14,6 +14,8 @@ from tests.support import prometheus_server
 from tests.support.prometheus_server import Prometheus, scraped
 from tests.support.raw_requests import NOON, SHOP, Site
 
+pytestmark = pytest.mark.stacks
+
 HOUR = 3600
 START, END = NOON - HOUR, NOON
 SAMPLES = BY_NAME["lognormal"].samples(20_000)

@@ -91,7 +91,7 @@ def running(part: str, sink: Any, arguments: Sequence[str], ready: str, **variab
     """Give what `stagelens run -- python *arguments*` serves with *part*; skipped where *part* is not, never in CI."""
     installed = HERE.parents[2] / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
-        pytest.skip(f"no {part}; `make {part}` installs it, and `make test` does")
+        pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
     port = str(free_port())
     python = [sys.executable, "-m", "stagelens", "run", "--", sys.executable]
     path = os.pathsep.join(filter(None, (str(installed), str(HERE), os.environ.get("PYTHONPATH"))))

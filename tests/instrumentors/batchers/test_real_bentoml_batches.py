@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.stacks
 ROUNDS = 5
 CALLS = 6
 

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.stacks
 
 
 def test_requests_have_their_own_batch_by_a_ticket(serving: Callable[..., Any]) -> None:

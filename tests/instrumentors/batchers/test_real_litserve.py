@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.stacks
 
 
 @pytest.mark.parametrize("queue", ["mp", "zmq"])

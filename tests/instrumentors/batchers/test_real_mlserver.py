@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.stack
+pytestmark = pytest.mark.stacks
 
 
 def body(number: int) -> dict[str, Any]:

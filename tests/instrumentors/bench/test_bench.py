@@ -20,6 +20,8 @@ from stagelens.instrumentors.run import AUTOLOAD
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.stacks
+
 Bench = Callable[..., str]
 
 APP = """

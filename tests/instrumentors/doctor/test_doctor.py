@@ -27,6 +27,8 @@ from stagelens.instrumentors.doctor.probe import MARK
 if TYPE_CHECKING:
     from tests.support.certificate_authority import Authorities
 
+pytestmark = pytest.mark.stacks
+
 Doctor = Callable[..., tuple[int, str]]
 
 APP = """

@@ -40,7 +40,7 @@ def traces() -> Generator[TraceSink]:
 def triton(traces: TraceSink) -> Generator[TritonServer]:
     """Start the server once; where it is not installed its tests are skipped, never in CI."""
     if not is_installed() and not os.environ.get("CI"):
-        pytest.skip("no Triton server; `make triton` installs one, and `make test` does")
+        pytest.skip("no Triton server; `make triton` installs one, and `make test-stacks` does")
     with TritonServer(traces.url) as server:
         yield server
 

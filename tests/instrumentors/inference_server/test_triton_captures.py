@@ -14,9 +14,11 @@ from tests.support.triton import capture
 if TYPE_CHECKING:
     from tests.support.triton.triton_server import TraceSink, TritonServer
 
+pytestmark = pytest.mark.stacks
+
 # See TraceSink.trace.
 ATTEMPTS = 8
-CAPTURES = Path(__file__).parents[2] / "triton" / "captures"
+CAPTURES = Path(__file__).parents[2] / "support" / "triton" / "captures"
 
 
 def outline(spans: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str], list[str]]]:

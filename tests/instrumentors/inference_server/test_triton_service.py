@@ -9,8 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.support.triton.triton_server import TritonServer
+
+pytestmark = pytest.mark.stacks
 
 SCRIPT = Path(__file__).parent / "calling_script.py"
 OVERHEAD = "stagelens.stage.overhead"

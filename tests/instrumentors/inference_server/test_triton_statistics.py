@@ -24,6 +24,8 @@ from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumen
 if TYPE_CHECKING:
     from tests.support.triton.triton_server import TritonServer
 
+pytestmark = pytest.mark.stacks
+
 http: Any = tritonclient.http
 grpc: Any = tritonclient.grpc
 

@@ -30,7 +30,7 @@ grpc_aio: Any = tritonclient.grpc.aio
 messages: Any = service_pb2
 
 INSTRUMENTOR = TritonClientInstrumentor
-pytestmark = pytest.mark.usefixtures("instrumented")
+pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from stagelens.instrumentors.libraries.triton_endpoint import Totals, ask
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
 
 INSTRUMENTOR = TritonClientInstrumentor
-pytestmark = pytest.mark.usefixtures("instrumented")
+pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
 
 messages: Any = service_pb2
 STATISTICS = (

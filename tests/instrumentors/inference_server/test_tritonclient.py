@@ -44,7 +44,7 @@ http_aio: Any = tritonclient.http.aio
 grpc_aio: Any = tritonclient.grpc.aio
 
 INSTRUMENTOR = TritonClientInstrumentor
-pytestmark = pytest.mark.usefixtures("instrumented")
+pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
 
 
 Call = Callable[..., Any]

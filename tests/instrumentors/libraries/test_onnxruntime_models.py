@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conftest import Finished
 
 INSTRUMENTOR = OnnxRuntimeInstrumentor
-pytestmark = pytest.mark.usefixtures("instrumented")
+pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
 
 DETECT, TURN, READ = "ch_PP-OCRv4_det_infer", "ch_ppocr_mobile_v2.0_cls_infer", "ch_PP-OCRv4_rec_infer"
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from conftest import Finished
 
 INSTRUMENTOR = SentenceTransformersInstrumentor
-pytestmark = pytest.mark.usefixtures("instrumented", "inner_instrumented")
+pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented", "inner_instrumented")]
 
 STAGES = ["preprocess", "preprocess", "tokenize", "forward", "postprocess"]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from conftest import Finished
 
 INSTRUMENTOR = TorchInstrumentor
-pytestmark = pytest.mark.usefixtures("instrumented")
+pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
 
 MODULE = ("__call__", "to", "cuda", "cpu", "xpu", "to_empty", "load_state_dict")
 

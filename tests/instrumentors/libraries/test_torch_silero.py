@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 INSTRUMENTOR = TorchInstrumentor
 pytestmark = [
+    pytest.mark.stacks,
     pytest.mark.usefixtures("instrumented"),
     # Torch calls TorchScript deprecated; the model is what it is.
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),

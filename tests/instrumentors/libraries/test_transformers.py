@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from conftest import Finished
 
 INSTRUMENTOR = TransformersInstrumentor
-pytestmark = pytest.mark.usefixtures("instrumented")
+pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
 
 
 class Lengths(Pipeline):

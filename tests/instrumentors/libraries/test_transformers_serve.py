@@ -28,6 +28,8 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from conftest import Finished
 
+pytestmark = pytest.mark.stacks
+
 START_SECONDS = 120
 TOKENS = 24
 

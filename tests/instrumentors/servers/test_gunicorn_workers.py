@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..conftest import Sink
     from .conftest import Server
 
+pytestmark = pytest.mark.stacks
+
 Start = Callable[..., "Server"]
 
 # A worker is not killed because the machine is busy.

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ..conftest import Sink
     from .conftest import Server
 
+pytestmark = pytest.mark.stacks
+
 Start = Callable[..., "Server"]
 
 HERE = Path(__file__).parent

@@ -21,6 +21,8 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Sink
 
+pytestmark = pytest.mark.stacks
+
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[2] / ".venv" / "upstream"
 RUN = (sys.executable, "-m", "stagelens", "run", "--")
@@ -56,7 +58,7 @@ class Suite:
 
     def __init__(self, library: str, folder: Path, sink: Sink) -> None:
         if not INSTALLED.exists() and not os.environ.get("CI"):
-            pytest.skip("what they import is not installed; `make upstream` installs it, and `make test` does")
+            pytest.skip("what they import is not installed; `make upstream` installs it, and `make test-stacks` does")
         with tarfile.open(sdist(library)) as archive:
             # Without the library itself: the installed one is tested.
             theirs = [each for each in archive if set(each.name.split("/")[1:2]) & {"tests", "pyproject.toml"}]

@@ -1,0 +1,113 @@
+"""`make test K=…` and `make test-changed` run the tests they should."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path, PurePath
+
+import pytest
+
+from tests import selection
+
+FILES = {
+    "collector/store/write.py": "",
+    "collector/store/read.py": "",
+    "collector/points.py": "",
+    "collector/rules.yaml": "",
+    "tests/support/ports.py": "",
+    "tests/support/servers.py": "from tests.support.ports import free_port",
+    "tests/collector/conftest.py": "",
+    "tests/collector/test_points.py": "from stagelens.collector import points\n\ndef test_a_point(): ...",
+    "tests/collector/test_http.py": "from tests.support.servers import serve\n\nasync def test_a_body(): ...",
+    "tests/collector/store/test_write_twice.py": "import stagelens.collector.store\n\ndef test_twice(): ...",
+    "tests/dashboard/test_page.py": "from stagelens.collector.points import x\nRULES = 'rules.yaml'\n\ndef test_page(): ...",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small project."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(selection, "ROOT", tmp_path)
+    monkeypatch.setattr(selection, "TESTS", tmp_path / "tests")
+    return tmp_path
+
+
+def names(found: set[Path]) -> set[str]:
+    """Return the names of files."""
+    return {path.name for path in found}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("collector/points.py", {"test_points.py", "test_page.py"}),
+        ("collector/store/write.py", {"test_write_twice.py"}),
+        ("collector/store/read.py", set[str]()),
+        ("collector/rules.yaml", {"test_page.py"}),
+        ("tests/support/ports.py", {"test_http.py"}),
+        ("tests/collector/conftest.py", {"test_points.py", "test_http.py", "test_write_twice.py"}),
+        ("tests/dashboard/test_page.py", {"test_page.py"}),
+        ("gone.py", set[str]()),
+    ],
+)
+@pytest.mark.usefixtures("tree")
+def test_a_changed_file_has_the_tests_that_import_it_or_are_named_after_it(changed: str, expected: set[str]) -> None:
+    """Through helpers too; a file of data has those that name it, and a conftest all in its folder."""
+    assert names(selection.belonging_to([PurePath(changed)])) == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("POINT", {"test_points.py"}),
+        ("a_body", {"test_http.py"}),
+        ("dashboard", {"test_page.py"}),
+        ("free_port", set[str]()),
+    ],
+)
+@pytest.mark.usefixtures("tree")
+def test_a_word_is_looked_for_in_the_names_of_files_and_tests(word: str, expected: set[str]) -> None:
+    """In any case, and nowhere else in a file."""
+    assert names(selection.with_word(word)) == expected
+
+
+def test_what_differs_from_a_branch_is_what_this_one_changed_and_what_is_new(tree: Path) -> None:
+    """Not what the other branch changed since."""
+
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *identity, *words], cwd=tree, check=True, capture_output=True)
+
+    git("init", "--initial-branch", "main")
+    git("add", ".")
+    git("commit", "-m", "all")
+    git("checkout", "-b", "work")
+    (tree / "collector/points.py").write_text("changed = 1")
+    git("commit", "-am", "points")
+    (tree / "new.py").write_text("")
+    git("checkout", "main")
+    (tree / "collector/store/read.py").write_text("changed = 1")
+    git("commit", "-am", "read")
+    git("checkout", "work")
+
+    assert selection.changed_files("main") == {PurePath("collector/points.py"), PurePath("new.py")}
+
+
+@pytest.mark.parametrize("target", ["test K=onnxruntime", "test-changed", "test-stacks K=chromium"])
+def test_make_hands_the_choice_on(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the tier of the target."""
+    monkeypatch.delenv("MAKEFLAGS", raising=False)
+    done = subprocess.run(
+        ["make", "--dry-run", *target.split()],
+        cwd=Path(__file__).parents[1],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+    tier, words = ("stacks", "--word 'chromium'") if "stacks" in target else ("first", "")
+    words = words or ("--changed main" if "changed" in target else "--word 'onnxruntime'")
+    assert f"-m tests.selection --tier {tier} {words}\n" in done.stdout
