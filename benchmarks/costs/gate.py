@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
+
+import zstandard
+
+from stagelens.collector.body import inflate
+from stagelens.collector.wire import TooLargeError
 
 from . import micro
 from .paced import TAIL_SECONDS, Process
@@ -12,6 +20,8 @@ from .peers import BARE, OURS, SPANS, set_up
 MIN_HOT_RATIO, MIN_COLD_RATIO = 25, 8
 ROUNDS = 25
 REQUESTS, RATE = 10_000, 1000
+# A body that inflates to fifty times what the collector takes; its peak holds the limit and what is read at once. Measured: 2.1 and 1.7.
+ZEROS, LIMIT_BYTES, MAX_PEAK_RATIO = bytes(50_000_000), 1_000_000, 8
 
 
 def failures(sink: str) -> Iterator[str]:
@@ -30,6 +40,23 @@ def failures(sink: str) -> Iterator[str]:
     print(f"garbage collections of generation 1 and 2 in {REQUESTS:,} requests: {ours}, bare {bare}")
     if ours > bare:
         yield f"{REQUESTS:,} requests caused {ours - bare} garbage collections of generation 1 or 2; none is held"
+    unsized = zstandard.ZstdCompressor(write_content_size=False).compress(ZEROS)
+    for encoding, bomb in (("gzip", gzip.compress(ZEROS)), ("zstd", unsized)):
+        times = _peak_bytes(bomb, encoding, LIMIT_BYTES) / LIMIT_BYTES
+        print(f"memory: a {encoding} bomb takes {times:.1f} times what a body may have (at most {MAX_PEAK_RATIO})")
+        if times > MAX_PEAK_RATIO:
+            yield f"a {encoding} bomb takes {times:.1f} times the memory that a body may have; at most {MAX_PEAK_RATIO} is held"
+
+
+def _peak_bytes(body: bytes, encoding: str, limit: int) -> int:
+    """Return the most memory that Python held while a body was found to be larger than *limit*."""
+    tracemalloc.start()
+    try:
+        with suppress(TooLargeError):
+            inflate(body, encoding, limit)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def _older_collections(name: str, sink: str) -> int:

@@ -195,23 +195,6 @@ def test_a_bomb_is_stopped(serve: Callable[..., Any], encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", list(BOMBS))
-def test_no_more_than_the_limit_is_ever_inflated(encoding: str) -> None:
-    """A bomb costs no more memory than the limit, and a window."""
-    import tracemalloc  # noqa: PLC0415 - used here only
-
-    bomb = BOMBS[encoding](bytes(50_000_000))
-    tracemalloc.start()
-    try:
-        with pytest.raises(TooLargeError):
-            inflate(bomb, encoding, 1_000_000)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert peak < 8_000_000
-
-
-@pytest.mark.parametrize("encoding", list(BOMBS))
 def test_a_body_of_exactly_the_limit_passes(encoding: str) -> None:
     """The limit is the largest size allowed, compressed or not."""
     assert inflate(b"x" * 100, "", 100) == inflate(BOMBS[encoding](b"x" * 100), encoding, 100) == b"x" * 100
