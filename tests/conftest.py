@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support import flaky_tests
 from tests.support.certificate_authority import Authorities, Authority
 from tests.support.postgresql_server import Server, find_programs, postgresql
 
@@ -30,6 +31,11 @@ PATIENCE = 30_000
 BEGINNING = 120_000
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the tests that needed a second attempt."""
+    flaky_tests.pytest_configure(config)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the choice of a tier; without it tests of all tiers run."""
     parser.addoption("--tier", choices=("first", "stacks", "soak"), help="run the tests of one tier (CONTRIBUTING.md)")
@@ -45,7 +51,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of other tiers."""
+    """Let tests of real servers and browsers run again once, and deselect those of other tiers."""
+    for item in items:
+        if _tier(item) == "stacks" or "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.flaky(reruns=1))
     tier = config.getoption("tier")
     if tier is None:
         return

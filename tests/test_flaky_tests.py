@@ -1,0 +1,71 @@
+"""A test that needed a second attempt is named, and fails the run at the third time in a row."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = """
+import pathlib
+import pytest
+
+STATE = pathlib.Path(__file__).with_name("state")
+
+@pytest.mark.flaky(reruns=1)
+def test_the_first_attempt_fails():
+    attempts = int(STATE.read_text())
+    STATE.write_text(str(attempts + 1))
+    assert attempts != 0, "the server was away"
+
+def test_always_passes():
+    pass
+"""
+
+
+def run(folder: Path, attempts: int, *options: str) -> tuple[int, list[str]]:
+    """Run the two tests; return the exit code and what is said under FLAKY.
+
+    Args:
+        folder: Of the tests and of the history.
+        attempts: 0 for one that fails, 1 for none that does.
+        options: Of pytest.
+    """
+    (folder / "test_program.py").write_text(PROGRAM)
+    (folder / "state").write_text(str(attempts))
+    command = ["-m", "pytest", "-c", os.devnull, "-p", "tests.support.flaky_tests", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(
+        [sys.executable, *command, f"--rootdir={folder}", str(folder / "test_program.py")],
+        cwd=ROOT,
+        env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, re.findall(r"^FLAKY .*$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("options", [(), ("--numprocesses", "2")], ids=["alone", "with xdist"])
+def test_the_third_run_in_a_row_fails(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """The first two pass, with the reason; a run without a second attempt begins anew."""
+    name = "test_program.py::test_the_first_attempt_fails"
+    reason = "AssertionError: the server was away"
+    runs = [run(tmp_path, attempts, *options) for attempts in (0, 0, 0, 1, 0)]
+
+    assert runs == [
+        (0, [f"FLAKY {name}: passed when run again (1 in a row): {reason}"]),
+        (0, [f"FLAKY {name}: passed when run again (2 in a row): {reason}"]),
+        (1, [f"FLAKY {name}: fails the run; fix it before anything else (3 in a row): {reason}"]),
+        (0, []),
+        (0, [f"FLAKY {name}: passed when run again (1 in a row): {reason}"]),
+    ]
+
+
+def test_one_that_fails_twice_has_failed(tmp_path: Path) -> None:
+    """It is not called flaky."""
+    assert run(tmp_path, 0, "--only-rerun=nothing like it") == (1, [])
