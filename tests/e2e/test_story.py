@@ -1,0 +1,144 @@
+"""The whole way once: OTLP over HTTP into a collector, an evaluation, a message in Slack, and the page in a browser."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from playwright.sync_api import Browser, expect
+
+from stagelens.alerts.delivery.slack import Slack
+from stagelens.alerts.delivery.worker import Worker
+from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.lease import new_holder
+from stagelens.alerts.objectives.slo_file import LiveFile, read
+from stagelens.alerts.reader import AlertsReader
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.store import Store
+from stagelens.core import names
+from stagelens.core.histogram import Histogram
+from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from tests.alerts.receiver import Moods
+from tests.alerts.vendors import SlackHook
+
+MINUTE = timedelta(minutes=1)
+FAST = {"preprocess": 0.010, "forward": 0.030, "overhead": 0.001}
+SLOW = {"preprocess": 0.400, "forward": 0.032, "overhead": 0.001}
+SLO_FILE = """
+slos:
+  - {name: shop-latency, service: shop, objective: 0.99, threshold: 250ms, window: 30d}
+channels:
+  - {kind: slack, webhook_url_env: SLACK_URL}
+"""
+# On a busy machine a message comes late. [seconds]
+PATIENCE_SECONDS = 120
+
+
+class Inbox(SlackHook):
+    """Slack's incoming webhook that never fails, and says when something came."""
+
+    def __init__(self) -> None:
+        super().__init__(Moods(failing=0.0))
+        self.came = threading.Event()
+
+    def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
+        """Take a message."""
+        answer = super().take(path, headers, body)
+        self.came.set()
+        return answer
+
+
+def export(at: datetime, count: int, stages: Mapping[str, float], version: str) -> dict[str, Any]:
+    """Return what an agent sends of *count* requests that took so long in each stage, in the ten seconds before *at*."""
+    total, dominant = sum(stages.values()), max(stages, key=lambda stage: stages[stage])
+
+    def metric(name: str, key: str, *values: tuple[str, float, int]) -> dict[str, Any]:
+        return {
+            "name": name,
+            "exponentialHistogram": {
+                "aggregationTemporality": 1,
+                "dataPoints": [point(key, *value) for value in values],
+            },
+        }
+
+    def point(key: str, value: str, seconds: float, number: int) -> dict[str, Any]:
+        histogram = Histogram()
+        histogram.record(seconds, number)
+        end = int(at.timestamp() * 1e9)
+        return histogram.to_otlp() | {
+            "startTimeUnixNano": str(end - 10**10),
+            "timeUnixNano": str(end),
+            "attributes": [_attribute(key, value), _attribute(names.STATUS, "ok"), _attribute(names.ROUTE, "/predict")],
+        }
+
+    metrics = [
+        metric(names.REQUEST_DURATION, names.DOMINANT, (dominant, total, count)),
+        metric(names.STAGE_DURATION, names.STAGE, *((stage, spent, count) for stage, spent in stages.items())),
+        metric(names.STAGE_TIME, names.STAGE, *((s, total, round(spent * 1e6) * count) for s, spent in stages.items())),
+    ]
+    resource = [_attribute(names.SERVICE_NAME, "shop"), _attribute(names.SERVICE_VERSION, version)]
+    scope = {"scope": {"name": names.SCOPE}, "metrics": metrics}
+    return {"resourceMetrics": [{"resource": {"attributes": resource}, "scopeMetrics": [scope]}]}
+
+
+def _attribute(key: str, value: str) -> dict[str, Any]:
+    return {"key": key, "value": {"stringValue": value}}
+
+
+@contextmanager
+def collecting(store: Store) -> Generator[str]:
+    """Run a collector over *store*; give the address of its OTLP."""
+    collector = Collector(CollectorConfig(port=0), store)
+    collector.start()
+    host, port = collector.address
+    yield f"http://{host}:{port}/v1/metrics"
+    collector.stop()
+
+
+@contextmanager
+def showing(store: Store, reader: AlertsReader) -> Generator[str]:
+    """Run a dashboard over *store*; give its address."""
+    dashboard = Dashboard(DashboardConfig(port=0), store, reader)
+    dashboard.start()
+    host, port = dashboard.address
+    yield f"http://{host}:{port}"
+    dashboard.stop()
+
+
+def test_a_slow_stage_that_is_sent_is_in_the_message_and_on_the_page(tmp_path: Path, browser: Browser) -> None:
+    """Half an hour of version 1, and five minutes of version 2, whose preprocess takes 400 ms: both name it and its version."""
+    now = datetime.now(UTC)
+    file = tmp_path / "slo.yaml"
+    file.write_text(SLO_FILE)
+    inbox = Inbox()
+    store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
+    with collecting(store) as address:
+        sent = [export(now - step * MINUTE, 200, FAST, "1") for step in range(35, 5, -1)]
+        sent += [export(now - step * MINUTE, 200, SLOW, "2") for step in range(5, 0, -1)]
+        statuses = {httpx.post(address, json=body, timeout=60).status_code for body in sent}
+    environment = {"SLACK_URL": f"{inbox.url}/services/T0/B0/x"}
+    Evaluator(store, "me", lease_seconds=30).tick(read(file, environment), now)
+    worker = Worker(store, Slack("slack", environment["SLACK_URL"], gap_seconds=0.0), new_holder())
+    worker.start()
+    came = inbox.came.wait(PATIENCE_SECONDS)
+    worker.stop()
+    inbox.close()
+    with showing(store, AlertsReader(store, LiveFile(file, environment))) as address:
+        page = browser.new_page()
+        page.goto(f"{address}/s/shop")
+
+        for words in ("Burning", "7.00k requests", "Preprocess explains 99"):
+            expect(page.locator("#root")).to_contain_text(words)
+        page.close()
+    store.close()
+
+    assert statuses == {200}
+    assert came
+    assert inbox.violations == []
+    assert "preprocess grew +" in inbox.bodies[0]
+    assert "version 2" in inbox.bodies[0]
