@@ -69,6 +69,13 @@ class Server:
         with ThreadPoolExecutor(at_once) as pool:
             return [first, *pool.map(self.ask, [path] * (count - 1))]
 
+    def wait_for_log(self, words: str, times: int) -> None:
+        """Return once the server has printed *words* so often."""
+        deadline = time.monotonic() + 60
+        while self.log().count(words) < times:
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+
     def log(self) -> str:
         """Return what the server has printed."""
         # The server writes where this file stands: it must not be moved meanwhile.

@@ -19,7 +19,18 @@ Start = Callable[..., "Server"]
 
 # A worker is not killed because the machine is busy.
 PATIENT = ("--timeout", "120", "--graceful-timeout", "90")
-GUNICORN = ("gunicorn", "--bind", "{address}", "--workers", "2", *PATIENT, "--keep-alive", "0")
+GUNICORN = (
+    "gunicorn",
+    "--config",
+    "gunicorn_config.py",
+    "--bind",
+    "{address}",
+    "--workers",
+    "2",
+    *PATIENT,
+    "--keep-alive",
+    "0",
+)
 # Exports stand on the multiples of the interval since 1970.
 NEVER = "36500d"
 KINDS = {
@@ -54,6 +65,7 @@ def test_every_worker_reports_its_requests_once_also_the_last(
     """All are in memory only when the signal comes."""
     server = start(*GUNICORN, *KINDS[kind], *preload, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 30)
+    server.wait_for_log("Worker is up", 2)
     seen = sink.requests()
 
     assert_clean(server.stop())
@@ -110,6 +122,7 @@ def test_asgi_inside_gunicorn_reports_as_well(start: Start, sink: Sink, kind: st
     """The workers of uvicorn end by its shutdown, gunicorn's own by an exit handler."""
     server = start(*GUNICORN, "--worker-class", kind, *preload, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 30)
+    server.wait_for_log("Worker is up", 2)
 
     assert_clean(server.stop())
     check(sink, answers)
@@ -120,6 +133,7 @@ def test_aiohttp_inside_gunicorn_reports_as_well(start: Start, sink: Sink) -> No
     worker = ("--worker-class", "aiohttp.GunicornWebWorker")
     server = start(*GUNICORN, *worker, "aiohttp_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 20)
+    server.wait_for_log("Worker is up", 2)
 
     assert_clean(server.stop())
     check(sink, answers)
