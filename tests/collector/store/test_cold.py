@@ -32,10 +32,10 @@ def answers(one: Site, **dimensions: str) -> list[object]:
 
 
 def test_they_are_left_out_as_if_they_had_never_been(
-    site: Callable[..., Site], sqlite_site: Callable[..., Site]
+    sqlite_site: Callable[..., Site],
 ) -> None:
     """In every tier and of every part; both kinds add up to all."""
-    mixed, warm, cold = site(), sqlite_site(), sqlite_site()
+    mixed, warm, cold = sqlite_site(), sqlite_site(), sqlite_site()
     for one, requests in ((mixed, WARM + COLD), (warm, WARM), (cold, COLD)):
         one.write(requests)
         one.clock.now += 4000
@@ -82,9 +82,9 @@ def test_what_is_neither_is_warm(sqlite_site: Callable[..., Site], said: str) ->
     assert one.store.read.latency(one.around(cold="0")).count == 1
 
 
-def test_what_was_stored_before_counts_as_it_did(own_points_site: Callable[..., Site]) -> None:
+def test_what_was_stored_before_counts_as_it_did(sqlite_site: Callable[..., Site]) -> None:
     """Nobody said that it was cold; what comes after the way up does, under numbers that were never given before."""
-    one = own_points_site()
+    one = sqlite_site()
     one.write([*WARM, Request({"forward": 1}, series=Series("gone"))])
     with one.store.transaction() as connection:
         gone = connection.exec_driver_sql("SELECT max(id) FROM series").scalar_one()
@@ -101,9 +101,9 @@ def test_what_was_stored_before_counts_as_it_did(own_points_site: Callable[..., 
     assert newest > gone
 
 
-def test_what_replicas_told_of_their_starts_is_forgotten_with_the_hours(site: Callable[..., Site]) -> None:
+def test_what_replicas_told_of_their_starts_is_forgotten_with_the_hours(sqlite_site: Callable[..., Site]) -> None:
     """It is counted once, with its batch; what is older than all that is kept goes."""
-    one = site()
+    one = sqlite_site()
     told = [
         Load(
             "shop",

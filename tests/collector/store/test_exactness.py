@@ -134,10 +134,10 @@ SOME_QUANTILES = st.lists(
 @EXAMPLES
 @given(tier=st.sampled_from(list(KEPT)), batches=deliveries(), quantiles=SOME_QUANTILES)
 def test_every_quantile_is_that_of_one_histogram(
-    site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float]
+    sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float]
 ) -> None:
     """Bit for bit: of the whole, of a version and of a stage, in every answer, from each tier."""
-    one = site(retention=KEPT[tier])
+    one = sqlite_site(retention=KEPT[tier])
     deliver(one, batches)
     whole, second = one.between(START, END), one.between(START, END, version="2")
 
@@ -157,10 +157,10 @@ def test_every_quantile_is_that_of_one_histogram(
     step=st.sampled_from((10, 30, 60, 300, HOUR)),
 )
 def test_every_step_is_that_of_one_histogram(
-    site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float], step: int
+    sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float], step: int
 ) -> None:
     """Bit for bit, for steps as wide as was asked, or as the finest tier that is left."""
-    one = site(retention=KEPT[tier])
+    one = sqlite_site(retention=KEPT[tier])
     deliver(one, batches)
     found = one.store.read.quantiles_over_time(one.between(START, END), quantiles, timedelta(seconds=step))
     width = found.attrs["step_seconds"]
@@ -176,10 +176,10 @@ def test_every_step_is_that_of_one_histogram(
 @EXAMPLES
 @given(batches=deliveries(), cut=st.integers(1, 3 * HOUR // 10 - 1), quantiles=SOME_QUANTILES)
 def test_parts_of_the_whole_add_up_to_it(
-    own_points_site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
+    sqlite_site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
 ) -> None:
     """Two stretches of time, or the versions, merged outside the store have the quantiles the store has of them together."""
-    one = own_points_site(retention=KEPT[10])
+    one = sqlite_site(retention=KEPT[10])
     deliver(one, batches)
     read, middle = one.store.read, START + 10 * cut
     by_time = [read.latency(one.between(*ends)) for ends in ((START, middle), (middle, END))]
@@ -191,10 +191,10 @@ def test_parts_of_the_whole_add_up_to_it(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_quantiles_are_near_the_samples_at_their_rank(own_points_site: Callable[..., Site], shape: Shape) -> None:
+def test_quantiles_are_near_the_samples_at_their_rank(sqlite_site: Callable[..., Site], shape: Shape) -> None:
     """Within 1.1 % of the exact order statistic, and its band holds it, as they come and when only hours are left."""
     samples = shape.samples(2000)
-    one = own_points_site(retention=KEPT[3600])
+    one = sqlite_site(retention=KEPT[3600])
     one.write(spread(samples, START, END - START, SERIES))
     as_they_came = one.store.read.latency(one.between(START, END))
     deliver(one, [])

@@ -71,9 +71,9 @@ def test_the_day_on_which_room_has_to_be_made() -> None:
     assert days_until_full([tier], 0, 30_000, NOON) is None
 
 
-def test_storage_adds_up_to_what_is_used(site: Callable[..., Site]) -> None:
+def test_storage_adds_up_to_what_is_used(sqlite_site: Callable[..., Site]) -> None:
     """Tables add up to the room used, tiers to the table of points; rows are those that are there."""
-    one = site(retention=Retention(budget_bytes=10 * 1024**3))
+    one = sqlite_site(retention=Retention(budget_bytes=10 * 1024**3))
     for hour in range(3, 0, -1):
         one.write([Request({"forward": 1_000_000 + step}, NOON - hour * HOUR + step * 10) for step in range(300)])
     one.store.maintain()
@@ -106,18 +106,18 @@ def test_what_was_forecast_comes_true(sqlite_site: Callable[..., Site]) -> None:
         assert late.bytes > 2.5 * early.bytes
 
 
-def test_an_empty_store_has_a_size_and_no_forecast(site: Callable[..., Site]) -> None:
+def test_an_empty_store_has_a_size_and_no_forecast(sqlite_site: Callable[..., Site]) -> None:
     """Nothing comes, so nothing grows."""
-    storage = site().store.read.storage()
+    storage = sqlite_site().store.read.storage()
 
     assert storage.used_bytes > 0
     assert [(tier.rows, tier.since, tier.bytes_per_day) for tier in storage.tiers] == [(0, None, 0)] * 3
     assert (storage.budget_bytes, storage.full_at) == (None, None)
 
 
-def test_a_budget_that_is_used_up_is_full_today(site: Callable[..., Site]) -> None:
+def test_a_budget_that_is_used_up_is_full_today(sqlite_site: Callable[..., Site]) -> None:
     """The forecast of a store at its budget is now."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 1_000_000})])
     one.options["retention"] = Retention(budget_bytes=one.store.read.state().size_bytes)
     one.reopen()
@@ -125,9 +125,9 @@ def test_a_budget_that_is_used_up_is_full_today(site: Callable[..., Site]) -> No
     assert one.store.read.storage().full_at == datetime.fromtimestamp(NOON, UTC)
 
 
-def test_values_past_their_cap_are_told(site: Callable[..., Site]) -> None:
+def test_values_past_their_cap_are_told(sqlite_site: Callable[..., Site]) -> None:
     """By service and dimension, with the cap; a service within its caps is not among them."""
-    one = site(series_caps=SeriesCaps(services=2, route=3, custom_stages=2))
+    one = sqlite_site(series_caps=SeriesCaps(services=2, route=3, custom_stages=2))
     for name in ("shop", "desk", "till"):
         routes = range(5 if name == "shop" else 3)
         one.write([Request({"forward": 1_000_000}, series=Series(name, "1", route=f"/{n}")) for n in routes])
@@ -140,9 +140,9 @@ def test_values_past_their_cap_are_told(site: Callable[..., Site]) -> None:
     ]
 
 
-def test_too_many_combinations_are_told_as_such(site: Callable[..., Site]) -> None:
+def test_too_many_combinations_are_told_as_such(sqlite_site: Callable[..., Site]) -> None:
     """All fine dimensions fold at once then: none of them is past a cap of its own."""
-    one = site(series_caps=SeriesCaps(series=3))
+    one = sqlite_site(series_caps=SeriesCaps(series=3))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(9)])
 
     assert [str(fold) for fold in one.store.read.folds()] == [
@@ -150,17 +150,17 @@ def test_too_many_combinations_are_told_as_such(site: Callable[..., Site]) -> No
     ]
 
 
-def test_stages_at_their_cap_are_not_past_it(site: Callable[..., Site]) -> None:
+def test_stages_at_their_cap_are_not_past_it(sqlite_site: Callable[..., Site]) -> None:
     """As many stages as are told apart fold nothing."""
-    one = site(series_caps=SeriesCaps(custom_stages=2))
+    one = sqlite_site(series_caps=SeriesCaps(custom_stages=2))
     one.write([Request({"mine": 1000, "yours": 2000})])
 
     assert one.store.read.folds() == []
 
 
-def test_what_folded_long_ago_is_not_told(site: Callable[..., Site]) -> None:
+def test_what_folded_long_ago_is_not_told(sqlite_site: Callable[..., Site]) -> None:
     """A day without a folded value ends the notice."""
-    one = site(series_caps=SeriesCaps(route=1))
+    one = sqlite_site(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(3)])
     one.clock.now += 2 * DAY
 

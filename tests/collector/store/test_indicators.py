@@ -52,13 +52,13 @@ def write_tokens(one: Site, metric: str, definition: str, *seconds: float, statu
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, threshold=st.floats(1e-4, 2))
 def test_the_true_number_of_bad_requests_lies_in_the_band(
-    site: Callable[..., Site], requests: list[Request], threshold: float
+    sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
 ) -> None:
     """Of a stage, as of whole requests: what raw counting says is between low and high, never outside.
 
     Low and high differ by the requests of the one bucket the threshold cuts: their middle is wrong by half of it at most.
     """
-    one = site()
+    one = sqlite_site()
     one.write(requests)
     spent = [request.stages_ns["queue"] / 1e9 for request in requests]
     found = one.store.read.tally(one.around(), Indicator("stage", threshold, "queue"))
@@ -70,9 +70,9 @@ def test_the_true_number_of_bad_requests_lies_in_the_band(
     assert found.bad_high - found.bad_low <= sum(low < each <= high for each in spent)
 
 
-def test_a_full_bucket_is_split_where_the_threshold_cuts_it(site: Callable[..., Site]) -> None:
+def test_a_full_bucket_is_split_where_the_threshold_cuts_it(sqlite_site: Callable[..., Site]) -> None:
     """Values spread log-linearly in one bucket: the answer is the true one; the band takes all others."""
-    one = site()
+    one = sqlite_site()
     low, high = bucket_bounds(bucket_index(0.1))
     values = [low * (high / low) ** ((step + 0.5) / 100) for step in range(100)]
     one.write([Request({"forward": round(value * 1e9)}) for value in values])
@@ -86,9 +86,11 @@ def test_a_full_bucket_is_split_where_the_threshold_cuts_it(site: Callable[..., 
 
 @settings(max_examples=4, deadline=None)
 @given(requests=REQUESTS, minutes=st.sampled_from([1, 5, 30]))
-def test_the_series_adds_up_to_the_tally(site: Callable[..., Site], requests: list[Request], minutes: int) -> None:
+def test_the_series_adds_up_to_the_tally(
+    sqlite_site: Callable[..., Site], requests: list[Request], minutes: int
+) -> None:
     """Whatever is promised: the steps are the window, cut."""
-    one = site()
+    one = sqlite_site()
     one.write(requests)
     one.store.maintain()
     for indicator in KINDS:
@@ -101,9 +103,9 @@ def test_the_series_adds_up_to_the_tally(site: Callable[..., Site], requests: li
         assert course["bad"].sum() == pytest.approx(found.bad)
 
 
-def test_a_failed_request_is_bad_by_its_stage_only_if_that_was_slow(site: Callable[..., Site]) -> None:
+def test_a_failed_request_is_bad_by_its_stage_only_if_that_was_slow(sqlite_site: Callable[..., Site]) -> None:
     """A promise about a stage is about its time; that a request failed is availability's business."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"queue": 10**8}), Request({"queue": 10**8}, series=ERROR), Request({"forward": 10**9})])
 
     found = one.store.read.tally(one.around(), Indicator("stage", 0.2, "queue"))
@@ -111,9 +113,9 @@ def test_a_failed_request_is_bad_by_its_stage_only_if_that_was_slow(site: Callab
     assert one.store.read.tally(one.around(), Indicator("availability")).bad == 1
 
 
-def test_tokens_are_counted_by_their_definition_or_all_together(site: Callable[..., Site]) -> None:
+def test_tokens_are_counted_by_their_definition_or_all_together(sqlite_site: Callable[..., Site]) -> None:
     """A first token counts by when it came, whatever became of the request afterwards."""
-    one = site()
+    one = sqlite_site()
     write_tokens(one, FIRST_TOKEN, "generate", 0.1, 0.9)
     write_tokens(one, FIRST_TOKEN, "generate", 0.1, status="error")
     write_tokens(one, FIRST_TOKEN, "first_chunk", 0.8)
@@ -129,27 +131,27 @@ def test_tokens_are_counted_by_their_definition_or_all_together(site: Callable[.
     assert counted(Indicator("tpot", 0.02)) == (3, 2)
 
 
-def test_coverage_is_the_time_stages_explain(site: Callable[..., Site]) -> None:
+def test_coverage_is_the_time_stages_explain(sqlite_site: Callable[..., Site]) -> None:
     """Seconds of requests, and those in overhead; how many requests that were is said beside them."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"forward": 3 * 10**9})])
     found = one.store.read.tally(one.around(), Indicator("coverage"))
 
     assert (found.requests, found.total, found.bad) == (2, pytest.approx(4.0), pytest.approx(0.1))
 
 
-def test_coverage_does_not_judge_requests_without_stages(site: Callable[..., Site]) -> None:
+def test_coverage_does_not_judge_requests_without_stages(sqlite_site: Callable[..., Site]) -> None:
     """An agent that keeps to its budget neither explains their time nor leaves it unexplained."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"untimed": 3 * 10**9})])
     found = one.store.read.tally(one.around(), Indicator("coverage"))
 
     assert (found.requests, found.total, found.bad) == (2, pytest.approx(1.0), pytest.approx(0.1))
 
 
-def test_silence_makes_minutes_stale(site: Callable[..., Site]) -> None:
+def test_silence_makes_minutes_stale(sqlite_site: Callable[..., Site]) -> None:
     """Ten minutes without data, of which five are allowed: the other five are bad, those before the first data count for nothing."""
-    one = site()
+    one = sqlite_site()
     seen = (*range(NOON - 3600, NOON - 1800, 60), *range(NOON - 1200, NOON, 60))
     one.write([Request({"forward": 10**6}, at) for at in seen])
     found = one.store.read.tally(one.between(NOON - 7200, NOON), Indicator("freshness", 300.0))
@@ -160,9 +162,9 @@ def test_silence_makes_minutes_stale(site: Callable[..., Site]) -> None:
     assert stale == [-25, -24, -23, -22, -21]
 
 
-def test_what_was_never_seen_is_not_stale(site: Callable[..., Site]) -> None:
+def test_what_was_never_seen_is_not_stale(sqlite_site: Callable[..., Site]) -> None:
     """Without any data ever there is no minute to count; after a long silence every minute is bad."""
-    one = site()
+    one = sqlite_site()
     hour = one.between(NOON - 3600, NOON)
 
     assert one.store.read.tally(hour, Indicator("freshness", 300.0)).total == 0
@@ -177,10 +179,10 @@ def test_what_was_never_seen_is_not_stale(site: Callable[..., Site]) -> None:
     [(60, False, False), (600, False, True), (600, True, False), (20_000, True, False), (20_000, False, True)],
 )
 def test_a_silent_service_is_told_from_a_dead_collector(
-    site: Callable[..., Site], silent_seconds: int, maintained: bool, stale: bool
+    sqlite_site: Callable[..., Site], silent_seconds: int, maintained: bool, stale: bool
 ) -> None:
     """A collector that works rolls up what is complete, though nothing comes; one that does not is stale since the last data."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 10**6}, NOON - 3600), Request({"forward": 10**6}, NOON - 10)])
     one.store.maintain()
     one.clock.now = NOON + silent_seconds
@@ -191,9 +193,9 @@ def test_a_silent_service_is_told_from_a_dead_collector(
     assert found == (datetime.fromtimestamp(NOON, UTC) if stale else None)
 
 
-def test_a_store_that_was_never_maintained_is_not_called_stale(site: Callable[..., Site]) -> None:
+def test_a_store_that_was_never_maintained_is_not_called_stale(sqlite_site: Callable[..., Site]) -> None:
     """Nothing is known of its collector."""
-    one = site()
+    one = sqlite_site()
 
     assert one.store.read.stale_since(datetime.fromtimestamp(NOON, UTC), MINUTE) is None
     one.write([Request({"forward": 10**6}, NOON - 3600)])

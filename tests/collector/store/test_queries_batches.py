@@ -22,9 +22,9 @@ def points(sizes: tuple[int, ...]) -> list[Point]:
     return [Point(SHOP, metric, key, NOON - 600, histogram) for metric, key, histogram in counts.histograms()]
 
 
-def test_each_band_has_its_histogram(site: Callable[..., Site]) -> None:
+def test_each_band_has_its_histogram(sqlite_site: Callable[..., Site]) -> None:
     """Smallest first, from any tier, and nothing but what was measured."""
-    one = site()
+    one = sqlite_site()
     one.store.write([Batch("a", points(SIZES)), Batch("b", points(SIZES))])
     before = one.store.read.batches(one.around())
     one.store.maintain()
@@ -38,9 +38,9 @@ def test_each_band_has_its_histogram(site: Callable[..., Site]) -> None:
     assert one.store.read.batches(one.around(service="bank")) == {}
 
 
-def test_bands_take_no_place_of_the_users_own_stages(site: Callable[..., Site]) -> None:
+def test_bands_take_no_place_of_the_users_own_stages(sqlite_site: Callable[..., Site]) -> None:
     """Their number is bounded by itself: where a service may have no stages of its own, it still has every band."""
-    one = site(series_caps=SeriesCaps(custom_stages=0))
+    one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     one.store.write([Batch("a", points(tuple(2**power for power in range(len(BATCHES.names)))))])
 
     assert tuple(one.store.read.batches(one.around())) == BATCHES.names

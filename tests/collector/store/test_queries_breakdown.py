@@ -47,13 +47,13 @@ def lognormal(n: int, seed: int = 1) -> list[Request]:
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, quantile=st.floats(0, 1))
 def test_the_value_is_the_order_statistic_and_the_stages_are_those_of_its_band(
-    site: Callable[..., Site], requests: list[Request], quantile: float
+    sqlite_site: Callable[..., Site], requests: list[Request], quantile: float
 ) -> None:
     """For any requests and any percentile: within the histogram's error of the exact value, and a sum of its stages.
 
     Their shares are the mean of exactly the band: the percentile's bucket, widened on both sides until eight requests are in it.
     """
-    one = site()
+    one = sqlite_site()
     one.write(requests)
     row = one.store.read.breakdown(one.around(), [quantile]).iloc[0]
     exact = sorted(request.seconds for request in requests)[rank_of(quantile, len(requests)) - 1]
@@ -86,9 +86,9 @@ def assert_shares(found: object, band: Sequence[Request]) -> None:
     )
 
 
-def test_on_a_real_latency_shape_the_breakdown_is_the_mean_of_its_bucket(site: Callable[..., Site]) -> None:
+def test_on_a_real_latency_shape_the_breakdown_is_the_mean_of_its_bucket(sqlite_site: Callable[..., Site]) -> None:
     """With many requests a bucket, shares at the median and in the tail equal those of the raw requests there."""
-    one, requests = site(), lognormal(6000)
+    one, requests = sqlite_site(), lognormal(6000)
     one.write(requests)
     one.store.maintain()
     frame = one.store.read.breakdown(one.around(), [0.5, 0.9])
@@ -101,9 +101,9 @@ def test_on_a_real_latency_shape_the_breakdown_is_the_mean_of_its_bucket(site: C
         assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
 
 
-def test_tile_chart_and_table_show_the_same_number(site: Callable[..., Site]) -> None:
+def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Site]) -> None:
     """Latency, breakdown, one step of a chart and the comparison with itself give one value for one selection."""
-    one = site()
+    one = sqlite_site()
     one.write(lognormal(3000))
     one.store.maintain()
     read, chosen = one.store.read, one.between(NOON - 6400, NOON - 1000)
@@ -124,9 +124,9 @@ def test_tile_chart_and_table_show_the_same_number(site: Callable[..., Site]) ->
 
 
 @pytest.mark.parametrize("minutes", [1, 7, 60])
-def test_a_step_of_a_chart_is_the_selection_of_that_step(site: Callable[..., Site], minutes: int) -> None:
+def test_a_step_of_a_chart_is_the_selection_of_that_step(sqlite_site: Callable[..., Site], minutes: int) -> None:
     """Each point of a chart is what a page zoomed into it shows, and all requests are in some point."""
-    one, requests = site(), lognormal(2000)
+    one, requests = sqlite_site(), lognormal(2000)
     one.write(requests)
     one.store.maintain()
     width = 60 * minutes
@@ -144,9 +144,9 @@ def test_a_step_of_a_chart_is_the_selection_of_that_step(site: Callable[..., Sit
     assert frame["at"].is_monotonic_increasing
 
 
-def test_the_mean_over_time_is_exact(site: Callable[..., Site]) -> None:
+def test_the_mean_over_time_is_exact(sqlite_site: Callable[..., Site]) -> None:
     """The mean of a step is the sum of its requests by their number, split by the stages' whole time."""
-    one, requests = site(), lognormal(500)
+    one, requests = sqlite_site(), lognormal(500)
     one.write(requests)
     frame = one.store.read.breakdown_over_time(one.around(), None, timedelta(days=3))
     mean = math.fsum(request.seconds for request in requests) / len(requests)
@@ -157,9 +157,9 @@ def test_the_mean_over_time_is_exact(site: Callable[..., Site]) -> None:
     )
 
 
-def test_a_coarser_client_merges_with_the_others(site: Callable[..., Site]) -> None:
+def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site]) -> None:
     """Where clients of two scales meet, the answer is that of all samples at the coarser one; elsewhere it stays fine."""
-    one, early, late = site(), lognormal(300, seed=2), lognormal(300, seed=3)
+    one, early, late = sqlite_site(), lognormal(300, seed=2), lognormal(300, seed=3)
     one.write([Request(each.stages_ns, NOON - 900) for each in early])
     one.write([Request(each.stages_ns, NOON - 120) for each in early])
     one.write([Request(each.stages_ns, NOON - 120) for each in late], scale=3)
@@ -179,9 +179,9 @@ def test_a_coarser_client_merges_with_the_others(site: Callable[..., Site]) -> N
     assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
 
 
-def test_stages_sent_coarser_than_latency_do_not_move_the_value(site: Callable[..., Site]) -> None:
+def test_stages_sent_coarser_than_latency_do_not_move_the_value(sqlite_site: Callable[..., Site]) -> None:
     """Shares may come at a coarser scale than the counts; the percentile's place stays where the counts put it."""
-    one, requests = site(), lognormal(400)
+    one, requests = sqlite_site(), lognormal(400)
     fine = [point for point in Fold().points(requests) if point.metric.endswith("request.duration")]
     coarse = [point for point in Fold(2).points(requests) if point.metric.endswith("stage.time")]
     one.store.write([Batch("a", [*fine, *coarse])])
@@ -196,9 +196,9 @@ def test_stages_sent_coarser_than_latency_do_not_move_the_value(site: Callable[.
     assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
 
 
-def test_time_nobody_claims_is_overhead(site: Callable[..., Site]) -> None:
+def test_time_nobody_claims_is_overhead(sqlite_site: Callable[..., Site]) -> None:
     """A client that sends latencies only has all of it shown as overhead."""
-    one = site()
+    one = sqlite_site()
     points = [point for point in Fold().points(lognormal(50)) if point.metric.endswith("request.duration")]
     one.store.write([Batch("a", points)])
     frame = one.store.read.breakdown(one.around(), [0.5])
@@ -207,9 +207,9 @@ def test_time_nobody_claims_is_overhead(site: Callable[..., Site]) -> None:
     assert frame["overhead"].item() == frame["value_seconds"].item() > 0
 
 
-def test_requests_that_took_no_time_are_zero_everywhere(site: Callable[..., Site]) -> None:
+def test_requests_that_took_no_time_are_zero_everywhere(sqlite_site: Callable[..., Site]) -> None:
     """Durations below a nanosecond stand at zero, with an error band of a nanosecond."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 0})] * 5 + [Request({"forward": 1_000_000})] * 5)
     frame = one.store.read.breakdown(one.around(), [0.1, 1.0])
 
@@ -218,9 +218,9 @@ def test_requests_that_took_no_time_are_zero_everywhere(site: Callable[..., Site
     assert frame["n"].tolist() == [5, 5]
 
 
-def test_the_stages_stand_in_their_order(site: Callable[..., Site]) -> None:
+def test_the_stages_stand_in_their_order(sqlite_site: Callable[..., Site]) -> None:
     """Columns are stacked as everywhere: compute below, waiting above, a user's own below overhead."""
-    one = site()
+    one = sqlite_site()
     one.write([Request(dict.fromkeys(reversed(STAGES), 1_000_000))])
 
     assert one.store.read.breakdown(one.around(), [0.5]).columns[HEAD:].tolist() == [
@@ -232,9 +232,9 @@ def test_the_stages_stand_in_their_order(site: Callable[..., Site]) -> None:
     ]
 
 
-def test_a_mixture_is_said_to_be_one(site: Callable[..., Site]) -> None:
+def test_a_mixture_is_said_to_be_one(sqlite_site: Callable[..., Site]) -> None:
     """Where two causes alternate at a percentile, the dominant stages say how often each is it."""
-    one = site()
+    one = sqlite_site()
     slow = [Request({"forward": 5_000_000, stage: 95_000_000}) for stage in ("queue", "queue", "queue", "load") * 5]
     one.write([*slow, *[Request({"forward": 10_000_000})] * 80])
     frame = one.store.read.dominants(one.around(), [0.5, 0.95])
@@ -246,9 +246,9 @@ def test_a_mixture_is_said_to_be_one(site: Callable[..., Site]) -> None:
     }
 
 
-def test_heat_counts_every_request_in_its_cell(site: Callable[..., Site]) -> None:
+def test_heat_counts_every_request_in_its_cell(sqlite_site: Callable[..., Site]) -> None:
     """Cells of all steps have the same bands, hold every request once, and name who dominates most of them."""
-    one, requests = site(), lognormal(800)
+    one, requests = sqlite_site(), lognormal(800)
     one.write(requests)
     frame = one.store.read.heat(one.between(NOON - 7200, NOON), timedelta(minutes=10))
     bands = frame[["low_seconds", "high_seconds"]].drop_duplicates().sort_values("low_seconds")
@@ -266,9 +266,9 @@ def test_heat_counts_every_request_in_its_cell(site: Callable[..., Site]) -> Non
     assert cell["share"] == pytest.approx(inside[cell["dominant"]] / inside.total())
 
 
-def test_a_cell_that_mixes_causes_says_so(site: Callable[..., Site]) -> None:
+def test_a_cell_that_mixes_causes_says_so(sqlite_site: Callable[..., Site]) -> None:
     """The stages that dominate most of its requests, with their shares of them; one cause has no second."""
-    one = site()
+    one = sqlite_site()
     mixed = ["queue"] * 5 + ["load"] * 3 + ["forward"] * 2
     one.write([Request({stage: 95_000_000, "overhead": 5_000_000}) for stage in mixed])
     one.write([Request({"forward": 10_000_000})] * 80)
@@ -285,10 +285,10 @@ def test_a_cell_that_mixes_causes_says_so(site: Callable[..., Site]) -> None:
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, stage=st.sampled_from(STAGES), chosen=st.integers(0, 59))
 def test_a_stage_of_a_request_has_a_rank_among_all(
-    site: Callable[..., Site], requests: list[Request], stage: str, chosen: int
+    sqlite_site: Callable[..., Site], requests: list[Request], stage: str, chosen: int
 ) -> None:
     """What a trace shows beside each stage: the share of the requests in which it took no longer."""
-    one = site()
+    one = sqlite_site()
     one.write(requests)
     times = [request.stages_ns[stage] for request in requests if stage in request.stages_ns]
     found = one.store.read.stage_latency(one.around())
@@ -303,9 +303,9 @@ def test_a_stage_of_a_request_has_a_rank_among_all(
     assert rank.low - 1e-9 <= exact <= rank.high + 1e-9
 
 
-def test_stage_latency_is_each_stages_own_distribution(site: Callable[..., Site]) -> None:
+def test_stage_latency_is_each_stages_own_distribution(sqlite_site: Callable[..., Site]) -> None:
     """Marginals count the requests that had the stage, each at its own scale."""
-    one, requests = site(), lognormal(200)
+    one, requests = sqlite_site(), lognormal(200)
     one.write(requests)
     one.write([Request({"decode": 50_000_000})] * 3, scale=0)
     found = one.store.read.stage_latency(one.around())

@@ -24,9 +24,9 @@ def lognormal(n: int, series: Series, *, median: float = 0.05, seed: int = 1) ->
     return [Request({"forward": int(time)}, series=series) for time in times]
 
 
-def test_comparing_names_the_stage_that_grew(site: Callable[..., Site]) -> None:
+def test_comparing_names_the_stage_that_grew(sqlite_site: Callable[..., Site]) -> None:
     """The change of each stage, sorted, as shares of the change of the latency."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 80_000_000, "queue": 20_000_000})] * 20)
     later = Series("shop", "2")
     one.write([Request({"forward": 60_000_000, "queue": 240_000_000}, series=later)] * 30)
@@ -38,9 +38,9 @@ def test_comparing_names_the_stage_that_grew(site: Callable[..., Site]) -> None:
     assert (frame.attrs["a_n"], frame.attrs["b_n"]) == (20, 30)
 
 
-def test_the_ratio_comes_with_its_interval(site: Callable[..., Site]) -> None:
+def test_the_ratio_comes_with_its_interval(sqlite_site: Callable[..., Site]) -> None:
     """As the order statistics of both sides have it, around the true ratio, and the mirror image the other way round."""
-    one = site()
+    one = sqlite_site()
     one.write([*lognormal(4000, A), *lognormal(4000, B, median=0.1, seed=2)])
     read, a, b = one.store.read, one.around(version="1"), one.around(version="2")
     there, back = read.compare(a, b, 0.95).attrs, read.compare(b, a, 0.95).attrs
@@ -52,9 +52,9 @@ def test_the_ratio_comes_with_its_interval(site: Callable[..., Site]) -> None:
     assert there["ratio_low"] * back["ratio_high"] == pytest.approx(1.0)
 
 
-def test_nothing_is_claimed_about_nothing(site: Callable[..., Site]) -> None:
+def test_nothing_is_claimed_about_nothing(sqlite_site: Callable[..., Site]) -> None:
     """Without requests on one side there is no ratio and no mix; the other side is still told."""
-    one = site()
+    one = sqlite_site()
     one.write(lognormal(50, A))
     found = one.store.read.compare(one.around(version="1"), one.around(version="2"), 0.9)
 
@@ -84,9 +84,9 @@ def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
     return list(points.values())
 
 
-def test_the_mix_says_what_else_has_changed(site: Callable[..., Site]) -> None:
+def test_the_mix_says_what_else_has_changed(sqlite_site: Callable[..., Site]) -> None:
     """Per dimension the share that differs most, and how far the whole is apart: what is alike is said to be."""
-    one = site()
+    one = sqlite_site()
     one.write(spread("1", {("/buy", "cpu", "ok"): 800, ("/list", "cpu", "ok"): 150, ("/list", "cpu", "error"): 50}))
     one.write(spread("2", {("/buy", "cpu", "ok"): 300, ("/list", "cpu", "ok"): 50, ("/new", "cpu", "ok"): 150}))
     one.store.write([Batch("sizes", batched(A, [1] * 60 + [8] * 40)), Batch("more", batched(B, [1] * 20 + [9] * 80))])
@@ -107,9 +107,9 @@ def test_the_mix_says_what_else_has_changed(site: Callable[..., Site]) -> None:
 
 
 @pytest.mark.parametrize(("n", "changed"), [(20, False), (2000, True)])
-def test_a_mix_of_few_requests_differs_by_chance(site: Callable[..., Site], n: int, changed: bool) -> None:
+def test_a_mix_of_few_requests_differs_by_chance(sqlite_site: Callable[..., Site], n: int, changed: bool) -> None:
     """Ten points between two handfuls of requests are noise, between thousands they are not; a tenth of that never counts."""
-    one = site()
+    one = sqlite_site()
     for version, share in (("1", 0.5), ("2", 0.6), ("3", 0.51)):
         one.write(spread(version, {("/a", "", "ok"): int(n * share), ("/b", "", "ok"): n - int(n * share)}))
     first = one.around(version="1")

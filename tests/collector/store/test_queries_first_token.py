@@ -71,10 +71,10 @@ ANSWERS = st.lists(
 @settings(max_examples=6, deadline=None)
 @given(answers=ANSWERS, quantile=st.floats(0, 1))
 def test_the_stages_before_the_first_token_add_up_to_its_time(
-    site: Callable[..., Site], answers: list[Answer], quantile: float
+    sqlite_site: Callable[..., Site], answers: list[Answer], quantile: float
 ) -> None:
     """The value is the order statistic, and the shares are those of the requests in its band; decode is in none."""
-    one = site()
+    one = sqlite_site()
     write(one, answers)
     row = one.store.read.first_token_breakdown(one.around(), [quantile]).iloc[0]
     exact = sorted(answer.seconds for answer in answers)[rank_of(quantile, len(answers)) - 1]
@@ -95,9 +95,9 @@ def test_the_stages_before_the_first_token_add_up_to_its_time(
     assert "decode" not in shares
 
 
-def test_tile_and_chart_show_the_same_time(site: Callable[..., Site]) -> None:
+def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> None:
     """The histogram of first tokens and its breakdown are one number, also once rolled up."""
-    one = site()
+    one = sqlite_site()
     write(one, [Answer({"prefill": 1_000_000 * (step + 1), "queue": 500_000}) for step in range(100)])
     one.store.maintain()
     read = one.store.read
@@ -117,9 +117,9 @@ def test_tile_and_chart_show_the_same_time(site: Callable[..., Site]) -> None:
     assert frame.attrs == {"requests": 100, "definition": "generate", "definitions": {"generate": 100}, "left_out": 0}
 
 
-def test_definitions_never_mix(site: Callable[..., Site]) -> None:
+def test_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
     """One is chosen, the commonest or the one asked for; series that know several are left out, and it says how many."""
-    one = site()
+    one = sqlite_site()
     write(one, [Answer({"prefill": 10_000_000})] * 30)
     write(one, [Answer({"queue": 900_000_000}, CODE, "first_chunk")] * 20)
     write(one, [Answer({"tokenize": 900_000_000}, BOTH, definition) for definition in ("generate", "first_chunk")] * 6)
@@ -136,9 +136,9 @@ def test_definitions_never_mix(site: Callable[..., Site]) -> None:
     assert (len(both), both.attrs["requests"], both.attrs["left_out"]) == (0, 0, 6)
 
 
-def test_without_first_tokens_there_is_nothing_to_break_down(site: Callable[..., Site]) -> None:
+def test_without_first_tokens_there_is_nothing_to_break_down(sqlite_site: Callable[..., Site]) -> None:
     """No rows, the usual columns, and no definition; one that nobody uses likewise."""
-    one = site()
+    one = sqlite_site()
     empty = one.store.read.first_token_breakdown(one.around(), [0.5])
     write(one, [Answer({"prefill": 1_000_000})])
     unknown = one.store.read.first_token_breakdown(one.around(), [0.5], "telepathy")

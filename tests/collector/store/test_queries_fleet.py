@@ -39,9 +39,9 @@ def drawn(seed: int) -> list[Request]:
 
 
 @pytest.fixture(scope="module")
-def fleet(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
+def fleet(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
     """Three services, one of them by a coarser client; all but the newest requests are rolled up. It is only read."""
-    made = site()
+    made = sqlite_site()
     opened_sites.remove(made)
     requests = drawn(1)
     made.write([each for each in requests if each.series.service != "wide"])
@@ -97,9 +97,9 @@ def test_the_courses_of_all_services_are_those_of_each(fleet: Site, seconds: int
     assert told.attrs["step_seconds"] == seconds
 
 
-def test_a_total_outlives_the_series_it_is_named_by(site: Callable[..., Site]) -> None:
+def test_a_total_outlives_the_series_it_is_named_by(sqlite_site: Callable[..., Site]) -> None:
     """Its number is that of its first series, which may be forgotten before the others."""
-    one = site()
+    one = sqlite_site()
     old, new = Series("shop", "1", route="/old"), Series("shop", "1", route="/new")
     one.write([Request({"forward": 1_000_000}, NOON - 600, old)])
     one.write([Request({"forward": 1_000_000}, NOON - 600, new)])
@@ -113,9 +113,9 @@ def test_a_total_outlives_the_series_it_is_named_by(site: Callable[..., Site]) -
     assert told["n"].to_dict() == {"shop": 1}
 
 
-def test_an_empty_store_has_no_services(site: Callable[..., Site]) -> None:
+def test_an_empty_store_has_no_services(sqlite_site: Callable[..., Site]) -> None:
     """No rows, and the columns a page reads."""
-    one = site()
+    one = sqlite_site()
     window: Selection = one.around()
     told = one.store.read.fleet(window.start, window.end, PERCENTILES)
     rates = one.store.read.fleet_over_time(window.start, window.end, timedelta(minutes=1))

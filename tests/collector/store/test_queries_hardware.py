@@ -36,9 +36,9 @@ def answers(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], t
     return dict(zip(zip(starts, names, strict=True), zip(found["mean"], found["most"], strict=True), strict=True))
 
 
-def test_means_are_exact_and_nothing_was_more_than_the_most(site: Callable[..., Site]) -> None:
+def test_means_are_exact_and_nothing_was_more_than_the_most(sqlite_site: Callable[..., Site]) -> None:
     """Whatever tier it is read from; the most is the largest, or at most a bucket above."""
-    one, rng = site(), random.Random(1)
+    one, rng = sqlite_site(), random.Random(1)
     values = [
         (START + 10 * rng.randrange(60), rng.choice(NAMES), rng.choice((0.0, rng.random(), 1e12 * rng.random())))
         for _ in range(60)
@@ -57,18 +57,18 @@ def test_means_are_exact_and_nothing_was_more_than_the_most(site: Callable[..., 
             assert max(expected[key]) * (1 - 1e-9) <= most <= max(expected[key]) * 1.022
 
 
-def test_it_is_that_of_the_whole_process(site: Callable[..., Site]) -> None:
+def test_it_is_that_of_the_whole_process(sqlite_site: Callable[..., Site]) -> None:
     """The requests of one route or model, or those that failed, ran on the same machine; another service did not."""
-    one = site()
+    one = sqlite_site()
     one.store.write([Batch("a", [observed(0.5, "gpu web-1/gpu0", START)])])
 
     assert answers(one, 1, route="/pay", model="m", status="error") == answers(one, 1) != {}
     assert answers(one, 1, service="bank") == {}
 
 
-def test_an_idle_machine_is_no_request(site: Callable[..., Site]) -> None:
+def test_an_idle_machine_is_no_request(sqlite_site: Callable[..., Site]) -> None:
     """A service that is asked nothing was last seen when it was, and stays as long unheard of; its page is told of news."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 1000}, at=START)])
     before = one.store.read.versions(one.around())
     revision = one.store.read.revision("shop")
@@ -79,11 +79,11 @@ def test_an_idle_machine_is_no_request(site: Callable[..., Site]) -> None:
 
 
 def test_places_are_bounded_and_bind_nobody_for_long(
-    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Past the cap they are one, told by what they measure; they take no place of stages; the next hour has room again."""
     monkeypatch.setattr(series_module, "MAX_PLACES", 2)
-    one = site(series_caps=SeriesCaps(custom_stages=0))
+    one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     names = [joined(CPU.key, f"web:{pid}") for pid in range(4)]
     one.store.write([Batch("a", [observed(1.0, name, START) for name in names])])
     one.store.write([Batch("b", [observed(1.0, joined(GPU.key, "new/gpu0"), START + 3600)])])

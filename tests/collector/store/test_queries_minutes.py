@@ -38,9 +38,9 @@ GROUPS = {
 
 
 @pytest.fixture(scope="module")
-def counted(site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
+def counted(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
     """Two services and one of a coarser client over three hours; all but the newest requests are rolled up. It is only read."""
-    made, random = site(), Random(3)
+    made, random = sqlite_site(), Random(3)
     opened_sites.remove(made)
     requests: list[Request] = []
     for _ in range(500):

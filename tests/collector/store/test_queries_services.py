@@ -18,9 +18,9 @@ def utc(seconds: int) -> datetime:
 
 
 @pytest.fixture
-def one(site: Callable[..., Site]) -> Site:
+def one(sqlite_site: Callable[..., Site]) -> Site:
     """A shop that was released twice, and a bank."""
-    made = site()
+    made = sqlite_site()
     made.write([Request({"forward": 1}, NOON - 7205, Series("shop", "1", "prod", "old"))] * 3)
     made.write([Request({"forward": 1}, NOON - 3601, Series("shop", "2", "prod", "new"))] * 4)
     made.write([Request({"forward": 1}, NOON - 45, Series("shop", "2", "prod", "new", status="error"))])
@@ -111,9 +111,9 @@ def test_dimensions_select(one: Site) -> None:
     assert list(counts.values()) == [5, 1, 3, 1, 0]
 
 
-def test_empty_answers_have_their_columns(site: Callable[..., Site]) -> None:
+def test_empty_answers_have_their_columns(sqlite_site: Callable[..., Site]) -> None:
     """Without any data every frame has the columns a page draws, and no rows."""
-    one = site()
+    one = sqlite_site()
     read, chosen, minute = one.store.read, one.around(), timedelta(minutes=1)
     frames = [
         read.services(chosen.start, chosen.end),

@@ -31,10 +31,10 @@ REQUESTS = st.lists(
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, threshold=st.floats(1e-6, 20))
 def test_the_true_number_of_bad_requests_lies_in_the_band(
-    site: Callable[..., Site], requests: list[Request], threshold: float
+    sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
 ) -> None:
     """Failed or slower than the threshold: what raw counting says is never outside what the store says."""
-    one = site()
+    one = sqlite_site()
     one.write(requests)
     counts = one.store.read.slo_counts(one.around(), threshold)
     bad = sum(request.series == ERROR or request.seconds > threshold for request in requests)
@@ -46,9 +46,11 @@ def test_the_true_number_of_bad_requests_lies_in_the_band(
 
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, minutes=st.sampled_from([1, 5, 30, 600]))
-def test_the_series_adds_up_to_the_counts(site: Callable[..., Site], requests: list[Request], minutes: int) -> None:
+def test_the_series_adds_up_to_the_counts(
+    sqlite_site: Callable[..., Site], requests: list[Request], minutes: int
+) -> None:
     """Good and bad over time are the good and bad of the window, cut into steps."""
-    one = site()
+    one = sqlite_site()
     one.write(requests)
     one.store.maintain()
     counts = one.store.read.slo_counts(one.around(), 0.5)
@@ -58,33 +60,33 @@ def test_the_series_adds_up_to_the_counts(site: Callable[..., Site], requests: l
     assert frame["bad"].sum() == pytest.approx(counts.bad)
 
 
-def test_without_a_threshold_only_failures_are_bad(site: Callable[..., Site]) -> None:
+def test_without_a_threshold_only_failures_are_bad(sqlite_site: Callable[..., Site]) -> None:
     """An availability objective does not look at latency."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 10**10})] * 7 + [Request({"forward": 5}, series=ERROR)] * 2)
     counts = one.store.read.slo_counts(one.around(), None)
 
     assert (counts.total, counts.bad, counts.bad_low, counts.bad_high) == (9, 2, 2, 2)
 
 
-def test_no_requests_are_no_requests(site: Callable[..., Site]) -> None:
+def test_no_requests_are_no_requests(sqlite_site: Callable[..., Site]) -> None:
     """Silence is neither good nor bad, and has no last time."""
-    counts = site().store.read.slo_counts(site().around(), 0.1)
+    counts = sqlite_site().store.read.slo_counts(sqlite_site().around(), 0.1)
 
     assert (counts.total, counts.bad, counts.last_at) == (0, 0, None)
 
 
-def test_the_last_bucket_is_told(site: Callable[..., Site]) -> None:
+def test_the_last_bucket_is_told(sqlite_site: Callable[..., Site]) -> None:
     """How fresh the counts are is said to 10 s."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 5}, NOON - 7000), Request({"forward": 5}, NOON - 33)])
 
     assert one.store.read.slo_counts(one.around(), 0.1).last_at == datetime.fromtimestamp(NOON - 40, UTC)
 
 
-def test_the_stage_that_makes_requests_bad_stands_first(site: Callable[..., Site]) -> None:
+def test_the_stage_that_makes_requests_bad_stands_first(sqlite_site: Callable[..., Site]) -> None:
     """Mean time in each stage of a bad and of a good request, and the shares of the difference."""
-    one = site()
+    one = sqlite_site()
     good = [Request({"forward": 20_000_000, "queue": 1_000_000})] * 100
     slow = [Request({"forward": 30_000_000, "queue": 200_000_000})] * 8
     failed = [Request({"forward": 10_000_000, "queue": 1_000_000}, series=ERROR)] * 2
@@ -98,9 +100,9 @@ def test_the_stage_that_makes_requests_bad_stands_first(site: Callable[..., Site
     assert frame["share"]["queue"] == pytest.approx(0.1592 / 0.1652)
 
 
-def test_a_selection_of_bad_requests_only_has_no_good_mean(site: Callable[..., Site]) -> None:
+def test_a_selection_of_bad_requests_only_has_no_good_mean(sqlite_site: Callable[..., Site]) -> None:
     """Where one side has no requests its means are zero, not a division by zero."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 200_000_000})] * 5)
     frame = one.store.read.bad_breakdown(one.around(), 0.1)
 
@@ -122,10 +124,10 @@ BLAMED = st.lists(
 @settings(max_examples=6, deadline=None)
 @given(requests=BLAMED, threshold=st.none() | st.floats(1e-3, 3), minutes=st.sampled_from([1, 5, 30, 600]))
 def test_what_made_requests_bad_adds_up_to_the_bad_ones(
-    site: Callable[..., Site], requests: list[Request], threshold: float | None, minutes: int
+    sqlite_site: Callable[..., Site], requests: list[Request], threshold: float | None, minutes: int
 ) -> None:
     """In every step the stages, and what none explains, are the bad requests that the series counts."""
-    one = site()
+    one = sqlite_site()
     one.write(requests)
     one.store.maintain()
     step = timedelta(minutes=minutes)
@@ -140,9 +142,9 @@ def test_what_made_requests_bad_adds_up_to_the_bad_ones(
     assert frame.attrs == series.attrs
 
 
-def test_each_step_blames_the_stage_its_bad_requests_spent_more_in(site: Callable[..., Site]) -> None:
+def test_each_step_blames_the_stage_its_bad_requests_spent_more_in(sqlite_site: Callable[..., Site]) -> None:
     """The queue spent the first half hour's budget, preprocessing the second one's; what failed at once is unexplained."""
-    one = site()
+    one = sqlite_site()
     good = {"forward": 20_000_000, "queue": 1_000_000, "preprocess": 1_000_000}
     one.write(
         [Request(good, NOON - 60 * minute) for minute in range(1, 119)]
@@ -159,9 +161,9 @@ def test_each_step_blames_the_stage_its_bad_requests_spent_more_in(site: Callabl
     assert "forward" not in frame
 
 
-def test_nothing_bad_is_an_empty_answer_with_its_columns(site: Callable[..., Site]) -> None:
+def test_nothing_bad_is_an_empty_answer_with_its_columns(sqlite_site: Callable[..., Site]) -> None:
     """Silence has no rows, and good requests have rows of zeros."""
-    one = site()
+    one = sqlite_site()
     empty = one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))
     one.write([Request({"forward": 5})])
 
@@ -171,10 +173,10 @@ def test_nothing_bad_is_an_empty_answer_with_its_columns(site: Callable[..., Sit
 
 
 def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
-    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of two scales, both statuses and several stages, read three at a time or all at once."""
-    one = site()
+    one = sqlite_site()
     for scale in (5, 3):
         one.write(
             [
@@ -202,9 +204,9 @@ def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
     assert answers() == whole
 
 
-def test_what_is_held_does_not_grow_with_time(site: Callable[..., Site]) -> None:
+def test_what_is_held_does_not_grow_with_time(sqlite_site: Callable[..., Site]) -> None:
     """A question about the whole of a stretch holds a row for each series and stage, however long the stretch is."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])
     with database.reading(one.store.engine) as connection:
         held = fetch.fetch(

@@ -98,9 +98,9 @@ def test_what_held_requests_up_is_part_of_their_stages(
     assert_told(one, requests, quantile)
 
 
-def test_every_engine_adds_stalls_up(site: Callable[..., Site]) -> None:
+def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
     """Of several agents, in every tier."""
-    one = site()
+    one = sqlite_site()
     quick = [HeldUp({"forward": 10**7, "queue": 10**6}, {})] * 30
     slow = [HeldUp({"forward": 5 * 10**7, "queue": 3 * 10**7}, {"gc:forward": 4 * 10**7, "loop:queue": 2 * 10**7})] * 9
     one.store.write([batch("a", [*quick, *slow]), batch("b", slow, Series("shop", "2"))])
@@ -111,18 +111,18 @@ def test_every_engine_adds_stalls_up(site: Callable[..., Site]) -> None:
         one.store.maintain()
 
 
-def test_where_nothing_held_requests_up_there_is_nothing(site: Callable[..., Site]) -> None:
+def test_where_nothing_held_requests_up_there_is_nothing(sqlite_site: Callable[..., Site]) -> None:
     """No rows, whether there are requests or not."""
-    one = site()
+    one = sqlite_site()
     one.store.write([batch("a", [HeldUp({"forward": 10**7}, {})])])
 
     assert one.store.read.stalls(one.around(), [0.5]).empty
     assert one.store.read.stalls(one.around(service="bank"), [0.5]).empty
 
 
-def test_what_holds_stages_up_takes_no_place_of_the_users_own(site: Callable[..., Site]) -> None:
+def test_what_holds_stages_up_takes_no_place_of_the_users_own(sqlite_site: Callable[..., Site]) -> None:
     """The users' own stages are as many as before; what holds up one past the cap is told of the others together."""
-    one = site(series_caps=SeriesCaps(custom_stages=1))
+    one = sqlite_site(series_caps=SeriesCaps(custom_stages=1))
     stages = {"forward": 10**7, "rerank": 10**7, "resize": 10**7}
     one.store.write([batch("a", [HeldUp(stages, {joined("gc", stage): 10**6 for stage in stages})] * 9)])
     read = one.store.read

@@ -98,9 +98,9 @@ ANSWERS = st.lists(
 
 @settings(max_examples=3, deadline=None)
 @given(answers=ANSWERS)
-def test_the_steps_of_a_course_are_the_whole(site: Callable[..., Site], answers: list[Answer]) -> None:
+def test_the_steps_of_a_course_are_the_whole(sqlite_site: Callable[..., Site], answers: list[Answer]) -> None:
     """Requests and sums of all steps add up to the histogram of the window; one step that takes all says its quantiles."""
-    one = site()
+    one = sqlite_site()
     write(one, answers)
     read, around = one.store.read, one.around()
 
@@ -116,9 +116,9 @@ def test_the_steps_of_a_course_are_the_whole(site: Callable[..., Site], answers:
 
 @settings(max_examples=3, deadline=None)
 @given(answers=ANSWERS)
-def test_the_bands_of_the_prompts_are_all_first_tokens(site: Callable[..., Site], answers: list[Answer]) -> None:
+def test_the_bands_of_the_prompts_are_all_first_tokens(sqlite_site: Callable[..., Site], answers: list[Answer]) -> None:
     """Added up they are the histogram of the whole, as long as each request told how long its prompt was."""
-    one = site()
+    one = sqlite_site()
     write(one, [Answer(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in answers])
     read, around = one.store.read, one.around()
 
@@ -132,9 +132,9 @@ def test_the_bands_of_the_prompts_are_all_first_tokens(site: Callable[..., Site]
         assert merged.sum == pytest.approx(expected.sum)
 
 
-def test_bands_sort_by_size_and_survive_the_roll_up(site: Callable[..., Site]) -> None:
+def test_bands_sort_by_size_and_survive_the_roll_up(sqlite_site: Callable[..., Site]) -> None:
     """Smallest first, from any tier."""
-    one = site()
+    one = sqlite_site()
     write(one, [Answer(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
     before = one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE)
     one.store.maintain()
@@ -143,9 +143,9 @@ def test_bands_sort_by_size_and_survive_the_roll_up(site: Callable[..., Site]) -
     assert one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE) == before
 
 
-def test_bands_of_definitions_never_mix(site: Callable[..., Site]) -> None:
+def test_bands_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
     """A series that knows two cannot say whose a band is: it is left out of both."""
-    one = site()
+    one = sqlite_site()
     write(one, [Answer(taken_in=10), Answer(taken_in=1000, series=OTHER_CHAT)])
     write(one, [Answer(taken_in=2000, series=OTHER_CHAT, definition=BY_FIRST_CHUNK)])
     read, around = one.store.read, one.around()
@@ -154,9 +154,9 @@ def test_bands_of_definitions_never_mix(site: Callable[..., Site]) -> None:
     assert read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_FIRST_CHUNK) == {}
 
 
-def test_definitions_and_bands_take_no_place_of_the_users_own_stages(site: Callable[..., Site]) -> None:
+def test_definitions_and_bands_take_no_place_of_the_users_own_stages(sqlite_site: Callable[..., Site]) -> None:
     """Where a service may have no stages of its own, its tokens still have their names."""
-    one = site(series_caps=SeriesCaps(custom_stages=0))
+    one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     write(one, [Answer(taken_in=2**power, definition=BY_FIRST_CHUNK) for power in range(len(BANDS.names))])
     read, around = one.store.read, one.around()
 
@@ -165,9 +165,9 @@ def test_definitions_and_bands_take_no_place_of_the_users_own_stages(site: Calla
     assert tuple(read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_FIRST_CHUNK)) == BANDS.names
 
 
-def test_speed_is_told_by_how_many_decode_together(site: Callable[..., Site]) -> None:
+def test_speed_is_told_by_how_many_decode_together(sqlite_site: Callable[..., Site]) -> None:
     """Load is the decode time of a second; steps of equal load stand together, lighter ones first."""
-    one = site()
+    one = sqlite_site()
     quiet = [Answer(at=NOON - 60 * minute, gap_ns=20_000_000, put_out=31) for minute in (9, 8) for _ in range(100)]
     busy = [Answer(at=NOON - 60 * minute, gap_ns=40_000_000, put_out=31) for minute in (7, 6) for _ in range(100)]
     write(one, quiet + busy)
@@ -182,9 +182,9 @@ def test_speed_is_told_by_how_many_decode_together(site: Callable[..., Site]) ->
     assert found.attrs == {"step_seconds": 60, "steps": 4, "newest_load": pytest.approx(2)}
 
 
-def test_a_cut_step_says_nothing_about_load(site: Callable[..., Site]) -> None:
+def test_a_cut_step_says_nothing_about_load(sqlite_site: Callable[..., Site]) -> None:
     """Half a minute of requests is not a minute's load; without decode, or in one step, there is no course."""
-    one = site()
+    one = sqlite_site()
     write(one, [Answer(at=NOON - 600), Answer(at=NOON - 540)])
     read = one.store.read
     cut = read.speed_by_load(one.between(NOON - 630, NOON - 510), BY_GENERATE, MINUTE, 4)

@@ -43,9 +43,9 @@ TRACES = [
 
 
 @pytest.fixture
-def one(site: Callable[..., Site]) -> Site:
+def one(sqlite_site: Callable[..., Site]) -> Site:
     """A store with five traces and a hundred requests."""
-    made = site()
+    made = sqlite_site()
     made.store.write([Batch("traces", traces=TRACES)])
     made.write([Request({"forward": step * 10_000_000}, series=SHOP) for step in range(1, 101)])
     return made
@@ -154,9 +154,9 @@ def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
     assert numbers(read.one_per_cause(one.around(), 2)) == [2, 4]
 
 
-def test_an_answer_says_why_and_how_long_requests_are_kept(site: Callable[..., Site]) -> None:
+def test_an_answer_says_why_and_how_long_requests_are_kept(sqlite_site: Callable[..., Site]) -> None:
     """The rule in words, how many of the selection each reason kept, whether listed or not, and when they are gone."""
-    one = site(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
+    one = sqlite_site(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
     reasons = ["slow", "slow", "error", "uniform"]
     one.store.write(
         [Batch("a", traces=[replace(trace(n, 50, "forward"), because=why) for n, why in enumerate(reasons, 1)])]

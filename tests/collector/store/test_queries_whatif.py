@@ -100,9 +100,11 @@ REQUESTS = st.lists(
 
 @settings(max_examples=4, deadline=None)
 @given(requests=REQUESTS, factor=st.floats(0, 1))
-def test_before_is_what_every_page_shows(site: Callable[..., Site], requests: list[Request], factor: float) -> None:
+def test_before_is_what_every_page_shows(
+    sqlite_site: Callable[..., Site], requests: list[Request], factor: float
+) -> None:
     """One number for one selection; afterwards nobody is slower, and nobody beats the ceiling."""
-    one = site()
+    one = sqlite_site()
     one.write(requests)
     one.store.maintain()
     frame = one.store.read.whatif(one.around(), "queue", PERCENTILES, factor=factor)
@@ -125,9 +127,9 @@ def service(n: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
-def test_other_requests_move_up_to_be_the_new_percentile(site: Callable[..., Site], quantile: float) -> None:
+def test_other_requests_move_up_to_be_the_new_percentile(sqlite_site: Callable[..., Site], quantile: float) -> None:
     """The answer is near what would have been; to take the stage's time off p99 promises far too much."""
-    one, requests = site(), service(8000)
+    one, requests = sqlite_site(), service(8000)
     one.write(requests)
     made = one.store.read.whatif(one.around(), "queue", [quantile])
     found = float(made["after_seconds"].item())
@@ -142,9 +144,9 @@ def test_other_requests_move_up_to_be_the_new_percentile(site: Callable[..., Sit
     assert quantile < 0.99 or subtracted < 0.6 * exact
 
 
-def test_stages_sent_coarser_than_latency_still_count(site: Callable[..., Site]) -> None:
+def test_stages_sent_coarser_than_latency_still_count(sqlite_site: Callable[..., Site]) -> None:
     """A client that sends its times at a coarser scale: the shares of the wide bucket hold for the narrow ones in it."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=2)
     one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=5)
     frame = one.store.read.whatif(one.around(), "queue", [0.5, 0.9], factor=0.0)
@@ -153,9 +155,9 @@ def test_stages_sent_coarser_than_latency_still_count(site: Callable[..., Site])
     assert frame["after_seconds"].tolist() == frame["ceiling_seconds"].tolist()
 
 
-def test_what_nobody_does_cannot_be_faster(site: Callable[..., Site]) -> None:
+def test_what_nobody_does_cannot_be_faster(sqlite_site: Callable[..., Site]) -> None:
     """A stage no request has changes nothing; without requests there are no rows; requests of no length stay at zero."""
-    one = site()
+    one = sqlite_site()
     one.write([Request({"forward": 1_000_000})] * 5 + [Request({"forward": 0})] * 5)
     read = one.store.read
     nothing = read.whatif(one.around(service="bank"), "queue", [0.5])

@@ -28,9 +28,9 @@ def test_a_window_grows_to_the_buckets_at_its_ends(start: int, length: int) -> N
     assert (first % here, last % there) == (0, 0)
 
 
-def test_a_part_of_an_hour_whose_minutes_are_gone_is_the_hour(site: Callable[..., Site]) -> None:
+def test_a_part_of_an_hour_whose_minutes_are_gone_is_the_hour(sqlite_site: Callable[..., Site]) -> None:
     """Half an hour of it would otherwise be empty, or count a whole hour in half the time."""
-    one = site(retention=Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3)))
+    one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=3)))
     one.write([Request({"forward": 1_000_000}, NOON + 40 * minute) for minute in range(90)])
     one.store.maintain()
     one.clock.now += 2 * 24 * HOUR

@@ -1,0 +1,104 @@
+"""Every question that pages, alerts and commands ask of a store, and its answer in a form that can be compared."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from stagelens.collector.store import Indicator, Selection, Store
+from stagelens.core import names
+from stagelens.core.histogram import Histogram
+
+PERCENTILES = (0.5, 0.9, 0.99)
+STEP = timedelta(minutes=10)
+# These tell of the database, of the process or of the time of day, which differ.
+NOT_ASKED = frozenset({"collectors", "storage", "stale_since"})
+# Engines add up floating-point numbers in their own order.
+SIGNIFICANT_DIGITS = 10
+
+
+def answers(store: Store, around: Selection) -> dict[str, object]:
+    """Return what *store* says to every question, by the name of the question."""
+    read = store.read
+    start, end = around.start, around.end
+    shop = Selection(start, end, service="shop")
+    second = Selection(start, end, service="shop", version="2")
+    latency, failures = Indicator("latency", 0.05), Indicator("availability")
+    asked: dict[str, object] = {
+        "all_minutes": read.all_minutes(start, end),
+        "bad_breakdown": read.bad_breakdown(shop, 0.01),
+        "bad_over_time": read.bad_over_time(shop, 0.01, STEP),
+        "batches": read.batches(shop),
+        "breakdown": read.breakdown(shop, PERCENTILES),
+        "breakdown_over_time": [read.breakdown_over_time(shop, quantile, STEP) for quantile in (0.99, None)],
+        "by_band": read.by_band(shop, names.FIRST_TOKEN_BY_INPUT, names.BY_GENERATE),
+        "compare": read.compare(shop, second, 0.9),
+        "dimensions": list(read.dimensions(around).items()),
+        "dominants": read.dominants(shop, PERCENTILES),
+        "engines": read.engines(shop),
+        "environments": read.environments(),
+        "events": read.events(start, end),
+        "exemplars": read.exemplars(shop),
+        "first_seen": read.first_seen(shop),
+        "first_token_breakdown": read.first_token_breakdown(shop, PERCENTILES),
+        "fleet": read.fleet(start, end, PERCENTILES),
+        "fleet_over_time": read.fleet_over_time(start, end, STEP),
+        "folds": read.folds(),
+        "groups": read.groups(start),
+        "hardware": read.hardware(shop, STEP),
+        "heat": read.heat(shop, STEP),
+        "latency": [read.latency(around), read.latency(second)],
+        "loads": read.loads("shop"),
+        "minutes": read.minutes(shop),
+        "mix": read.mix(shop, second),
+        "one_per_cause": read.one_per_cause(shop, 3),
+        "quantiles_over_time": read.quantiles_over_time(shop, PERCENTILES, STEP),
+        "releases": read.releases(),
+        "revision": read.revision("shop"),
+        "services": read.services(start, end),
+        "slo_counts": read.slo_counts(shop, 0.01),
+        "slo_series": read.slo_series(shop, 0.01, STEP),
+        "speed_by_load": read.speed_by_load(shop, names.BY_GENERATE, STEP, 2),
+        "spent": read.spent(shop, STEP),
+        "stage_latency": read.stage_latency(shop),
+        "stalls": read.stalls(shop, PERCENTILES),
+        "state": _state(store),
+        "streams": [read.streams(shop, metric) for metric in sorted(names.METRICS)],
+        "streams_over_time": read.streams_over_time(shop, names.FIRST_TOKEN, names.BY_GENERATE, PERCENTILES, STEP),
+        "tallies": read.tallies([shop, second], latency),
+        "tally": [read.tally(shop, each) for each in (latency, failures)],
+        "tally_series": read.tally_series(shop, latency, STEP),
+        "trace": read.trace(f"{3:032x}"),
+        "versions": read.versions(shop),
+        "whatif": read.whatif(shop, "forward", PERCENTILES),
+        "whole": read.whole(start, end),
+    }
+    return {question: _comparable(said) for question, said in asked.items()}
+
+
+def _state(store: Store) -> tuple[object, ...]:
+    state = store.read.state()
+    return state.last_received, state.instances, state.dropped, state.oldest, state.shortened
+
+
+def _comparable(said: Any) -> object:  # noqa: PLR0911 - a line for each type
+    """Return *said* as values that compare by what they say."""
+    if isinstance(said, pd.DataFrame):
+        return list(said.columns), [_comparable(list(row)) for row in said.itertuples()], _comparable(dict(said.attrs))
+    if isinstance(said, Histogram):
+        return said.scale, said.zero, dict(sorted(said.buckets.items()))
+    if isinstance(said, np.ndarray):
+        return _comparable(said.tolist())
+    if isinstance(said, float):
+        return "nan" if said != said else float(f"{said:.{SIGNIFICANT_DIGITS}g}")  # noqa: PLR0124 - only NaN is not itself
+    if isinstance(said, dict):
+        return sorted(((repr(key), _comparable(value)) for key, value in said.items()), key=lambda each: each[0])
+    if isinstance(said, (list, tuple)):
+        return [_comparable(each) for each in said]
+    if is_dataclass(said) and not isinstance(said, (type, datetime)):
+        return [(each.name, _comparable(getattr(said, each.name))) for each in fields(said)]
+    return said

@@ -1,0 +1,107 @@
+"""Every engine gives the answers of SQLite, on which the tests of single questions run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from stagelens.collector.store import Batch, Event, KeptTrace, Point
+from stagelens.collector.store.queries import Reader
+from stagelens.core import hardware, names
+from stagelens.core.histogram import Histogram
+from tests.collector.store.questions import NOT_ASKED, answers
+from tests.collector.store.test_exactness import END, START, Delivery, deliveries
+from tests.support.raw_requests import NS, Request, Site
+
+# A key of each metric that tells of more than requests and stages, and the digits of what is counted.
+KEYS = {
+    names.FIRST_TOKEN: names.BY_GENERATE,
+    names.OUTPUT_TOKEN: names.BY_GENERATE,
+    names.STREAM_GAP: names.BY_FIRST_CHUNK,
+    names.FIRST_TOKEN_TIME: "forward",
+    names.TOKENS: names.TOKENS_OUT,
+    names.FAILED_CALL: "timeout",
+    names.BATCH_DURATION: "4",
+    names.FIRST_TOKEN_BY_INPUT: f"{names.BY_GENERATE}:256",
+    names.AGENT_COST: "all",
+    names.STALL_TIME: "gc:forward",
+    names.HARDWARE: hardware.CPU.key,
+    names.ENGINE_REQUEST[0]: "forward",
+    names.ENGINE_REQUEST[1]: "forward",
+}
+
+
+@pytest.mark.parametrize(
+    "site",
+    [pytest.param(engine, marks=pytest.mark.stacks) for engine in ("postgresql", "sqlite+clickhouse")],
+    indirect=True,
+)
+@settings(
+    max_examples=5,
+    deadline=None,
+    # What is drawn from a seed does not get simpler.
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(batches=deliveries(), seed=st.integers(0, 2**32))
+def test_every_answer_is_that_of_sqlite(
+    site: Callable[..., Site], sqlite_site: Callable[..., Site], batches: list[Delivery], seed: int
+) -> None:
+    """To every question, of whatever was counted: rolled up, late, in several parts, of several series."""
+    one, other = sqlite_site(), site()
+    for each in (one, other):
+        fill(each, batches, seed)
+        if seed % 2:
+            # A day later the finest tier is gone.
+            each.clock.now += 86_400
+            each.store.maintain()
+    expected, actual = (answers(each.store, each.between(START, int(each.clock.now))) for each in (one, other))
+    one.close()
+    other.close()
+
+    assert {question: said for question, said in actual.items() if said != expected[question]} == {}
+
+
+def test_every_question_is_asked(sqlite_site: Callable[..., Site]) -> None:
+    """A new one has to be added to `questions.py`."""
+    one = sqlite_site()
+    methods = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction) if not name.startswith("_")}
+
+    assert answers(one.store, one.around()).keys() == methods - NOT_ASKED
+
+
+def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:
+    """Write what was delivered, as time goes by, and beside it something of all else that a store may hold."""
+    random = Random(seed)
+    for number, batch in enumerate(batches):
+        one.write(batch.requests, scale=batch.scale)
+        points = [point for request in batch.requests for point in _beside(request, random)]
+        traces = [_trace(request, 16 * number + place) for place, request in enumerate(batch.requests[:3])]
+        one.store.write([Batch(f"beside-{number}", points, traces, instance="agent-1", dropped=number)])
+        one.clock.now += batch.wait
+        one.store.maintain()
+    one.store.add_event(Event(datetime.fromtimestamp(END - 60, UTC), "shop", "deploy", "2", "2 is out"))
+
+
+def _beside(request: Request, random: Random) -> Iterator[Point]:
+    """Yield points of one more metric at the time of *request*."""
+    metric = random.choice(list(KEYS))
+    histogram = Histogram()
+    histogram.record(random.uniform(0.001, 3.0), random.randint(1, 9))
+    if metric in names.TIME_METRICS:
+        histogram.sum = 0.0
+    yield Point(request.series, metric, KEYS[metric], request.at - request.at % 10, histogram)
+
+
+def _trace(request: Request, number: int) -> KeptTrace:
+    identity = (f"{number:032x}", f"{number:016x}")
+    spent = sum(request.stages_ns.values())
+    return KeptTrace(
+        *identity, request.series, request.at * NS, spent, "slow", request.dominant, request.stages_ns, [{"name": "é"}]
+    )
