@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from conftest import Finished
 
 INSTRUMENTOR = TorchInstrumentor
-pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
+pytestmark = pytest.mark.usefixtures("instrumented")
 
 MODULE = ("__call__", "to", "cuda", "cpu", "xpu", "to_empty", "load_state_dict")
 
@@ -326,6 +326,7 @@ def test_what_a_backend_compiles_is_what_it_always_was(
     assert in_a_request.stages() == ["forward"]
 
 
+@pytest.mark.stacks
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_methods_of_tensors_compile_as_without_us(when: str) -> None:
     """However they are spelled, in a process that loads Dynamo before us or after: one graph, compiled once."""

@@ -29,8 +29,6 @@ from stagelens.instrumentors.libraries import torch as calls
 from stagelens.instrumentors.libraries import torch_copies, torch_device, torch_events, torch_models
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 
-pytestmark = pytest.mark.stacks
-
 INSTRUMENTOR = TorchInstrumentor
 KIND = "lazy"
 US = 1_000

@@ -10,8 +10,6 @@ import pytest
 
 from stagelens.instrumentors.libraries.torch_driver import RELAXED, Driver
 
-pytestmark = pytest.mark.stacks
-
 NOTHING, FIRST, OWN = 0, 100, 77
 
 

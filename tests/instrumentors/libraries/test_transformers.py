@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from conftest import Finished
 
 INSTRUMENTOR = TransformersInstrumentor
-pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
+pytestmark = pytest.mark.usefixtures("instrumented")
 
 
 class Lengths(Pipeline):
@@ -372,6 +372,7 @@ def test_what_is_patched_copies_pickles_and_subclasses_as_before(in_a_request: F
     assert in_a_request.stages() == ["tokenize", "tokenize"]
 
 
+@pytest.mark.stacks
 def test_what_is_imported_later_is_timed() -> None:
     """As what was imported before is, whose names were taken out of it: that are all other tests here."""
     code = """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from conftest import Finished
 
 INSTRUMENTOR = TransformersInstrumentor
-pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented", "torch_instrumented")]
+pytestmark = pytest.mark.usefixtures("instrumented", "torch_instrumented")
 
 PROMPT = torch.tensor([[5, 6, 7]])
 NEW = 6
