@@ -400,6 +400,14 @@ def test_few_requests_are_said_and_not_drawn(traffic: ModuleType, tmp_path: Path
     assert "history starts" in text
 
 
+def test_a_window_inside_the_history_is_not_called_young(source: Source) -> None:
+    """Also where nothing was sent in it; one that begins before the history is."""
+    inside, before = (parse("/s/vision-api", f"from={each}", NOW) for each in ("now-30m", "now-6h"))
+
+    assert context_of(inside, source).young == ""
+    assert "history starts" in context_of(before, source).young
+
+
 def test_data_that_stopped_is_said_with_its_age(filled: Store) -> None:
     """Charts that end without a word would read as no traffic."""
     later = NOW + timedelta(minutes=3)

@@ -11,6 +11,7 @@ import magika
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from stagelens.instrumentors.load_spans import LoadSpans
 from stagelens.instrumentors.loads import MAX_LOADS, MIN_LOAD_NS, Load, Loads, loads, shapes_of
+from tests.instrumentors.libraries import tiny_models
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -158,13 +160,10 @@ def test_what_has_no_shape_has_none(values: list[Any]) -> None:
     assert shapes_of(values) == ""
 
 
-@pytest.mark.stacks
 def test_a_torch_model_has_phases_also_before_the_first_request(
     noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
     """Read by its file's name, copied, run with a shape; a second run, and a first that fails, are none."""
-    import torch  # noqa: PLC0415 - only the second tier has it installed
-
     instrumenting(TorchInstrumentor())
     net, file = torch.nn.Linear(4, 2), str(tmp_path / "weights.pt")
     torch.save(net.state_dict(), file)
@@ -177,13 +176,10 @@ def test_a_torch_model_has_phases_also_before_the_first_request(
     assert told(noted()) == [("read", "weights", ""), ("copy", "Linear", ""), ("first_run", "Linear", "3x4")]
 
 
-@pytest.mark.stacks
 def test_compiling_is_no_part_of_the_first_run(
     noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
 ) -> None:
     """It is inside, and has its own time; the request has one cold start."""
-    import torch  # noqa: PLC0415 - only the second tier has it installed
-
     instrumenting(TorchInstrumentor())
     net: Any = torch.compile(torch.nn.Linear(4, 2), backend="eager")
     net(torch.zeros(3, 4))
@@ -210,13 +206,10 @@ def test_a_session_of_onnx_runtime_has_phases(
     assert told(noted()) == [("read", MODEL.parent.name, ""), ("first_run", MODEL.parent.name, shape)]
 
 
-@pytest.mark.stacks
 def test_what_comes_from_a_repository_is_read_under_its_name(
     noted: Callable[[], list[Load]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
     """Configuration, model and what is in them add up; nothing is named by the folder above."""
-    from tests.instrumentors.libraries import tiny_models  # noqa: PLC0415 - it loads transformers
-
     tiny_models.llama().save_pretrained(tmp_path / "tiny-llama")
     instrumenting(TransformersInstrumentor())
     type(tiny_models.llama()).from_pretrained(str(tmp_path / "tiny-llama"))
