@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from stagelens.collector.store.engines import database
 from tests.support import flaky_tests
 from tests.support.certificate_authority import Authorities, Authority
+from tests.support.new_stores import FastMigration
 from tests.support.postgresql_server import Server, find_programs, postgresql
 
 if TYPE_CHECKING:
@@ -34,6 +37,15 @@ BEGINNING = 120_000
 def pytest_configure(config: pytest.Config) -> None:
     """Name the tests that needed a second attempt."""
     flaky_tests.pytest_configure(config)
+    if config.getoption("tier") == "first":
+        # Nothing there calls a public server, and each HTTP client takes 20 ms to read the authorities of all of them.
+        os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).parent / "support" / "only_authority.pem"))
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections pass over what all the tests have imported: each took a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,6 +78,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _tier(item: pytest.Item) -> str:
     """Return "soak", "stacks" or "first", by the marks of *item*."""
     return next((name for name in ("soak", "stacks") if item.get_closest_marker(name)), "first")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fast_migration(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """New stores have their tables at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("migrated")
+        patch.setattr(database, "migrate", FastMigration(database.migrate, folder))
+        yield
 
 
 @pytest.fixture(scope="module")
