@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import pathlib
@@ -50,20 +48,31 @@ def run(folder: Path, attempts: int, *options: str) -> tuple[int, list[str]]:
     return done.returncode, re.findall(r"^FLAKY .*$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("options", [(), ("--numprocesses", "2")], ids=["alone", "with xdist"])
-def test_the_third_run_in_a_row_fails(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """The first two pass, with the reason; a run without a second attempt begins anew."""
-    name = "test_program.py::test_the_first_attempt_fails"
-    reason = "AssertionError: the server was away"
-    runs = [run(tmp_path, attempts, *options) for attempts in (0, 0, 0, 1, 0)]
+def flaky_lines(*ends: str) -> list[list[str]]:
+    """Return what runs say under FLAKY whose lines end so, before the reason."""
+    name, reason = "test_program.py::test_the_first_attempt_fails", "AssertionError: the server was away"
+    return [[f"FLAKY {name}: {end}: {reason}"] for end in ends]
 
-    assert runs == [
-        (0, [f"FLAKY {name}: passed when run again (1 in a row): {reason}"]),
-        (0, [f"FLAKY {name}: passed when run again (2 in a row): {reason}"]),
-        (1, [f"FLAKY {name}: fails the run; fix it before anything else (3 in a row): {reason}"]),
-        (0, []),
-        (0, [f"FLAKY {name}: passed when run again (1 in a row): {reason}"]),
-    ]
+
+FIRST, SECOND = "passed when run again (1 in a row)", "passed when run again (2 in a row)"
+THIRD = "fails the run; fix it before anything else (3 in a row)"
+
+
+def test_the_third_run_in_a_row_fails(tmp_path: Path) -> None:
+    """The first two pass, with the reason; a run without a second attempt begins anew."""
+    codes, said = zip(*(run(tmp_path, attempts) for attempts in (0, 0, 0, 1, 0)), strict=True)
+    first, second, third = flaky_lines(FIRST, SECOND, THIRD)
+
+    assert codes == (0, 0, 1, 0, 0)
+    assert said == (first, second, third, [], first)
+
+
+def test_runs_are_counted_of_processes_too(tmp_path: Path) -> None:
+    """As `make test` has them."""
+    codes, said = zip(*(run(tmp_path, 0, "--numprocesses", "2") for _ in range(2)), strict=True)
+
+    assert codes == (0, 0)
+    assert [*said] == flaky_lines(FIRST, SECOND)
 
 
 def test_one_that_fails_twice_has_failed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -10,12 +11,15 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from stagelens.__main__ import main
 from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.opening import places
@@ -52,10 +56,13 @@ REQUESTS = HOURS * 25
 
 
 def stagelens(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command over `store.db` in *folder*, and return what came of it."""
-    return subprocess.run(
-        [*STAGELENS, *words], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
+    """Run a command that ends over `stagelens.db` in *folder*, in this process, and return what came of it."""
+    with chdir(folder), redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as error:
+        try:
+            code = main(words)
+        except SystemExit as exited:
+            code = int(exited.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())
 
 
 def batch(name: str, at: int) -> Batch:
@@ -64,13 +71,23 @@ def batch(name: str, at: int) -> Batch:
     return Batch(name, Fold().points([Request({"queue": 1_000_000, "forward": 1_000_000 + at % 977}, at, series)]))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Generator[Store]:
-    """A store with some requests in every hour of a day, in `stagelens.db`: where the commands look for it."""
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a store with some requests in every hour of a day."""
+    path = tmp_path_factory.mktemp("day") / "day.db"
     start = int(time.time()) - HOURS * 3600
-    opened = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
+    opened = Store.open(f"sqlite:///{path}")
     opened.write([batch(f"old-{n}", start + n // 25 * 3600 + n % 25 * 10) for n in range(REQUESTS)])
     opened.maintain()
+    opened.close()
+    return path
+
+
+@pytest.fixture
+def store(day: Path, tmp_path: Path) -> Generator[Store]:
+    """A store with that day in `stagelens.db`: where the commands look for it."""
+    shutil.copy(day, tmp_path / "stagelens.db")
+    opened = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
     yield opened
     opened.close()
 
@@ -305,8 +322,17 @@ def test_a_migration_that_was_killed_goes_on(tmp_path: Path, store: Store) -> No
     """Kill -9 in the middle: no server takes the half for a store, the same command again finishes it."""
     words = ["migrate", "--to", "sqlite:///target.db"]
     killed = subprocess.run([sys.executable, "-c", DYING, *words], cwd=tmp_path, check=False, timeout=PATIENCE_SECONDS)
-    server = stagelens(tmp_path, "up", "--database", "sqlite:///target.db")
-    again = stagelens(tmp_path, *words)
+    server, again = (
+        subprocess.run(
+            [*STAGELENS, *each],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        for each in (("up", "--database", "sqlite:///target.db"), words)
+    )
 
     assert killed.returncode == -signal.SIGKILL
     assert server.returncode == 1

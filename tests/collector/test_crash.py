@@ -30,7 +30,7 @@ sys.stdin.read()
 collector.stop()
 store.close()
 """
-KILLS = 4
+KILLS = 2
 SENDERS = 8
 
 
@@ -97,7 +97,7 @@ def test_killing_the_collector_loses_and_doubles_nothing(tmp_path: Path, bodies:
     """After each kill -9 every acknowledged batch is in the store; after all are sent again each is in it once."""
     url = f"sqlite:///{tmp_path}/stagelens.db"
     generator = random.Random(1)
-    sizes = {f"pod:{number}": 1 + number % 7 for number in range(4000)}
+    sizes = {f"pod:{number}": 1 + number % 7 for number in range(1500)}
     batches = {name: json.dumps(bodies.metrics(bodies.point((0.1,) * size))).encode() for name, size in sizes.items()}
     acknowledged: set[str] = set()
     for _ in range(KILLS):

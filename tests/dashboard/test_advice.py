@@ -48,9 +48,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-@pytest.fixture
-def source(store: Store, traffic: ModuleType) -> Source:
-    """A service whose second version preprocesses slowly, and one with a gap between its stages."""
+def served(store: Store, traffic: ModuleType) -> Source:
+    """Write a service whose second version preprocesses slowly, and one with a gap between its stages."""
     slow = BURSTY | {"preprocess": 40}
     return write(
         store,
@@ -59,6 +58,21 @@ def source(store: Store, traffic: ModuleType) -> Source:
         Served("shop", "2.0", 8, 0, slow),
         Served("gap", "1.0", 12, 0, GAPPY),
     )
+
+
+@pytest.fixture(scope="module")
+def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+    """Two services that have advice, for tests that only read."""
+    path = tmp_path_factory.mktemp("advice") / "advice.db"
+    opened = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
+    yield served(opened, traffic)
+    opened.close()
+
+
+@pytest.fixture
+def own_source(store: Store, traffic: ModuleType) -> Source:
+    """The same two, for a test that does something with their advice."""
+    return served(store, traffic)
 
 
 def context(source: Source, service: str | None = "shop", query: str = "") -> Context:
@@ -196,46 +210,46 @@ def test_too_few_requests_are_said(store: Store, traffic: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("text", "hides"), [("dismissed", True), ("done", True), ("open", False), ("snoozed until soon", False)]
 )
-def test_the_newest_mark_counts(store: Store, source: Source, text: str, hides: bool) -> None:
+def test_the_newest_mark_counts(store: Store, own_source: Source, text: str, hides: bool) -> None:
     """What was done last with a piece of advice hides it, or brings it back; what nobody can read leaves it open."""
-    top = of_service(context(source), "p99")[0].finding
+    top = of_service(context(own_source), "p99")[0].finding
     for told, ago in (("dismissed", 60), (text, 10)):
         store.add_event(Event(NOW - timedelta(seconds=ago), "shop", "advice", top.key, told))
-    found = marks(context(source))["shop", top.key]
+    found = marks(context(own_source))["shop", top.key]
 
     assert found.hides(NOW) is hides
-    assert ("dismissed, snoozed or done" in shown(source, "/s/shop/advice")) is hides
+    assert ("dismissed, snoozed or done" in shown(own_source, "/s/shop/advice")) is hides
 
 
-def test_what_is_put_off_comes_back(store: Store, source: Source) -> None:
+def test_what_is_put_off_comes_back(store: Store, own_source: Source) -> None:
     """A snooze ends by itself."""
     until = (NOW + timedelta(days=7)).isoformat()
-    top = of_service(context(source), "p99")[0].finding
+    top = of_service(context(own_source), "p99")[0].finding
     store.add_event(Event(NOW, "shop", "advice", top.key, f"snoozed until {until}"))
-    found = marks(context(source))["shop", top.key]
+    found = marks(context(own_source))["shop", top.key]
 
     assert found.hides(NOW + timedelta(days=6))
     assert not found.hides(NOW + timedelta(days=8))
 
 
-def test_what_was_done_is_compared_before_and_after(store: Store, source: Source) -> None:
+def test_what_was_done_is_compared_before_and_after(store: Store, own_source: Source) -> None:
     """Done advice leads to the windows around the mark."""
-    top = of_service(context(source), "p99")[0].finding
+    top = of_service(context(own_source), "p99")[0].finding
     store.add_event(Event(NOW - timedelta(minutes=8), "shop", "advice", top.key, "done"))
-    text = shown(source, "/s/shop/advice?kind=all")
+    text = shown(own_source, "/s/shop/advice?kind=all")
 
     assert "Compare before and after" in text
     assert "Show again" in text
 
 
-def test_the_side_bar_counts_what_nobody_dealt_with(store: Store, source: Source) -> None:
+def test_the_side_bar_counts_what_nobody_dealt_with(store: Store, own_source: Source) -> None:
     """Dismissing the finding of a service takes it out of the count."""
-    before = advice_count(context(source, None))
-    for each in of_all(context(source, None), "p99")[0]:
+    before = advice_count(context(own_source, None))
+    for each in of_all(context(own_source, None), "p99")[0]:
         store.add_event(Event(NOW, each.finding.facts.service, "advice", each.finding.key, "dismissed"))
 
     assert before > 0
-    assert advice_count(context(source, None)) == 0
+    assert advice_count(context(own_source, None)) == 0
 
 
 def test_the_service_page_gets_the_first_few(source: Source) -> None:
