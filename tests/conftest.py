@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 # Files of which every test is in one tier of its own; what they import need not be installed for the others.
 _WHOLE_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(stacks|soak)\b", re.MULTILINE)
-# An example that takes long on a busy machine has not failed; in CI Hypothesis thinks so by itself.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# An example that takes long on a busy machine has not failed; in CI Hypothesis thinks so by itself. `make fuzz` tries a million.
+settings.register_profile("tests", deadline=None, max_examples=50)
+settings.load_profile("tests")
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 # What a page shows, and the browser itself, is waited for so long; on a busy machine all of it comes late. [milliseconds]

@@ -65,7 +65,8 @@ def placed(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def histogram(amounts: NDArray[np.int64], total: float = 0.0) -> Histogram:
-    buckets = {int(place) + LOW: int(amounts[place]) for place in np.flatnonzero(amounts)}
+    places = np.flatnonzero(amounts)
+    buckets = dict(zip((places + LOW).tolist(), amounts[places].tolist(), strict=True))
     return Histogram(buckets=buckets, sum=total)
 
 

@@ -113,7 +113,7 @@ def test_the_past_of_a_young_service_is_what_the_evaluator_would_have_done(
     assert [each.opened_at for each in before] == [(begin + each * MINUTE).timestamp() for each in told_at]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     bad=st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.2, 1.0]), st.integers(1, 60)), min_size=1, max_size=12),
     rate=st.sampled_from([0.2, 3.0, 600.0]),

@@ -166,7 +166,7 @@ def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=80, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30, deadline=None
 )
 @given(data=st.data())
 def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding, data: st.DataObject) -> None:

@@ -189,7 +189,7 @@ def rows(store: Store) -> list[int]:
         return [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables]  # noqa: S608 - constants
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(requests())
 def test_reading_anything_ends_in_a_batch_or_a_wire_error(request: tuple[Signal, str, bytes]) -> None:
     """No input makes the decoder raise anything else, and a batch it makes can be stored."""
@@ -203,7 +203,7 @@ def test_reading_anything_ends_in_a_batch_or_a_wire_error(request: tuple[Signal,
     assert all(sum(trace.stages_ns.values()) == trace.duration_ns for trace in export.batch.traces)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests())
 def test_anything_is_answered_and_only_a_200_changes_the_store(
     served: tuple[Store, httpx.Client], request: tuple[Signal, str, bytes]
@@ -245,7 +245,7 @@ def test_any_envelope_is_answered(
     assert answer.status_code == 200 or rows(store) == before
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(broken_bytes(gzip.compress(json.dumps(METRICS).encode())))
 def test_inflating_anything_ends_in_a_body_or_a_wire_error(body: bytes) -> None:
     """No gzip stream inflates past the limit or raises anything but a WireError."""

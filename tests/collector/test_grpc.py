@@ -196,7 +196,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, C
     store.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     method=st.sampled_from([METRICS, TRACES, LOGS]),
     message=st.binary(max_size=60)

@@ -113,7 +113,7 @@ def said_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
     return sorted(map(repr, reader.points)), rejected, reader.tally.messages
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(METRICS)
 def test_at_once_and_one_by_one_are_the_same(
     monkeypatch: pytest.MonkeyPatch, metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]
@@ -134,7 +134,7 @@ def test_at_once_and_one_by_one_are_the_same(
     assert at_once[0][:2] == at_once[1][:2]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(METRICS, min_size=2, max_size=4))
 def test_exports_read_together_are_read_as_alone(
     sent: list[list[tuple[str, list[ExponentialHistogramDataPoint]]]],
@@ -161,7 +161,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(point)
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(damaged() | data_points().map(lambda point: point.SerializeToString()), min_size=1, max_size=4))
 def test_damaged_points_end_alike(monkeypatch: pytest.MonkeyPatch, found: list[bytes]) -> None:
     """Whatever the bytes are, nothing but a WireError is raised, and no point becomes another beside a broken one."""

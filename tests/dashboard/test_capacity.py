@@ -35,7 +35,7 @@ def allowed(rate: np.ndarray, latency: np.ndarray, threshold: float) -> Capacity
 
 
 @given(st.floats(0.005, 0.5), st.floats(0.3, 3), st.floats(5, 5000), st.floats(0.6, 0.95), st.floats(0.5, 0.95))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_data_made_by_the_model_gives_its_capacity_back(
     base: float, strength: float, saturation: float, top: float, at: float
 ) -> None:
@@ -57,7 +57,7 @@ def test_scattered_data_gives_the_capacity_back_within_its_interval() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0, 0.5), st.floats(0.02, 2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_what_was_served_inside_the_objective_is_never_denied(seed: int, noise: float, threshold: float) -> None:
     """However the data scatters, the capacity is not below a rate at which five steps in a row stayed inside."""
     rate, latency = made(0.04, 0.05, 200.0, noise=noise, seed=seed)

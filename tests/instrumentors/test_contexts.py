@@ -139,7 +139,7 @@ def expected(name: str, steps: list[Step]) -> Iterator[str]:
         yield from expected(name, parts)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=st.lists(programs, min_size=1, max_size=4))
 def test_every_stage_of_every_place_is_found_in_its_own_request(finished: Finished, requests: list[list[Step]]) -> None:
     """Requests at once, each a random program over tasks, threads, pools, callbacks and generators: none is lost or mixed up."""

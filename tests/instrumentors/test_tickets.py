@@ -67,7 +67,7 @@ batches = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=batches, leaves=st.sets(st.tuples(st.integers(0, 4), st.integers(0, 5))))
 def test_each_request_is_told_of_its_own_batches_and_adds_up_to_its_own_time(
     finished: Finished, time: Clock, plan: list[tuple[set[int], list[int], int]], leaves: set[tuple[int, int]]

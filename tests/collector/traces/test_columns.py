@@ -61,7 +61,7 @@ def test_labels_that_only_seem_equal_are_not() -> None:
     assert len({LABELS[1], LABELS[2], Label("1", attributes=(("flag", True),))}) == 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(old=st.booleans(), at=st.integers(0, 10_000), byte=st.binary(min_size=1, max_size=5), cut=st.integers(0, 300))
 def test_damage_is_told_of(old: bool, at: int, byte: bytes, cut: int) -> None:
     """Bytes that are others, or missing: nothing but a StoreError is raised."""

@@ -73,7 +73,7 @@ def parcels(spans: list[Span], rng: random.Random) -> list[list[Span]]:
     return [spans[first:last] for first, last in zip([0, *cuts], [*cuts, len(spans)], strict=True) if first < last]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(spans=trees(), rng=st.randoms(use_true_random=False))
 def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random.Random) -> None:
     """In any order, over any exports within the time they are waited for, with repetitions and folds in between."""
@@ -97,7 +97,7 @@ def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random
     assert inbox.waiting() == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(spans=trees())
 def test_a_picture_shows_what_each_span_says(spans: list[Span]) -> None:
     """The spans of the request with their times, what is before the first below one, and what was called elsewhere."""
@@ -129,7 +129,7 @@ def test_of_very_many_spans_the_longest_are_shown() -> None:
     assert [span["start_ns"] for span in trace.spans] == list(range(100, 1100))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(spans=trees(), seed=st.integers(0, 2**32))
 def test_spans_that_end_replace_those_that_had_not(spans: list[Span], seed: int) -> None:
     """A process that tells of a span twice, as it begins and as it ends, is counted by the end."""
@@ -380,7 +380,7 @@ def test_a_parcel_that_cannot_be_read_harms_nobody() -> None:
     assert (before, inbox.waiting()) == (4, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(raw=st.binary(min_size=ROW.itemsize, max_size=ROW.itemsize * 12), small=st.booleans())
 def test_garbage_never_raises(raw: bytes, small: bool) -> None:
     """Rows of any bits: what is counted adds up, and all of it leaves in the end."""

@@ -116,7 +116,7 @@ def same(one: Spans, other: Spans) -> bool:
     return encode(one) == encode(other)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(requests())
 def test_both_encodings_say_the_same(request: ExportTraceServiceRequest) -> None:
     """Whatever an export says, and whatever is wrong with it."""
@@ -129,7 +129,7 @@ def test_both_encodings_say_the_same(request: ExportTraceServiceRequest) -> None
     assert told[0] == told[1]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(requests(), st.randoms(use_true_random=False), st.booleans())
 def test_garbage_is_a_wire_error_or_an_export(
     request: ExportTraceServiceRequest, rng: random.Random, as_text: bool
@@ -153,7 +153,7 @@ def test_garbage_is_a_wire_error_or_an_export(
     assert same(decode(encode(spans)), spans)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(requests())
 def test_rows_stay_within_what_they_count_into(request: ExportTraceServiceRequest) -> None:
     """Labels, sources and streams are there, derived rows have their spans, and every row has its ids and a time."""

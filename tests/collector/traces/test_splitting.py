@@ -15,7 +15,7 @@ STAGES = ["forward", "queue", "mine", "overhead"]
 interval = st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 2), st.integers(-2, 12), st.integers(0, 8))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     found=st.lists(interval, max_size=14),
     own=st.lists(st.sampled_from((0, 3)), min_size=3, max_size=3),
