@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.message import Message, Transition
 from stagelens.alerts.objectives.slo_file import LiveFile
@@ -125,6 +127,7 @@ def later(message: Message, transition: Transition) -> Message:
     return replace(message, sequence=message.sequence + 1, transition=transition, ending="recovered")
 
 
+@pytest.mark.stacks
 def test_every_incident_arrives_and_none_twice(store: Store, message: Message) -> None:
     """Receivers fail a third of the time and the sender is killed in the middle: all is told, once and in order."""
     slack = SlackHook(Moods(1, FAILING, frozenset({3, 9})))

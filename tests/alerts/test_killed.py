@@ -24,6 +24,8 @@ from tests.alerts.database_triggers import begin_endless, end_endless, is_stuck,
 from tests.alerts.receiver import Moods
 from tests.alerts.vendors import SignedHook
 
+pytestmark = pytest.mark.stacks
+
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST, SLOW = {"forward": 0.020}, {"forward": 0.020, "preprocess": 0.390}
 PATIENCE_SECONDS = 60.0

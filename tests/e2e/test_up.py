@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stagelens.collector.store import Selection, Store
 from stagelens.core.histogram import Histogram
 from tests.support.process_output import Printing
@@ -153,6 +155,7 @@ def test_sigterm_ends_it_whichever_thread_is_given_it(tmp_path: Path) -> None:
     assert ended.returncode == 0
 
 
+@pytest.mark.stacks
 def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """After two kills every batch that was retried until acknowledged is in the store exactly once."""
     address: list[str] = []
