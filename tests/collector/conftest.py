@@ -227,6 +227,19 @@ def served(serve: Callable[..., Served]) -> Served:
     return serve()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
+    """A collector for the tests of a module that send it nothing to count."""
+    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('shared')}/stagelens.db")
+    collector = Collector(CollectorConfig(port=0), store)
+    collector.start()
+    served = Served(store, collector)
+    yield served
+    served.client.close()
+    served.collector.stop()
+    store.close()
+
+
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
     """Waits until a condition holds, at most a minute."""

@@ -151,16 +151,16 @@ def test_malformed_spans_are_declined_in_protobuf(served: Any) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused_with_a_reason(
-    served: Any, body: bytes, headers: dict[str, str], status: int, reason: str
+    shared: Any, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
     """A malformed, truncated or wrongly labelled body gets the right code and says why, as a google.rpc.Status."""
-    answer = served.post("/v1/metrics", body, **headers)
+    answer = shared.post("/v1/metrics", body, **headers)
     protobuf = headers.get("content_type") == PROTOBUF
     code, message = status_of(answer.content) if protobuf else (answer.json()["code"], answer.json()["message"])
 
     assert (answer.status_code, code) == (status, 3)
     assert reason in message
-    assert served.metric('stagelens_collector_batches_total{outcome="counted"}') == 0
+    assert shared.metric('stagelens_collector_batches_total{outcome="counted"}') == 0
 
 
 def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
@@ -230,11 +230,11 @@ def test_logs_are_acknowledged_declined_and_counted(served: Any, media_type: str
 
 
 @pytest.mark.parametrize("body", [b"garbage", b"[]", b'{"resourceLogs": 1}', b'{"resourceLogs": [{"scopeLogs": [0]}]}'])
-def test_logs_that_cannot_be_read_are_refused(served: Any, body: bytes) -> None:
+def test_logs_that_cannot_be_read_are_refused(shared: Any, body: bytes) -> None:
     """Garbage is garbage at this address as well."""
-    assert served.post("/v1/logs", body).status_code == 400
-    assert served.post("/v1/logs", b"\xff" + body, content_type=PROTOBUF).status_code == 400
-    assert served.post("/v1/logs", body, content_type="text/plain").status_code == 415
+    assert shared.post("/v1/logs", body).status_code == 400
+    assert shared.post("/v1/logs", b"\xff" + body, content_type=PROTOBUF).status_code == 400
+    assert shared.post("/v1/logs", body, content_type="text/plain").status_code == 415
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ def test_logs_that_cannot_be_read_are_refused(served: Any, body: bytes) -> None:
         ("GET", "/favicon.ico", 404, "/v1/metrics"),
     ],
 )
-def test_a_wrong_address_is_answered_with_a_hint(served: Any, method: str, path: str, status: int, hint: str) -> None:
+def test_a_wrong_address_is_answered_with_a_hint(shared: Any, method: str, path: str, status: int, hint: str) -> None:
     """Whoever asks for the wrong thing is told what would be right."""
-    answer = served.client.request(method, path)
+    answer = shared.client.request(method, path)
 
     assert answer.status_code == status
     assert hint in answer.json()["message"]
@@ -268,9 +268,9 @@ def test_the_front_page_says_what_this_is(serve: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
-def test_a_healthy_collector_says_ok(served: Any, path: str) -> None:
+def test_a_healthy_collector_says_ok(shared: Any, path: str) -> None:
     """The probes answer 200 while threads live and commits succeed."""
-    answer = served.client.get(path)
+    answer = shared.client.get(path)
 
     assert (answer.status_code, answer.text) == (200, "ok\n")
 
