@@ -37,6 +37,8 @@ BEGINNING = 120_000
 def pytest_configure(config: pytest.Config) -> None:
     """Name the tests that needed a second attempt."""
     flaky_tests.pytest_configure(config)
+    # Until all is imported there is no garbage worth a search.
+    gc.disable()
     if config.getoption("tier") == "first":
         # Nothing there calls a public server, and each HTTP client takes 20 ms to read the authorities of all of them.
         os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).parent / "support" / "only_authority.pem"))
@@ -44,8 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Let garbage collections pass over what all the tests have imported: each took a second."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

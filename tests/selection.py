@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
-# More test files than this are worth four processes. [files]
+# More test files than this are worth three processes. [files]
 MANY = 12
 _TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 
@@ -109,7 +109,7 @@ def main() -> int:
         files = with_word(options.word) if options.word else belonging_to(changed_files(options.changed))
     except subprocess.CalledProcessError:
         return 2
-    processes = ("--numprocesses", "4", "--dist", "loadfile") if len(files) > MANY else ()
+    processes = ("--numprocesses", "3", "--dist", "loadfile") if len(files) > MANY else ()
     keyword = ("-k", options.word) if options.word else ()
     arguments = ("--tier", options.tier, *keyword, *processes, *sorted(map(str, files)))
     code = pytest.main([*arguments]) if files else pytest.ExitCode.NO_TESTS_COLLECTED

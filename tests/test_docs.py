@@ -129,8 +129,8 @@ def test_every_test_that_guards_a_promise_is_there() -> None:
     assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
 
 
-# Their distributions are installed for the second tier.
-HEAVY = {"onnxruntime", "sentence_transformers", "torch", "transformers", "tritonclient"}
+# Distributions they name are installed for the second tier.
+HEAVY = {"onnxruntime", "sentence_transformers", "torch", "tritonclient"}
 
 
 @pytest.mark.parametrize(
