@@ -17,6 +17,7 @@ from stagelens.core.stalls import CAUSES, joined, parted
 from tests.support.raw_requests import NOON, NS, SHOP, Series, Site
 
 HEAD = 5
+MICROSECOND_NS = 1000
 STAGES: tuple[str, ...] = ("forward", "queue", "rerank", "overhead")
 
 
@@ -41,7 +42,8 @@ def held_up(draw: st.DrawFn) -> HeldUp:
     for stage, spent in stages.items():
         causes = draw(st.lists(st.sampled_from([*CAUSES]), unique=True))
         stalls |= {joined(cause, stage): draw(st.integers(0, spent // len(causes))) for cause in causes}
-    return HeldUp(stages, {name: spent for name, spent in stalls.items() if spent})
+    # What is shorter than a microsecond is rounded away, or to one.
+    return HeldUp(stages, {name: spent for name, spent in stalls.items() if spent >= MICROSECOND_NS})
 
 
 REQUESTS = st.lists(held_up(), min_size=1, max_size=30)
