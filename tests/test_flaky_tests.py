@@ -36,11 +36,14 @@ def run(folder: Path, attempts: int, *options: str) -> tuple[int, list[str]]:
     """
     (folder / "test_program.py").write_text(PROGRAM)
     (folder / "state").write_text(str(attempts))
-    command = ["-m", "pytest", "-c", os.devnull, "-p", "tests.support.flaky_tests", "-p", "no:cacheprovider", *options]
+    plugins = [
+        word for name in ("pytest_rerunfailures", "xdist.plugin", "tests.support.flaky_tests") for word in ("-p", name)
+    ]
+    command = ["-m", "pytest", "-c", os.devnull, *plugins, "-p", "no:cacheprovider", *options]
     done = subprocess.run(
         [sys.executable, *command, f"--rootdir={folder}", str(folder / "test_program.py")],
         cwd=ROOT,
-        env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
+        env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         check=False,
         capture_output=True,
         text=True,
