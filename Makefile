@@ -44,6 +44,7 @@ INPUTS ?= 1000000
 .PHONY: soak chaos fuzz flood
 soak: $(VENV)/stacks-$(INSTALL) stacks ## what takes long: chaos, fuzz, flood and leaks, one after the other (an hour; KILLS=100 INPUTS=1000000)
 	$(PYTEST) --tier soak
+	$(PYTEST) --tier first -m hypothesis --hypothesis-profile explore
 	$(MAKE) --no-print-directory chaos fuzz flood
 
 chaos: $(VENV)/stacks-$(INSTALL) ## kill collectors KILLS times under load and break what is around them; then count (docs/reliability.md)

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 # Files of which every test is in one tier of its own; what they import need not be installed for the others.
 _WHOLE_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(stacks|soak)\b", re.MULTILINE)
-# An example that takes long on a busy machine has not failed; in CI Hypothesis thinks so by itself. `make fuzz` tries a million.
-settings.register_profile("tests", deadline=None, max_examples=50)
+# The same examples in every run, and one that takes long on a busy machine has not failed. `make soak` looks for new ones.
+settings.register_profile("tests", deadline=None, max_examples=50, derandomize=True, database=None)
+settings.register_profile("explore", deadline=None, max_examples=500, derandomize=False)
 settings.load_profile("tests")
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
