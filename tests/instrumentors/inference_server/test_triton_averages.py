@@ -1,0 +1,224 @@
+"""The server's own part of a call, from planted readings of its statistics."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.instrumentors.libraries import triton_statistics
+from stagelens.instrumentors.libraries.triton_endpoint import Server, Totals
+from stagelens.instrumentors.libraries.triton_statistics import Averaged, Known, Window, spread
+from tests.instrumentors.inference_server.averaged_calls import SECOND, ready, spent
+
+SERVER = Server("http", "planted:8000", {})
+
+
+class Planted:
+    """A server whose statistics and a clock whose time are set by the test."""
+
+    def __init__(self) -> None:
+        self.now = 100 * SECOND
+        self.totals = Totals(0, 0, 0, 0, 0)
+        self.error: Exception | None = None
+        self.asked = 0
+
+    def ask(self, _server: Server, _model: str, _version: str) -> Totals:
+        """Answer a reading."""
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.totals
+
+    def serve(self, seconds: float, *added: int) -> Averaged:
+        """Let a call of so many seconds pass, of which the server counts so much."""
+        begun = self.now
+        self.now += round(seconds * SECOND)
+        self.totals = Totals(*(before + more for before, more in zip(self.totals, added, strict=True)))
+        late = Averaged(SERVER, "m", "", begun, self.now)
+        self.now += 1
+        return late
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
+    """Plant a server and a clock."""
+    planted = Planted()
+    monkeypatch.setattr(triton_statistics, "ask", planted.ask)
+    monkeypatch.setattr(triton_statistics, "clock", lambda: planted.now)
+    monkeypatch.setattr(triton_statistics, "known", Known())
+    return planted
+
+
+def test_the_first_call_has_no_reading_before_it(planted: Planted) -> None:
+    """It stays on the wire at once, instead of holding its request."""
+    first = planted.serve(1, 1, 900, 0, 900, 0)
+
+    assert ready(first)
+    assert first.marks() == []
+
+
+def test_a_call_between_two_readings_has_their_average(planted: Planted) -> None:
+    """Of all calls the server counted then, whoever made them."""
+    planted.serve(1, 7, 10**12, 0, 10**12, 0).ready()
+    planted.now += SECOND
+    call = planted.serve(1, 4, 4 * 600, 4 * 20, 4 * 500, 4 * 30)
+
+    assert ready(call)
+    assert spent(call.marks()) == {
+        "queue@averaged": 50,
+        "h2d@averaged": 20,
+        "forward@averaged": 500,
+        "d2h@averaged": 30,
+    }
+
+
+def test_a_call_waits_for_the_reading_after_it(planted: Planted) -> None:
+    """A model is read once a second, and the server counts a call a little after it has answered."""
+    planted.serve(0.1, 1, 9, 0, 9, 0).ready()
+    call = planted.serve(0.1, 0, 0, 0, 0, 0)
+
+    assert not ready(call)
+    planted.now += SECOND
+    assert not ready(call)
+    planted.now += SECOND
+    planted.totals = Totals(2, 12, 0, 12, 0)
+    assert not ready(call) or planted.asked == 3
+    planted.now += SECOND
+    assert ready(call)
+    assert spent(call.marks()) == {"forward@averaged": 3}
+
+
+def test_a_model_is_read_at_most_once_a_second(planted: Planted) -> None:
+    """However many calls there are."""
+    for _ in range(100):
+        planted.serve(0.01, 1, 5, 0, 5, 0).ready()
+
+    assert planted.asked <= 2
+
+
+def test_a_call_that_waited_in_vain_has_the_average_before_it(planted: Planted) -> None:
+    """After three seconds nobody asks any more: the last that is known stands for it."""
+    planted.serve(0.1, 1, 9, 0, 9, 0).ready()
+    planted.now += SECOND
+    planted.serve(0.1, 1, 7, 0, 7, 0).ready()
+    call = planted.serve(0.1, 1, 5, 0, 5, 0)
+
+    assert not ready(call)
+    assert spent(call.marks()) == {"forward@averaged": 7}
+
+
+def test_a_server_started_anew_counts_from_the_beginning(planted: Planted) -> None:
+    """Its totals are smaller than before: nothing is averaged over that."""
+    planted.serve(0.1, 1000, 9000, 0, 9000, 0).ready()
+    planted.now += SECOND
+    planted.totals = Totals(0, 0, 0, 0, 0)
+    call = planted.serve(0.1, 1, 5, 0, 5, 0)
+
+    assert ready(call)
+    assert call.marks() == []
+
+
+def test_a_server_started_anew_may_have_served_more_than_before(planted: Planted) -> None:
+    """Within a second it counts more calls than it had, but less time: that is no average of anything."""
+    planted.serve(0.1, 10, 10 * SECOND, 0, 9 * SECOND, 0).ready()
+    planted.now += SECOND
+    planted.totals = Totals(0, 0, 0, 0, 0)
+    late = planted.serve(0.1, 12, 12 * 900, 0, 12 * 800, 0)
+
+    assert ready(late)
+    assert late.marks() == []
+
+
+def test_a_slow_server_takes_a_tenth_of_the_time_at_most(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests wait to be counted while it is asked, and it may be asked about many models."""
+
+    def slowly(*_: object) -> Totals:
+        planted.asked += 1
+        planted.now += SECOND // 2
+        return planted.totals
+
+    monkeypatch.setattr(triton_statistics, "ask", slowly)
+    began = planted.now
+    while planted.now < began + 60 * SECOND:
+        for model in range(10):
+            Averaged(SERVER, str(model), "", planted.now, planted.now).ready()
+        planted.now += SECOND
+
+    assert 8 <= planted.asked <= 13
+
+
+def test_a_server_that_does_not_tell_is_asked_ever_more_rarely(
+    planted: Planted, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named in the log once, no request waits for it, and it is heard again when it tells."""
+    planted.error = ConnectionRefusedError()
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        for _ in range(200):
+            call = planted.serve(0.5, 1, 5, 0, 5, 0)
+            assert ready(call)
+            assert call.marks() == []
+    asked = planted.asked
+    planted.error = None
+    planted.now += 64 * SECOND
+    planted.serve(0.1, 1, 5, 0, 5, 0).ready()
+    planted.now += SECOND
+    call = planted.serve(0.1, 1, 5, 0, 5, 0)
+
+    assert asked <= 7
+    (logged,) = caplog.records
+    assert "planted:8000 does not tell its statistics (ConnectionRefusedError)" in logged.getMessage()
+    assert ready(call)
+    assert spent(call.marks()) == {"forward@averaged": 5}
+
+
+def test_so_many_models_are_read_and_no_more(planted: Planted) -> None:
+    """A model named by each request must not grow us; who is called no more makes room."""
+
+    def call(number: int) -> Averaged:
+        return Averaged(SERVER, f"m{number}", "", planted.now - 1, planted.now)
+
+    assert all(ready(call(number)) for number in range(1000))
+    assert planted.asked == triton_statistics.MAX_MODELS
+    assert call(999).marks() == []
+    planted.now += triton_statistics.IDLE_NS + 1
+    assert ready(call(999))
+    assert planted.asked == triton_statistics.MAX_MODELS + 1
+
+
+amounts = st.integers(0, 10**12)
+
+
+@given(count=st.integers(1, 10**6), parts=st.tuples(*[amounts] * 4), wall=st.integers(0, 10**12), mean=amounts)
+def test_the_servers_stages_lie_inside_the_call(
+    count: int, parts: tuple[int, int, int, int], wall: int, mean: int
+) -> None:
+    """One after the other, whatever the server counted: an average may be longer than this call was."""
+    marks = spread(Window(Totals(count, *parts), mean), 1000, 1000 + wall)
+    edges = [edge for at in range(0, len(marks), 3) for edge in marks[at + 1 : at + 3]]
+
+    assert [1000, *edges, 1000 + wall] == sorted([1000, *edges, 1000 + wall])
+    assert all(key.endswith("@averaged") for key in marks[::3])
+
+
+def test_steps_side_by_side_share_the_time_they_took() -> None:
+    """An ensemble's steps may compute longer together than the ensemble ran."""
+    marks = spread(Window(Totals(calls=1, whole=100, h2d=20, forward=180, d2h=0), 200), 0, 200)
+
+    assert marks == ["h2d@averaged", 50, 60, "forward@averaged", 60, 150]
+
+
+@given(st.lists(st.integers(1_000, 10**9), min_size=1, max_size=50), st.floats(0, 1))
+def test_all_calls_together_have_what_the_server_says(walls: list[int], share: float) -> None:
+    """However different they were: cutting the average to the short ones would lose what the long ones had more."""
+    whole = int(sum(walls) * share)
+    window = Window(Totals(len(walls), whole, 0, whole, 0), sum(walls) / len(walls))
+    marks = [spread(window, 0, wall) for wall in walls]
+    told = sum(end - start for each in marks for start, end in zip(each[1::3], each[2::3], strict=True))
+
+    assert whole - 2 * len(walls) <= told <= whole + 1
+
+
+# The real server.
