@@ -42,7 +42,7 @@ test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, database
 KILLS  ?= 100
 INPUTS ?= 1000000
 .PHONY: soak chaos fuzz flood
-soak: $(VENV)/stacks-$(INSTALL) stacks ## what takes long: chaos, fuzz, flood and leaks, one after the other (an hour; KILLS=100 INPUTS=1000000)
+soak: $(VENV)/stacks-$(INSTALL) stacks ## what takes long: leaks, new examples for property tests, chaos, fuzz, flood (over an hour; KILLS=100 INPUTS=1000000)
 	$(PYTEST) --tier soak
 	$(PYTEST) --tier first -m hypothesis --hypothesis-profile explore
 	$(MAKE) --no-print-directory chaos fuzz flood
