@@ -178,6 +178,16 @@ def test_stages_named_on_the_command_line_join_those_of_the_environment() -> Non
         run.environment({}, ["preprocess"])
 
 
+@pytest.mark.parametrize("stage", [["--stage", "queue=a:b"], ["--stage=queue=a:b"]])
+@pytest.mark.parametrize("other", [["--summary"], ["--report", "r.html"], ["--report=r.html"]])
+def test_options_end_where_the_command_begins(stage: list[str], other: list[str]) -> None:
+    """A value is a word of its own or stands behind the "="; what follows is the command's, options of the same name too."""
+    command = ["python", "serve.py", "--stage", "x"]
+
+    assert run.split([*stage, *other, *command])[2] == command
+    assert run.split([*other, *stage, *command])[0] == ["queue=a:b"]
+
+
 @pytest.mark.parametrize(
     ("before", "after"), [(None, []), ("", []), ("/a:/b", ["/a", "/b"]), ("/a::/b:", ["/a", "", "/b", ""])]
 )

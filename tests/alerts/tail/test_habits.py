@@ -15,6 +15,7 @@ from stagelens.alerts.tail.policy import default_policy
 POLICY = default_policy()
 DAY = 1440
 STAGES = ("dependency", "forward", "queue")
+_STEPS = (("total", 0), ("seconds", 1))
 
 
 def spent_of(counts: list[int], shares: tuple[float, ...]) -> Spent:
@@ -108,6 +109,31 @@ def test_a_stage_that_is_mostly_absent_is_not_a_surprise() -> None:
     known = learn_habits(POLICY, days)
 
     assert known.spread[known.stages.index("load")] > 0.002
+
+
+def test_a_stage_that_was_never_there_is_blamed_for_all_it_takes(habits: Habits) -> None:
+    """No habit explains any of it, however little it is."""
+    spent = window(0.010, 0.021, 0.005)
+    seconds = np.concatenate((spent.seconds, np.full((1, 1, 1), 100 * 0.004)))
+    found = suspects(POLICY, habits, Spent(0, 10, spent.index, spent.total, (*STAGES, "load"), seconds), {})
+
+    assert [one.stage for one in found[:2]] == ["load", "forward"]
+    assert found[0].z > POLICY.blame.sure
+
+
+def test_a_block_that_is_not_over_is_no_habit_yet() -> None:
+    """The minutes after the last whole block are not learnt from."""
+    per_block = POLICY.blame.block // 10
+    usual, slow = window(0.010, 0.020, 0.005), window(0.010, 0.025, 0.005)
+
+    def day(slow_steps: int) -> Spent:
+        steps = [usual] * per_block + [slow] * slow_steps
+        total, seconds = (np.concatenate([getattr(each, name) for each in steps], axis) for name, axis in _STEPS)
+        return Spent(0, 10, usual.index, total, STAGES, seconds)
+
+    whole, longer, two = (learn_habits(POLICY, [day(number)]) for number in (0, per_block - 1, per_block))
+
+    assert whole == longer != two
 
 
 def test_habits_survive_a_restart(habits: Habits) -> None:
