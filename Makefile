@@ -97,10 +97,10 @@ clean: ## remove what these commands made
 # Programs the tests run: Debian's, where we may install them; else the tests say what is missing.
 .PHONY: chromium programs
 chromium:
-	@tests/programs.sh chromium
+	@tests/programs.sh chromium-headless-shell
 
 programs:
-	@tests/programs.sh chromium postgresql prometheus prometheus-alertmanager nodejs npm
+	@tests/programs.sh chromium-headless-shell postgresql prometheus prometheus-alertmanager nodejs npm
 
 # All that the tests of stacks need beside the virtual environment.
 .PHONY: stacks

@@ -4,7 +4,7 @@
 
 has() {
     case $1 in
-    chromium) command -v chromium || command -v google-chrome ;;
+    chromium-headless-shell) command -v chromium-headless-shell || command -v chromium || command -v google-chrome ;;
     postgresql) command -v initdb || ls /usr/lib/postgresql/*/bin/initdb ;;
     nodejs) command -v node ;;
     *) command -v "$1" ;;

@@ -66,7 +66,7 @@ class _Wire:
 @contextmanager
 def chromium() -> Generator[Browser]:
     """Start a headless Chromium without a GPU."""
-    path = which("chromium") or which("google-chrome")
+    path = which("chromium-headless-shell") or which("chromium") or which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield browser
