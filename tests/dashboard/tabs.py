@@ -121,15 +121,19 @@ def looked_at(page: Page, name: str) -> bytes:
     return picture
 
 
-def grave(page: Page) -> list[str]:
-    """Return what axe calls serious or critical."""
+# What opens over a page. Axe says so where nothing of it is open.
+OPENED = "dialog[open], .menu[open], :popover-open"
+
+
+def grave(page: Page, within: str | None = None) -> list[str]:
+    """Return what axe calls serious or critical; *within* a selector where another test looks at the rest."""
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     # It may be dimmed, and must not grow bright little by little while it is looked at.
     page.evaluate(
         "document.querySelector('#root')?.setAttribute('style', 'opacity: 1 !important; transition: none !important')"
     )
     # It would tell of every element that is as it should be, too.
-    found: Any = Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]})
+    found: Any = Axe().run(page, within, options={"runOnly": rules, "resultTypes": ["violations"]})
     page.evaluate("document.querySelector('#root')?.removeAttribute('style')")
     return [
         f"{each['id']}: {[node['html'][:120] for node in each['nodes'][:3]]}"

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
+from tests.dashboard.tabs import DESKTOP, OPENED, SOON, Visit, grave, hover, looked_at
 
 pytestmark = pytest.mark.stacks
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_regressions_are_quiet_readable_and_fit_phones(browser: Browser, base: str, theme: Any) -> None:
-    """No error, nothing axe minds, no sideways scrolling on a phone."""
-    context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
-    visit = Visit(context.new_page(), base)
-    page = visit.go("/regressions")
-    looked_at(page, f"regressions-{theme}")
-    complaints = grave(page)
-    page.set_viewport_size(PHONE)
-    looked_at(page, f"regressions-phone-{theme}")
-    width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    context.close()
-
-    assert visit.trouble == []
-    assert complaints == []
-    assert width[0] <= width[1]
 
 
 def test_the_keyboard_leads_from_a_regression_to_its_evidence(visit: Visit) -> None:
@@ -52,7 +33,7 @@ def test_both_sides_can_be_chosen(visit: Visit) -> None:
     page.wait_for_url(re.compile("a=1.0.0&b=1.0.0"))
     expect(page.locator(".verdict .big")).to_contain_text("did not change")
     page.locator(".side-menu summary").first.click()
-    complaints = grave(page)
+    complaints = grave(page, OPENED)
     page.locator(".side-menu[open] .field input").fill("2026-11-20T11:25/10m")
     page.keyboard.press("Enter")
     expect(page.locator(".side-menu summary").first).to_contain_text("20 Nov")

@@ -14,7 +14,8 @@ from tests.support.raw_requests import Site
 # Of the database, and of the points where they are not in it. Servers are for the second tier.
 OWN_POINTS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.stacks))
 ENGINES = (*OWN_POINTS, pytest.param("sqlite+clickhouse", marks=pytest.mark.stacks))
-SHARED_ENGINES = (*ENGINES, pytest.param("postgresql+clickhouse", marks=pytest.mark.stacks))
+# Several collectors that share points in ClickHouse share a PostgreSQL.
+SHARED_ENGINES = (*OWN_POINTS, pytest.param("postgresql+clickhouse", marks=pytest.mark.stacks))
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +49,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def shared_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
-    """The same for what several processes do, where each pair of engines is its own case."""
+    """The same for what several processes do."""
     yield from _sites(request.param, request, tmp_path_factory)
 
 

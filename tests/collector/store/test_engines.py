@@ -43,7 +43,7 @@ KEYS = {
     indirect=True,
 )
 @settings(
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     # What is drawn from a seed does not get simpler.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

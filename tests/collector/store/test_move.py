@@ -259,10 +259,10 @@ def test_an_interrupted_copy_goes_on(
 
 
 def test_a_source_that_was_written_to_is_copied_anew(
-    file_source: Site, own_points_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
+    file_source: Site, sqlite_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The half that is there is of another moment: it is thrown away, and the log says so."""
-    target = own_points_site()
+    target = sqlite_site()
     with pytest.raises(Interrupted):
         move.move(file_source.store, target.store, interrupt_after(9))
     file_source.write([Request({"forward": 1_000_000}, NOON - 6 * HOUR)])
@@ -273,11 +273,11 @@ def test_a_source_that_was_written_to_is_copied_anew(
 
 
 def test_small_stretches_are_copied_as_well_as_large_ones(
-    file_source: Site, own_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slot that does not fit into memory is cut into pieces that leave no gap; each row is in one of them."""
     monkeypatch.setattr(move, "STRETCH_ROWS", 5)
-    target = own_points_site()
+    target = sqlite_site()
     move.move(file_source.store, target.store, no_progress)
     with file_source.store.engine.connect() as connection:
         stretches = list(move.stretches_of(connection))
@@ -288,7 +288,7 @@ def test_small_stretches_are_copied_as_well_as_large_ones(
 
 
 def test_a_copy_that_differs_is_refused(
-    file_source: Site, own_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison at the end finds a row that got lost, and names tier, service and metric; nothing becomes visible."""
     real = move.rollup.summed
@@ -297,7 +297,7 @@ def test_a_copy_that_differs_is_refused(
         return real(rows, width, part)[1:]
 
     monkeypatch.setattr(move.rollup, "summed", lossy)
-    target = own_points_site()
+    target = sqlite_site()
     with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*copy again"):
         move.move(file_source.store, target.store, no_progress)
 

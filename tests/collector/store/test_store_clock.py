@@ -1,4 +1,7 @@
-"""Clocks that jump: nothing is lost, doubled or put where it does not belong."""
+"""Clocks that jump: nothing is lost, doubled or put where it does not belong.
+
+Their history is drawn for every engine, at the end; single jumps are tried where they are quick.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ def by_minute(one: Site, start: int, steps: int) -> list[int]:
 
 
 @pytest.mark.parametrize("jump", [-NOON, -10 * YEAR, -86_400, -3600, -60, 60, 3600, 86_400, 2 * YEAR])
-def test_a_clock_that_jumps_loses_nothing(own_points_site: Callable[..., Site], jump: int) -> None:
+def test_a_clock_that_jumps_loses_nothing(sqlite_site: Callable[..., Site], jump: int) -> None:
     """The store's own clock jumps by so many seconds, and back: what agents say in between is where they say it was."""
-    one = own_points_site()
+    one = sqlite_site()
     live(one, NOON - 600, 10)
     live(one, NOON, 10, jump)
     live(one, NOON + 600, 10)
@@ -43,9 +46,9 @@ def test_a_clock_that_jumps_loses_nothing(own_points_site: Callable[..., Site], 
     assert contents(one, 3600, 3600) == contents(one, 10, 3600)
 
 
-def test_after_a_restart_without_a_clock_everything_goes_on(own_points_site: Callable[..., Site]) -> None:
+def test_after_a_restart_without_a_clock_everything_goes_on(sqlite_site: Callable[..., Site]) -> None:
     """A machine that comes up in 1970 counts, rolls up and recognises what it has counted."""
-    one = own_points_site()
+    one = sqlite_site()
     live(one, NOON - 60, 1)
     one.reopen()
     live(one, NOON, 70, -NOON)
@@ -65,9 +68,9 @@ def test_without_a_clock_what_comes_after_a_gap_counts_where_time_stands(site: C
     assert by_minute(one, NOON + 300, 5) == [1] * 5
 
 
-def test_two_collectors_that_disagree_about_the_time_lose_nothing(site: Callable[..., Site]) -> None:
+def test_two_collectors_that_disagree_about_the_time_lose_nothing(own_points_site: Callable[..., Site]) -> None:
     """One of them lives an hour, a day, and then years ahead; both maintain."""
-    one = site()
+    one = own_points_site()
     other = one.another(Clock())
     for number, ahead in enumerate((3600, 86_400, 3 * YEAR)):
         start = NOON + 1200 * number
