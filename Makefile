@@ -69,7 +69,7 @@ gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratio
 
 types: $(VENV)/stacks-$(INSTALL) ## pyright, strict
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/stagelens
-	$(BIN)/pyright
+	$(BIN)/pyright --threads $(shell getconf _NPROCESSORS_ONLN)
 
 docs: $(VENV)/dev-$(INSTALL) ## write what docs/ has from the code: its libraries, its settings
 	$(BIN)/python docs/generate.py
