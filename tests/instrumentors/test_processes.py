@@ -211,7 +211,7 @@ def test_every_child_reports_its_own_and_none_its_parents(
     assert reporters(sink) == dict.fromkeys(expected, 1)
 
 
-STORM = """
+FORKS_UNDER_LOAD = """
     stop = threading.Event()
     served = []
     def load():
@@ -241,7 +241,7 @@ def test_a_fork_in_the_middle_of_an_export_loses_nothing_and_hangs_nobody(
     tmp_path: Path, sink: Sink, until: Callable[..., None]
 ) -> None:
     """While threads record, fold and export, children are forked one after the other."""
-    done = run(HEAD + STORM + TAIL, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="1s")
+    done = run(HEAD + FORKS_UNDER_LOAD + TAIL, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="1s")
     served = int(done.stdout)
 
     until(lambda: sum(counted(sink).values()) >= served + 20, "every request")
