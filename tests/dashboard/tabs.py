@@ -121,12 +121,12 @@ def looked_at(page: Page, name: str) -> bytes:
     return picture
 
 
-# What opens over a page. Axe says so where nothing of it is open.
-OPENED = "dialog[open], .menu[open], :popover-open"
+# Dialogs and menus that are open. Axe raises an error where there are none.
+OVERLAYS = "dialog[open], .menu[open], :popover-open"
 
 
 def grave(page: Page, within: str | None = None) -> list[str]:
-    """Return what axe calls serious or critical; *within* a selector where another test looks at the rest."""
+    """Return what axe calls serious or critical; *within* a selector where another test checks the rest."""
     rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     # It may be dimmed, and must not grow bright little by little while it is looked at.
     page.evaluate(

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.dashboard.tabs import DESKTOP, OPENED, SOON, Visit, grave, hover, looked_at
+from tests.dashboard.tabs import DESKTOP, OVERLAYS, SOON, Visit, grave, hover, looked_at
 
 pytestmark = pytest.mark.stacks
 
@@ -33,7 +33,7 @@ def test_both_sides_can_be_chosen(visit: Visit) -> None:
     page.wait_for_url(re.compile("a=1.0.0&b=1.0.0"))
     expect(page.locator(".verdict .big")).to_contain_text("did not change")
     page.locator(".side-menu summary").first.click()
-    complaints = grave(page, OPENED)
+    complaints = grave(page, OVERLAYS)
     page.locator(".side-menu[open] .field input").fill("2026-11-20T11:25/10m")
     page.keyboard.press("Enter")
     expect(page.locator(".side-menu summary").first).to_contain_text("20 Nov")

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
-from tests.dashboard.tabs import DESKTOP, OPENED, PHONE, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, OVERLAYS, PHONE, Visit, grave, looked_at
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.stacks
@@ -165,7 +165,7 @@ def test_the_palette_finds_one_of_three_hundred(visit: Visit, names: dict[str, A
     field = page.get_by_role("combobox")
     field.fill("sv287")
     expect(page.get_by_role("option")).to_have_text(["service-287Service"])
-    complaints = grave(page, OPENED)
+    complaints = grave(page, OVERLAYS)
     field.fill("service-28")
     expect(page.get_by_role("option").first).to_have_text("service-28Service")
     page.keyboard.press("ArrowDown")
@@ -245,17 +245,17 @@ def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
     complaints: list[str] = []
     for theme in ("light", "dark"):
         page.get_by_role("button", name=re.compile("Export .*error budget")).click()
-        complaints += grave(page, OPENED)
+        complaints += grave(page, OVERLAYS)
         page.get_by_role("button", name="View as table").click()
         expect(page.locator("dialog.sheet tbody tr").first).to_contain_text("UTC")
-        complaints += grave(page, OPENED)
+        complaints += grave(page, OVERLAYS)
         looked_at(page, f"table-{theme}")
         page.keyboard.press("Escape")
         page.keyboard.press("?")
-        complaints += grave(page, OPENED)
+        complaints += grave(page, OVERLAYS)
         page.keyboard.press("Escape")
         page.keyboard.press("t")
-        complaints += grave(page, OPENED)
+        complaints += grave(page, OVERLAYS)
         looked_at(page, f"time-{theme}")
         page.keyboard.press("Escape")
         page.keyboard.press("d")

@@ -1,4 +1,4 @@
-"""Ending a command and what it started."""
+"""Stopping a command and the processes that it started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stagelens.instrumentors import session
 from stagelens.instrumentors.session import Session
 
 # A signal that is ignored stays ignored in what a shell starts.
-DEAF = "trap '' TERM; sleep 600 & trap - TERM; wait"
+IGNORES_SIGTERM = "trap '' TERM; sleep 600 & trap - TERM; wait"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="processes are known from /proc")  # noqa: PTH110
@@ -20,7 +20,7 @@ def test_a_process_that_ignores_sigterm_is_killed(
 ) -> None:
     """After the time it has to end, and after its parent, which did end."""
     monkeypatch.setattr(session, "END_SECONDS", 0.0)
-    with Session(["sh", "-c", DEAF], os.environ) as command:
+    with Session(["sh", "-c", IGNORES_SIGTERM], os.environ) as command:
         until(lambda: len(command.processes()) == 2, "the process that the shell starts")
         started = {each.pid for each in command.processes()}
 

@@ -1,6 +1,6 @@
 """Clocks that jump: nothing is lost, doubled or put where it does not belong.
 
-Their history is drawn for every engine, at the end; single jumps are tried where they are quick.
+Random histories of jumps run on every engine, single jumps on SQLite.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tests.support.raw_requests import NOON, Site
 
 ROOT = Path(__file__).parents[3]
 # Forks processes that each send all batches of those before again, write one of their own, and maintain. Each dies before a
-# step (a statement, a begin or a commit) so many further on, until one gets to its end. Prints how many there were, and how many
+# step (a statement, a begin or a commit) a stride further on, until one gets to its end. Prints how many there were, and how many
 # batches were acknowledged.
 DYING = """
 import json, os, signal, sys
@@ -21,7 +21,7 @@ from sqlalchemy import event
 from tests.support.raw_requests import NOON, Clock, Fold, Request
 from stagelens.collector.store import Batch, Store
 
-url, options, further = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+url, options, stride = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 
 def batch(number):
     at = NOON + 600 * number
@@ -58,7 +58,7 @@ while not ended:
     acknowledged += b"x" in said
     ended = b"!" in said
     number += 1
-    last_step += further
+    last_step += stride
 print(json.dumps([number, acknowledged]))
 """
 
@@ -66,10 +66,10 @@ print(json.dumps([number, acknowledged]))
 def test_what_was_acknowledged_survives_and_counts_once(shared_site: Callable[..., Site]) -> None:
     """Through a death before every seventh step of writing and maintaining, with all batches sent again after each."""
     one = shared_site()
-    # In ClickHouse a life takes four times as long.
-    further = 11 if "points_url" in one.options else 7
+    # With points in ClickHouse a process takes four times as long.
+    stride = 11 if "points_url" in one.options else 7
     one.close()
-    command = [sys.executable, "-c", DYING, one.url, json.dumps(one.options), str(further)]
+    command = [sys.executable, "-c", DYING, one.url, json.dumps(one.options), str(stride)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=240)
     lives, acknowledged = json.loads(done.stdout)
     one.clock.now = NOON + 600 * lives

@@ -216,9 +216,9 @@ def test_all_calls_together_have_what_the_server_says(walls: list[int], share: f
     whole = int(sum(walls) * share)
     window = Window(Totals(len(walls), whole, 0, whole, 0), sum(walls) / len(walls))
     marks = [spread(window, 0, wall) for wall in walls]
-    told = sum(end - start for each in marks for start, end in zip(each[1::3], each[2::3], strict=True))
+    reported = sum(end - start for each in marks for start, end in zip(each[1::3], each[2::3], strict=True))
 
-    assert whole - 2 * len(walls) <= told <= whole + 1
+    assert whole - 2 * len(walls) <= reported <= whole + 1
 
 
 # The real server.

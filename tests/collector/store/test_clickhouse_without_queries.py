@@ -1,4 +1,4 @@
-"""What needs no query to ClickHouse makes none; the server itself is in `test_clickhouse.py`."""
+"""Reads and writes that need no query to ClickHouse; those that do are in `test_clickhouse.py`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.support.raw_requests import NOON, Request, Site
 
 
 class IdleServer:
-    """A ClickHouse that lives, and has no other method: a query or an insert raises AttributeError."""
+    """A ClickHouse that can be reached and has no other method: a query or an insert raises AttributeError."""
 
     place = Place("stagelens", None)
 
     def check(self) -> None:
-        """Live."""
+        """Return, as a server does that can be reached."""
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def site(tmp_path: Path) -> Generator[Site]:
 
 @pytest.fixture
 def points() -> ClickHousePoints:
-    """Points in a server that must not be asked."""
+    """Points in a server that accepts no query."""
     return ClickHousePoints(cast(Server, IdleServer()))
 
 
 def test_a_write_that_has_nothing_to_write_inserts_nothing(site: Site, points: ClickHousePoints) -> None:
-    """Neither one that was found unnecessary nor one without rows, which is still finished."""
+    """A write that was found unnecessary, and one without rows, which is still finished."""
     finished: list[Connection] = []
 
     assert not points.apply(site.store.engine, lambda _: None)
@@ -52,13 +52,13 @@ def test_a_write_that_has_nothing_to_write_inserts_nothing(site: Site, points: C
     assert len(finished) == 1
 
 
-def test_a_service_that_was_never_seen_is_not_asked_for(site: Site, points: ClickHousePoints) -> None:
-    """The database knows all services; one that was seen is asked for."""
+def test_an_unknown_service_needs_no_query(site: Site, points: ClickHousePoints) -> None:
+    """The database knows all services; for one of them the server is queried."""
     segment = Segment(10, NOON - 900, NOON)
-    never = Question(site.around(service="never"), sorted(METRICS))
+    unknown = Question(site.around(service="unknown"), sorted(METRICS))
     with database.reading(site.store.engine) as connection:
-        assert list(points.read(connection, never, segment, None)) == []
-        assert points.seen(connection, never, segment) == []
-        assert points.number(connection, never, segment) == 0
+        assert list(points.read(connection, unknown, segment, None)) == []
+        assert points.seen(connection, unknown, segment) == []
+        assert points.number(connection, unknown, segment) == 0
         with pytest.raises(AttributeError, match="rows"):
             points.number(connection, Question(site.around(service="shop"), sorted(METRICS)), segment)
