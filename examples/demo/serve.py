@@ -15,7 +15,7 @@ from magika import Magika
 
 MAX_CONTENT_BYTES = 1 << 20
 LARGE_CONTENT_BYTES = 128 << 10
-CHECK_SECONDS = 0.6
+CHECK_SECONDS = 1.5
 VERSION = int(os.environ.get("DEMO_VERSION", "1"))
 
 app = FastAPI(title="magika")
