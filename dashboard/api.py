@@ -56,7 +56,9 @@ def serve(server: Flask, source: Source) -> None:
         service = needed(given, "service") if found.about_one else given.get("service")
         part = {key: given[name] for key, name in PART.items() if name in given}
         context = _context(source, "/", given | part, service)
-        return _fresh(context, lambda: answer_json({**_window(context), **found.answer(context, given)}))
+        window = _window(context)
+        about = window if found.about_window else {"revision": window["revision"]}
+        return _fresh(context, lambda: answer_json({**about, **found.answer(context, given)}))
 
     for path, answer in (("view", view), ("services", services), ("names", names), ("query/<question>", query)):
         server.add_url_rule(f"{_V1}/{path}", f"api {path}", explained(answer), methods=["GET"])

@@ -9,7 +9,9 @@ from dash.development.base_component import Component
 
 from .components import Node, attributes, dot
 from .format import span
+from .pages.compare_words import spelled
 from .pages.page import Context
+from .pages.pair import asked_pair
 from .pages.standing import worst
 from .view import COMPARED, WINDOWS, View
 
@@ -19,7 +21,7 @@ _COMPARED_WORDS = {"prev": "Previous", "1d": "Yesterday", "7d": "Last week", "of
 
 def menus(context: Context) -> list[Component]:
     """Return the menus of a page."""
-    shown = [environment_menu(context), time_menu(context.view)]
+    shown = [environment_menu(context), time_menu(context.view, compared_time(context))]
     return [each for each in shown if each is not None]
 
 
@@ -41,10 +43,22 @@ def environment_menu(context: Context) -> Component | None:
     return html.Details([summary, html.Div(items, className="pop")], className="menu env hide")
 
 
-def time_menu(view: View) -> Component:
+def compared_time(context: Context) -> str:
+    """Return the time of B where a page compares it with another time than its window; else ""."""
+    if context.view.path != "/compare" or context.service is None or (pair := context.once(asked_pair)) is None:
+        return ""
+    window = context.selection
+    return "" if (pair.b.start, pair.b.end) == (window.start, window.end) else spelled(pair.b, context.view.zone)
+
+
+def time_menu(view: View, label: str = "") -> Component:
     """Return the menu of time ranges, open on demand; it carries the window for the keys that move it.
 
     What is typed, the calendar and the last ranges are fields of the browser's own: `assets/shell_time.js` makes them.
+
+    Args:
+        view: The address.
+        label: The time that the page shows, where that is not the window of the address.
     """
     presets = [
         html.Button(["Last ", span(length)], type="button", **attributes({"data-window": value}))
@@ -58,7 +72,7 @@ def time_menu(view: View) -> Component:
         html.Div(f"Times are in {zone}. Drag on a chart to zoom.", className="zone"),
     ]
     summary = html.Summary(
-        [html.I(className="ic ic-clock"), view.window_label, html.I(className="ic ic-down")], className="btn"
+        [html.I(className="ic ic-clock"), label or view.window_label, html.I(className="ic ic-down")], className="btn"
     )
     moments = {"data-start": view.start, "data-end": view.end, "data-now": view.now}
     return html.Details(

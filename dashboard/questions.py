@@ -30,11 +30,13 @@ class Question:
         keys: The parameters it takes.
         answer: Answers it.
         about_one: Whether it is about one service, so that `service` must be given.
+        about_window: Whether the response is about the window of the address; a comparison names the times of its own sides.
     """
 
     keys: tuple[str, ...]
     answer: Callable[[Context, Arguments], dict[str, Any]]
     about_one: bool = True
+    about_window: bool = True
 
 
 def framed(frame: pd.DataFrame) -> dict[str, Any]:
@@ -84,6 +86,7 @@ def _compare(context: Context, given: Arguments) -> dict[str, Any]:
     return {
         "a": {"name": pair.a_name, "from": pair.a.start, "to": pair.a.end},
         "b": {"name": pair.b_name, "from": pair.b.start, "to": pair.b.end},
+        "same_time": pair.together,
         "percentile": found.quantile,
         "verdict": found.verdict,
         "summary": dict(found.stages.attrs),
@@ -142,7 +145,7 @@ QUESTIONS: dict[str, Question] = {
     "breakdown": Question(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
     "stalls": Question(("service", "version", *_PART, "p", *_WINDOW), _stalls),
     "latency": Question(("service", "version", *_PART, "p", *_WINDOW), _latency),
-    "compare": Question(("service", "a", "b", *_PART, "p", *_WINDOW), _compare),
+    "compare": Question(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
     "slo": Question(("service", "name"), _slo, about_one=False),
     "budgets": Question(("name", "version", "from", "to"), _budgets, about_one=False),
 }

@@ -51,7 +51,10 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--versions", nargs=2, metavar=("A", "B"), help="two versions of a service in the store")
     made.add_argument(
-        "--window", metavar="TIME", default="1h", help="of each version the last so much in which it served (1h)"
+        "--window",
+        metavar="TIME",
+        default="1h",
+        help="of two versions the last so much in which both served, or each did (1h)",
     )
     made.add_argument("--windows", nargs=2, metavar="FROM/TO", help="two times of a service in the store, ISO 8601")
     made.add_argument("--service", metavar="NAME", help="which service, where there are several")

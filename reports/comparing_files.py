@@ -13,7 +13,7 @@ from ..core.stages import label
 from ..dashboard.format import percentile
 from . import comparing_words as words
 from .answers import Answers
-from .contrast import QUANTILES, Contrast, Judged
+from .contrast import QUANTILES, Contrast, Judged, Side
 from .difference import Difference
 from .failures import Failures
 
@@ -24,10 +24,7 @@ def markdown(contrast: Contrast) -> str:
     """Return *contrast* as Markdown."""
     sides = zip("AB", (contrast.a, contrast.b), words.counted(contrast), strict=True)
     lines = [f"### {words.verdict(contrast)}", ""]
-    lines += [
-        f"- **{name}** {_cell(side.name)}: {count} of {_cell(side.selection.service or '')}"
-        for name, side, count in sides
-    ]
+    lines += [f"- **{name}** {_cell(side.name)}: {_cell(count)}" for name, side, count in sides]
     lines += [f"- {_cell(each)}" for each in words.warnings(contrast)]
     if contrast.judged:
         lines += _table(("Threshold", "Outcome", "Measured"), (words.judgement(each) for each in contrast.judged))
@@ -83,8 +80,8 @@ def _legal(text: str) -> str:
 def json_text(contrast: Contrast) -> str:
     """Return all numbers of *contrast*; times in seconds, null for what is not known."""
     made: dict[str, Any] = {
-        "a": {"name": contrast.a.name, "service": contrast.a.selection.service, "requests": contrast.a.requests},
-        "b": {"name": contrast.b.name, "service": contrast.b.selection.service, "requests": contrast.b.requests},
+        "a": _side(contrast.a),
+        "b": _side(contrast.b),
         "outcome": contrast.outcome,
         "verdict": words.verdict(contrast),
         "warnings": words.warnings(contrast),
@@ -115,6 +112,13 @@ def json_text(contrast: Contrast) -> str:
         ],
     }
     return json.dumps(made, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _side(side: Side) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": side.name, "service": side.selection.service, "requests": side.requests}
+    if side.has_window:
+        made |= {"from": side.selection.start.isoformat(), "to": side.selection.end.isoformat()}
+    return made
 
 
 def _tokens(found: Answers) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def show(contrast: Contrast, out: Console) -> None:
     if not out.is_terminal:
         out.width = max(out.width, _NARROWEST)
     for name, side, counted in zip("AB", (contrast.a, contrast.b), words.counted(contrast), strict=True):
-        out.print(text(f"{name}  {side.name}  {counted} of {side.selection.service}"), highlight=False)
+        out.print(text(f"{name}  {side.name}  {counted}"), highlight=False)
     out.print()
     out.print(text(words.verdict(contrast), "bold"), highlight=False)
     for warning in words.warnings(contrast):

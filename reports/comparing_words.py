@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from ..core.names import DEFINITIONS
 from ..core.stages import label
 from ..dashboard.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
 from .answers import Answers
-from .contrast import QUANTILES, Contrast, Judged, StageChange
+from .contrast import QUANTILES, Contrast, Judged, Side, StageChange
 from .difference import Difference, needed
 from .failures import Failures
 from .words import plain
@@ -128,9 +129,19 @@ def warnings(contrast: Contrast) -> Sequence[str]:
 
 
 def counted(contrast: Contrast) -> tuple[str, str]:
-    """Return how many requests each side has."""
-    a, b = (plain(several(side.requests, "request")) for side in (contrast.a, contrast.b))
+    """Return how many requests each side has, and of a store from when to when in UTC."""
+    a, b = (_counted(side) for side in (contrast.a, contrast.b))
     return a, b
+
+
+def _counted(side: Side) -> str:
+    selection = side.selection
+    said = f"{plain(several(side.requests, 'request'))} of {selection.service}"
+    return f"{said}, {_moment(selection.start)} to {_moment(selection.end)} UTC" if side.has_window else said
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _failed(found: Failures) -> str:

@@ -59,11 +59,13 @@ class Side:
         name: What a person calls it.
         selection: Its requests.
         requests: How many they are; 0 until they were counted.
+        has_window: Whether it is a time of a store; a file is compared whole.
     """
 
     name: str
     selection: Selection
     requests: int = 0
+    has_window: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from ..alerts.tail.version_times import Life, version_times
 from ..collector.imports.importing import import_file
 from ..collector.points import Window
 from ..collector.store import Reader, Retention, Selection, Store
@@ -59,7 +60,7 @@ def of_files(paths: Sequence[Path], asked: Selection) -> Generator[tuple[Reader,
 
 
 def of_versions(read: Reader, asked: Selection, versions: Sequence[str], window: timedelta) -> tuple[Side, Side]:
-    """Return the last *window* in which each of two *versions* answered requests.
+    """Return two *versions* over the last *window* in which both served; if one followed the other, each over its own last one.
 
     Raises:
         ConfigError: One of them is not known, or the service is not.
@@ -68,17 +69,28 @@ def of_versions(read: Reader, asked: Selection, versions: Sequence[str], window:
     service = _known_service(read, asked)
     known = read.releases(environment=asked.environment)
     of_service = known[known["service"] == service]
-    sides: list[Side] = []
+    lives: list[Life] = []
     for version in versions:
         seen = of_service[of_service["version"] == version]
         if seen.empty:
             there = ", ".join(str(each) for each in of_service["version"]) or "none"
             msg = f"{service} has no version {version!r}; there are {there}"
             raise ConfigError(msg)
-        end = seen["last_seen"].max().to_pydatetime() + _BUCKET
-        start, end = read.whole(end - window, end)
-        sides.append(Side(version, replace(asked, service=service, version=version, start=start, end=end)))
-    return _with_requests(read, sides)
+        first, last = seen["first_seen"].min().to_pydatetime(), seen["last_seen"].max().to_pydatetime()
+        lives.append(Life(first, last + _BUCKET))
+
+    def side(version: str, life: Life) -> Side:
+        start, end = read.whole(max(life.start, life.end - window), life.end)
+        return Side(version, replace(asked, service=service, version=version, start=start, end=end), has_window=True)
+
+    def sides(first: Life, second: Life) -> list[Side]:
+        return [side(version, life) for version, life in zip(versions, (first, second), strict=True)]
+
+    def fewest(first: Life, second: Life) -> int:
+        return min(read.latency(each.selection).count for each in sides(first, second))
+
+    times = version_times(lives[0], lives[1], fewest)
+    return _with_requests(read, sides(times.a, times.b))
 
 
 def of_windows(read: Reader, asked: Selection, windows: Sequence[str]) -> tuple[Side, Side]:
@@ -92,7 +104,7 @@ def of_windows(read: Reader, asked: Selection, windows: Sequence[str]) -> tuple[
     sides: list[Side] = []
     for window in windows:
         start, end = read.whole(*_window(window))
-        sides.append(Side(window, replace(asked, service=service, start=start, end=end)))
+        sides.append(Side(window, replace(asked, service=service, start=start, end=end), has_window=True))
     return _with_requests(read, sides)
 
 

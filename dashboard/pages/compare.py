@@ -34,7 +34,7 @@ def render(context: Context) -> Page:
     trail.append((service, view.link(service_path(service))))
     if context.versions.empty:
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], [_unknown(context)], _PLACE)
-    pair = asked_pair(context)
+    pair = context.once(asked_pair)
     frame: list[Node] = [head(context, pair), service_tabs(context, "compare")]
     if pair is None or (view.part_of_each_version and not most(context, pair)):
         page = [*frame, _no_pair(context) if pair is None else _nobody(context)]

@@ -8,6 +8,7 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
+from ...collector.store import Selection
 from ..components import Node, attributes, link
 from .cold import leave_out
 from .compare_words import short_name, side_name, times_said
@@ -38,9 +39,9 @@ def head(context: Context, pair: Pair | None) -> Component:
     note = times_said(context, pair) if pair else ""
     left = html.Div([html.H1("Compare"), about, html.P(note, className="sub") if note else None])
     tools: list[Node] = [
-        _picker(context, "A", names, _presets_a(context, pair)),
+        _picker(context, "A", names, pair.a if pair else None, _presets_a(context, pair)),
         html.Span("→", className="muted"),
-        _picker(context, "B", names, _presets_b(context)),
+        _picker(context, "B", names, pair.b if pair else None, _presets_b(context)),
     ]
     if names.a and names.b:
         tools.append(link("Swap", href=view.here(a=names.b, b=names.a), className="btn ghost"))
@@ -58,18 +59,23 @@ def window_links(context: Context) -> list[Component]:
     return [halves, *rest]
 
 
-def _picker(context: Context, side: str, names: Names, presets: list[tuple[str, str]]) -> Component:
+def _picker(
+    context: Context, side: str, names: Names, compared: Selection | None, presets: list[tuple[str, str]]
+) -> Component:
     name = names.a if side == "A" else names.b
     entries: list[Node] = [html.Div("Versions", className="zone")]
     entries += [_version(context, side, each, names) for each in _offered(context)]
     entries.append(html.Div("Windows", className="zone"))
     entries += [link(text, href=href, className="btn ghost") for text, href in presets]
     entries.append(field(side.lower(), "", EXAMPLE))
-    return html.Details([_summary(context, side, name), html.Div(entries, className="pop")], className="menu side-menu")
+    return html.Details(
+        [_summary(context, side, name, compared), html.Div(entries, className="pop")], className="menu side-menu"
+    )
 
 
-def _summary(context: Context, side: str, name: str) -> Component:
-    chosen = selection(context, name) if name else None
+def _summary(context: Context, side: str, name: str, compared: Selection | None) -> Component:
+    """Return the closed menu: what the side is, and the time that is compared of it."""
+    chosen = compared or (selection(context, name) if name else None)
     title, when = (
         side_name(context, name, chosen) if chosen else (short_name(name) or "choose", "not kept" if name else "")
     )

@@ -98,7 +98,7 @@ def side_name(context: Context, name: str, side: Selection) -> tuple[str, str]:
     """Return what a reader calls a side, and its time: a version and when it served, or a window."""
     if name in lives_of(context):
         return short_name(name), served(side, context.source.now(), context.view.zone)
-    return _spelled(side, context.view.zone), ""
+    return spelled(side, context.view.zone), ""
 
 
 def short_name(version: str) -> str:
@@ -118,25 +118,28 @@ def side_names(context: Context, pair: Pair) -> tuple[str, str]:
 def served(side: Selection, now: datetime, zone: tzinfo) -> str:
     """Return when a selection begins and ends: `since 15:40`, or `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
     if side.end <= now - SERVING:
-        return _spelled(side, zone)
+        return spelled(side, zone)
     start, today = side.start.astimezone(zone), now.astimezone(zone).date()
     return f"since {start:%H:%M}" if start.date() == today else f"since {day(start)}"
 
 
 def times_said(context: Context, pair: Pair) -> str:
-    """Say which time is compared where two versions served side by side, or their lives were cut; "" else."""
+    """Say over which times two sides are compared; "" of two windows, which are called by their times."""
+    times = spelled(pair.a, context.view.zone), spelled(pair.b, context.view.zone)
     if pair.together:
-        time = _spelled(pair.a, context.view.zone)
-        return f"Both versions served at once: only the time both did is compared, {time}."
-    return ""
+        return f"Both versions served at the same time. Only that time is compared: {times[0]}."
+    if not {pair.a_name, pair.b_name} & {*lives_of(context)}:
+        return ""
+    return f"A: {times[0]}. B: {times[1]}."
 
 
 def report_time(side: Selection) -> str:
     """Return the time of a side in UTC, for those who read it elsewhere."""
-    return f"{_spelled(side, UTC)} UTC"
+    return f"{spelled(side, UTC)} UTC"
 
 
-def _spelled(side: Selection, zone: tzinfo) -> str:
+def spelled(side: Selection, zone: tzinfo) -> str:
+    """Return from when to when *side* is, in *zone*: `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
     start, end = side.start.astimezone(zone), side.end.astimezone(zone)
     last = f"{end:%H:%M}" if start.date() == end.date() else day(end)
     return f"{day(start)} – {last}"  # noqa: RUF001 - a dash between two times

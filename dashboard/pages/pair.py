@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import ParamSpec, TypeVar
 
 import pandas as pd
 
 from ...alerts.tail.regression import StageGrowth, Verdict, blame, highest_quantile, verdict
+from ...alerts.tail.version_times import Life, version_times
 from ...collector.store import Selection
 from ..format import needed
 from .page import Context
@@ -28,20 +29,12 @@ WANTED = 0.99
 # A version is judged by what it does now: at most its last week.
 LIFETIME = timedelta(days=7)
 BUCKET = timedelta(seconds=10)
-# Agents send every 10 s, and again after an outage: what came within this time still serves.
+# Agents send every 10 s, and again after an outage: a version of which something came within this time still serves.
 SERVING = timedelta(minutes=5)
 # After this time the agents that run have sent everything.
 LATE = timedelta(minutes=1)
 # What a serving version is like moves ever more slowly: it is asked so many times in its life, not at every refresh.
 _LOOKS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """When a version served: from its first bucket to the end of its last one."""
-
-    start: datetime
-    end: datetime
 
 
 # The versions of a service that have a name, the oldest first.
@@ -57,7 +50,7 @@ class Pair:
         b: What is compared to it.
         a_name: What the address calls A: a version or a window.
         b_name: What it calls B.
-        together: Whether two versions served at the same time, and only that time is compared.
+        together: Whether both sides are versions over the same time, in which both served.
     """
 
     a: Selection
@@ -210,23 +203,32 @@ def lives(frame: pd.DataFrame) -> Mapping[str, Lives]:
 
 
 def _versions(context: Context, known: Lives, a: str, b: str) -> Pair:
-    """Return two versions, each over its own life; of two that served together only the time both did."""
-    first, second = _lifetime(context, known, a), _lifetime(context, known, b)
-    start, end = max(first.start, second.start), min(first.end, second.end)
-    if a != b and end - start > SERVING:
-        both = Pair(replace(first, start=start, end=end), replace(second, start=start, end=end), a, b, together=True)
-        # A rollout overlaps too, and after a rollback the older version has a hole: too few requests tell them.
-        if fewest(context, both) >= needed(WANTED):
-            return both
-    return Pair(first, second, a, b)
+    """Return two versions over the time that both served, or over two times after each other (`version_times`)."""
+    if a == b:
+        own = _lifetime(context, known, a)
+        return Pair(own, own, a, b)
+
+    def side(name: str, life: Life) -> Selection:
+        return _served(context, name, life)
+
+    def fewest_of(first: Life, second: Life) -> int:
+        return min(_requests(context, side(a, first)), _requests(context, side(b, second)))
+
+    times = version_times(known[a], known[b], fewest_of)
+    return Pair(side(a, times.a), side(b, times.b), a, b, together=times.together)
 
 
 def _lifetime(context: Context, known: Lives, name: str) -> Selection:
-    start, end = known[name].start, known[name].end
+    return _served(context, name, known[name])
+
+
+def _served(context: Context, name: str, life: Life) -> Selection:
+    """Return the requests of version *name* in *life*, at most a week; a time that goes on ends at its last whole fiftieth."""
+    end = life.end
     if end > context.source.now() - SERVING:
-        step = max((end - start) // _LOOKS // BUCKET, 1) * BUCKET.total_seconds()
-        end = max(end - timedelta(seconds=end.timestamp() % step), start + BUCKET)
-    return replace(_base(context), version=name, start=max(start, end - LIFETIME), end=end)
+        step = max((end - life.start) // _LOOKS // BUCKET, 1) * BUCKET.total_seconds()
+        end = max(end - timedelta(seconds=end.timestamp() % step), life.start + BUCKET)
+    return replace(_base(context), version=name, start=max(life.start, end - LIFETIME), end=end)
 
 
 def _this_window(context: Context) -> str:

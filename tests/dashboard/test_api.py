@@ -219,6 +219,9 @@ def test_compare_judges_the_newest_versions(client: FlaskClient) -> None:
     assert told["verdict"]["kind"] == "regression"
     assert told["rows"][0][0] == "preprocess"
     assert back["verdict"]["kind"] == "improvement"
+    # The time of the address is none of theirs.
+    assert told["a"]["to"] == told["b"]["from"]
+    assert "from" not in told
 
 
 def test_objectives_and_names(client: FlaskClient) -> None:

@@ -19,6 +19,7 @@ from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
 from stagelens.dashboard.format import THIN, duration
+from stagelens.dashboard.menus import compared_time
 from stagelens.dashboard.outline import outline
 from stagelens.dashboard.pages.compare_report import report
 from stagelens.dashboard.pages.compare_signals import signals
@@ -141,7 +142,32 @@ def test_versions_that_serve_side_by_side_share_their_time(stored: Stored) -> No
     assert pair is not None
     assert pair.together
     assert (pair.a.start, pair.a.end) == (pair.b.start, pair.b.end)
-    assert "only the time both did is compared" in shown(source, "/compare?svc=shop")
+    assert "Only that time is compared: 20 Nov 11:50 – 12:00." in shown(source, "/compare?svc=shop")  # noqa: RUF001 - as shown
+
+
+def test_a_canary_is_compared_with_its_own_time_however_long_the_other_version_served(stored: Stored) -> None:
+    """A version that has served for a month is looked at rarely; the time before the canary is none of the comparison."""
+    month = 30 * 24 * 60
+    source = stored(Served("shop", "1", month, month - 1), Served("shop", "1", 40), Served("shop", "2", 20, 0, SLOW))
+    pair = default_pair(of(source, "/compare?svc=shop"))
+
+    assert pair is not None
+    assert pair.together
+    assert pair.a.start == pair.b.start == NOW.replace(second=0) - 20 * MINUTE
+    assert pair.a.end == pair.b.end
+    assert NOW - pair.b.end < MINUTE
+
+
+def test_a_page_names_the_times_it_compares_and_no_others(stored: Stored) -> None:
+    """Versions that followed each other: the earlier one until the later one began, whatever the window of the address."""
+    source = stored(Served("shop", "1", 60, 28), Served("shop", "2", 30, 0, SLOW))
+    context = of(source, "/compare?svc=shop&from=now-6h")
+
+    assert "A: 20 Nov 11:00 – 11:30. B: 20 Nov 11:30 – 12:00." in shown(source, "/compare?svc=shop&from=now-6h")  # noqa: RUF001 - as shown
+    assert compared_time(context) == "20 Nov 11:30 – 12:00"  # noqa: RUF001 - as shown
+    assert (
+        compared_time(of(source, "/compare?svc=shop&a=2026-11-20T11:30/15m&b=2026-11-20T11:45/15m&from=now-15m")) == ""
+    )
 
 
 def test_a_version_that_came_back_keeps_its_own_life(stored: Stored) -> None:

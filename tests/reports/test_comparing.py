@@ -448,6 +448,37 @@ def test_versions_are_compared_by_what_they_served_last(store: str, capsys: pyte
     assert "shop has no version '2.0'; there are 1.0, 1.1" in capsys.readouterr().err
 
 
+def test_versions_that_served_at_the_same_time_are_compared_over_that_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The canary is over since an hour, the other version goes on and got slow since; both times are printed."""
+    url, now = f"sqlite:///{tmp_path / 'store.db'}", NOW - NOW % 10
+    with closing(Store.open(url)) as made:
+        points: list[Point] = []
+        for version, start, end, seconds in (
+            ("1.0", now - 9000, now - 3600, 0.1),
+            ("1.0", now - 3600, now, 0.9),
+            ("1.1", now - 7200, now - 3600, 0.1),
+        ):
+            for at in range(start, end, 10):
+                latency = Histogram()
+                latency.record(seconds, 20)
+                points.append(Point(Series("shop", version=version), names.REQUEST_DURATION, "forward", at, latency))
+        made.write([Batch("a", points)])
+
+    assert compare("--database", url, "--versions", "1.0", "1.1", "--window", "30m", "--json", "-") == 0
+    told = json.loads(capsys.readouterr().out)
+    time = {"from": _iso(now - 5400), "to": _iso(now - 3600)}
+    assert {key: told["a"][key] for key in time} == {key: told["b"][key] for key in time} == time
+    assert compare("--database", url, "--versions", "1.0", "1.1", "--window", "30m") == 0
+    said = f"3 600 requests of shop, {datetime.fromtimestamp(now - 5400, UTC):%Y-%m-%d %H:%M:%S} to"
+    assert capsys.readouterr().out.count(said) == 2
+
+
+def _iso(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()
+
+
 def test_windows_are_compared_and_a_wrong_one_is_explained(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     """ISO 8601, UTC where they do not say."""
     now = NOW - NOW % 10
