@@ -100,6 +100,6 @@ def _choice(text: str, key: str, value: str, *, on: bool) -> Component:
 def _worst(context: Context, environment: str) -> str:
     """Return the worst state of the objectives that *environment* has a part in; "" where it has none."""
     states: Sequence[str] = [
-        each.state for each in context.source.slos() if not environment or each.slo.environment in (None, environment)
+        each.state for each in context.slos if not environment or each.slo.environment in (None, environment)
     ]
     return worst(states)

@@ -201,7 +201,7 @@ def _advice(context: Context) -> Node:
 
 
 def _slos_in_trouble(context: Context) -> Node:
-    states = [each.state for each in context.source.slos()]
+    states = [each.state for each in context.slos]
     worst = next((state for state in ("burning", "at_risk", "stale") if state in states), None)
     if worst is None:
         return None

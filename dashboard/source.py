@@ -160,19 +160,19 @@ class Source:
         found = list(self.ask(self._alerts.slos, at or now))
         return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
 
-    def slo_of(self, about: Selection) -> SloStatus | None:
-        """Return the objective that says most of the requests *about* of a service; None where it has no objective.
+    def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
+        """Return the objective that says most of the requests *about* of a service, now or *at*; None where it has no objective.
 
         One about some of them comes before one about others, one about latency before one about anything else, one about few
         requests more before one about many more, one in graver trouble before others, and one about them all before one about a
         part of them.
         """
-        own = [each for each in self.slos() if each.slo.service == about.service]
+        own = [each for each in self.slos(at) if each.slo.service == about.service]
         return min(own, key=lambda each: _strangeness(each, about), default=None)
 
-    def promise_of(self, about: Selection) -> SloStatus | None:
-        """Return the objective that promises a latency for each of the requests *about*; None where there is none."""
-        own = [each for each in self.slos() if each.slo.service == about.service]
+    def promise_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
+        """Return the objective that promises a latency for each of the requests *about*, now or *at*; None where there is none."""
+        own = [each for each in self.slos(at) if each.slo.service == about.service]
         able = [each for each in own if each.slo.threshold_seconds is not None and _covers(each.slo, about)]
         return min(able, key=lambda each: _strangeness(each, about), default=None)
 

@@ -115,6 +115,11 @@ class View:
         return self.query.get("to", "now") == "now"
 
     @property
+    def past_end(self) -> datetime | None:
+        """The end of a window that is over; None where the window reaches to the present."""
+        return None if self.live or self.end > self.now else self.end
+
+    @property
     def happened_before(self) -> datetime:
         """The end for what is no measurement: a window that ends now has what happened since its last whole bucket."""
         return max(self.end, self._whole_now + timedelta(seconds=BUCKET_SECONDS)) if self.live else self.end

@@ -139,10 +139,9 @@ def urgent_first(context: Context) -> list[Row]:
 
 
 def _urgent_first(context: Context) -> list[Row]:
-    source = context.source
     seen = seen_in(context)
     promised: dict[str, SloStatus] = {}
-    for status in source.slos():
+    for status in context.slos:
         known = promised.get(status.slo.service)
         if known is None or (known.slo.threshold_seconds is None and status.slo.threshold_seconds is not None):
             promised[status.slo.service] = status

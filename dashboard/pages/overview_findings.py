@@ -20,7 +20,7 @@ from .fleet import Row
 from .page import Context
 from .releases import Release
 from .service import tail_sentence
-from .standing import counted, note, worst
+from .standing import counted, moment, note, worst
 
 _MOST = 3
 # A second cause is worth a word from this share of the growth on.
@@ -103,7 +103,7 @@ def _release(row: Row, release: Release, ratio: float) -> Component:
     how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose {ratio:.0f}-fold"  # noqa: PLR2004 - as people say it
     from_to = f"{duration(found.verdict.a_value)} → {duration(found.verdict.b_value)}"
     title = f"{percentile(found.quantile)} {how} with {pair.b_name}: {from_to}"
-    about = f"{row.service} · {span(row.context.source.now() - release.since)} ago"
+    about = f"{row.service} · {span(row.context.at - release.since)} ago"
     text = ", ".join(causes) + "." if causes else "No single stage explains it."
     return _card(pill("Regression", "bad"), about, title, text, stage=blamed, href=release.href)
 
@@ -123,7 +123,12 @@ def _slo(row: Row, found: SloStatus) -> Component:
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
     href = row.context.view.link(slo_path(found.slo.name))
     shown = text if said else found.slo.in_words()
-    return _card(badge, f"{row.service} · now", _spent(found), shown, stage=blamed, href=href)
+    return _card(badge, f"{row.service} · {_when(row.context)}", _spent(found), shown, stage=blamed, href=href)
+
+
+def _when(context: Context) -> str:
+    past = context.view.past_end
+    return "now" if past is None else f"at {moment(past, context.view)}"
 
 
 def _spent(found: SloStatus) -> str:

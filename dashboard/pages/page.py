@@ -13,6 +13,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.reader import Incident
 from ...alerts.standing import SloStatus
 from ...collector.store import Selection
 from ..components import Node, attributes, card, empty
@@ -188,15 +189,33 @@ class Context:
         names = [_short(str(key) or str(text)) for key, text in zip(rows["key"], rows["text"], strict=True)]
         return dict(zip(map(_python, rows["at"]), names, strict=True))
 
+    @property
+    def at(self) -> datetime:
+        """The time that the page is about: the end of a window that is over, else the present."""
+        return self.view.past_end or self.source.now()
+
+    @cached_property
+    def slos(self) -> list[SloStatus]:
+        """Every objective as it stands at the end of the window, the most urgent first."""
+        return self.source.slos(self.view.past_end)
+
+    @cached_property
+    def open_incidents(self) -> list[Incident]:
+        """The incidents that are open at the end of the window, newest first."""
+        at, known = self.view.past_end, self.source.incidents()
+        if at is None:
+            return [each for each in known if each.state == "open"]
+        return [each for each in known if each.opened_at <= at and (each.resolved_at is None or each.resolved_at > at)]
+
     @cached_property
     def slo(self) -> SloStatus | None:
         """The objective that says most of what is shown; it may be about more of the service, or about another part of it."""
-        return self.source.slo_of(self.selection) if self.service else None
+        return self.source.slo_of(self.selection, self.view.past_end) if self.service else None
 
     @cached_property
     def promise(self) -> SloStatus | None:
         """The objective about the latency of every request shown, if there is one."""
-        return self.source.promise_of(self.selection) if self.service else None
+        return self.source.promise_of(self.selection, self.view.past_end) if self.service else None
 
     @property
     def threshold_seconds(self) -> float | None:

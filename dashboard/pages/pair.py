@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import ParamSpec, TypeVar
 
 import pandas as pd
@@ -188,17 +188,22 @@ def most(context: Context, pair: Pair) -> int:
 
 def lives_of(context: Context) -> Lives:
     """Return the versions of the service."""
-    return lives(context.versions).get("", {})
+    return lives(context.versions, context.view.past_end).get("", {})
 
 
-def lives(frame: pd.DataFrame) -> Mapping[str, Lives]:
-    """Return the versions of each service of *frame* (`read.releases`, or `read.versions` for the service "")."""
+def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
+    """Return the versions of each service, the oldest first.
+
+    Args:
+        frame: What `read.releases` returns, or `read.versions` for the service "".
+        until: The end of what is looked at: versions that began later are left out, others served no longer. None for now.
+    """
     found: dict[str, dict[str, Life]] = defaultdict(dict)
     services: Iterable[str] = frame["service"] if "service" in frame.columns else [""] * len(frame)
     seen = ([at.to_pydatetime() for at in frame[each]] for each in ("first_seen", "last_seen"))
     for service, version, first, last in zip(services, frame["version"], *seen, strict=True):
-        if version:
-            found[service][version] = Life(first, last + BUCKET)
+        if version and (until is None or first < until):
+            found[service][version] = Life(first, last + BUCKET if until is None else min(last + BUCKET, until))
     return found
 
 

@@ -108,7 +108,7 @@ def _name(release: Release) -> Component:
 
 
 def _since(release: Release) -> str:
-    view, age = release.context.view, release.context.source.now() - release.since
+    view, age = release.context.view, release.context.at - release.since
     return f"{day(release.since.astimezone(view.zone))} · {span(age)} ago"
 
 
@@ -138,7 +138,7 @@ def _incident(release: Release) -> Node:
     if incident is None:
         return html.Span("none open", className="muted")
     kind = "bad" if incident.severity == "page" else "warn"
-    said = f"open for {span(release.context.source.now() - incident.since)}"
+    said = f"open for {span(release.context.at - incident.since)}"
     return html.Span(pill(said, kind), title=incident.headline)
 
 

@@ -66,8 +66,8 @@ def judge_releases(context: Context) -> list[Release]:
     same are answered from memory, see `pair`.
     """
     source = context.source
-    known = lives(source.ask(source.read.releases, context.view.text("env")))
-    oldest = min(context.view.start, source.now() - LIFETIME)
+    known = lives(source.ask(source.read.releases, context.view.text("env")), context.view.past_end)
+    oldest = min(context.view.start, context.at - LIFETIME)
     incidents = _open_incidents(context)
     found = [
         _release(context.of(service), versions, incidents.get(service))
@@ -92,8 +92,7 @@ def _release(context: Context, versions: Lives, incident: Incident | None) -> Re
 
 def _open_incidents(context: Context) -> dict[str, Incident]:
     """Return the gravest open incident of each service."""
-    found = [each for each in context.source.incidents() if each.state == "open"]
-    return {each.service: each for each in sorted(found, key=lambda each: each.severity == "page")}
+    return {each.service: each for each in sorted(context.open_incidents, key=lambda each: each.severity == "page")}
 
 
 def _severity(release: Release) -> tuple[int, bool, bool, float, str]:

@@ -29,7 +29,7 @@ def render(context: Context, name: str | None) -> Page:
     """Return the page of the objective called *name*, the most urgent one where the address names none."""
     view, source = context.view, context.source
     # A link of a message is about the past: the objectives as they stood then.
-    found = source.slos(None if view.live else view.end)
+    found = context.slos
     broken = _broken(source.slo_problems(), in_force=bool(found))
     trail: list[tuple[str, str | None]] = [("SLOs", view.link(_PLACE) if name else None)]
     if not found:

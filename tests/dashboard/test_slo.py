@@ -24,12 +24,15 @@ from stagelens.collector.store import Store
 from stagelens.dashboard.figures.budget import budget_figure, markers
 from stagelens.dashboard.figures.spent import spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
-from stagelens.dashboard.outline import Outline, children, outline
+from stagelens.dashboard.menus import menus
+from stagelens.dashboard.outline import Outline, children, outline, text
+from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.slo import finding
 from stagelens.dashboard.pages.slo_alerts import incident_path, rules_card
 from stagelens.dashboard.pages.slo_objectives import runs_out
 from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from tests.dashboard.burning_slos import ENV, NOW, SLO
@@ -260,6 +263,24 @@ def test_an_objective_is_shown_as_it_stood_at_the_end_of_the_window(source: Sour
 
     assert "hot-latency has 100 % of its error budget left and burns at 0.0\u00d7" in said.replace("\u202f", " ")
     assert "No bad request in this window" in said
+
+
+@pytest.mark.parametrize("path", ["/", "/s/hot", "/regressions", "/compare", "/compare?svc=hot", "/slo"])
+def test_a_past_window_knows_nothing_of_what_came_later(source: Source, path: str) -> None:
+    """Before version 2 nothing burned, no incident was open and nothing had become slower, on pages and beside them."""
+    moments = (str(int((NOW - timedelta(minutes=each)).timestamp() * 1000)) for each in (100, 42))
+    address = "{}{}from={}&to={}".format(path, "&" if "?" in path else "?", *moments)
+    path, _, search = address.partition("?")
+    context = context_of(parse(path, search, NOW), source)
+    # What was told of incidents is their history, below on its page.
+    said = shown(source, address).partition("Alert history")[0]
+    beside = " ".join(text(each) for each in (side(context, path, source.state()), *menus(context)))
+
+    for each in ("Burning", "burning 3", "At risk", "Regression ", "got slower since", "→ 2"):
+        assert each not in said + beside
+    assert [row.state for row in urgent_first(context) if row.service == "hot"] == ["healthy"]
+    assert not context.open_incidents
+    assert context_of(parse("/", "", NOW), source).open_incidents
 
 
 def test_an_objective_of_a_silent_service_says_so(source: Source) -> None:
