@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from ..collector.store import Reader
-from .burning.burn import FAST, RECENT, Tier
+from .burning.burn import FAST, RECENT, Tier, pending
 from .burning.measure import Measurement, measure
 from .objectives.maintenance import Work
 from .objectives.slo import Slo
@@ -36,12 +36,14 @@ class RuleStatus:
         long_burn: The burn rate over its long window.
         short_burn: The one over its short window.
         fires: Whether it tells somebody; both windows at its burn rate is not enough while hardly any request was bad.
+        pending: Whether it is about to: the short window burns, by more than a few bad requests, the long one not yet.
     """
 
     tier: Tier
     long_burn: float
     short_burn: float
     fires: bool
+    pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,13 @@ def status_of(measured: Measurement, guard: Guard) -> SloStatus:
         state=_state(measured, guard),
         exhausted_in=measured.exhausted_in,
         rules=tuple(
-            RuleStatus(tier, measured.burn(tier.long), measured.burn(tier.short), tier in measured.firing)
+            RuleStatus(
+                tier,
+                measured.burn(tier.long),
+                measured.burn(tier.short),
+                tier in measured.firing,
+                pending(tier, measured.counts, measured.slo.objective, guard),
+            )
             for tier in measured.tiers
         ),
         stale_since=measured.stale_since,

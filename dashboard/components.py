@@ -69,9 +69,9 @@ def dot(state: str) -> Component:
     return html.I(className=f"dot {SHAPES[state]}")
 
 
-def status(state: str) -> Component:
-    """Return a status as shape and word."""
-    return html.Span([dot(state), WORDS[state]], className=f"pill {SHAPES[state]}")
+def status(state: str, word: str = "") -> Component:
+    """Return a status as shape and word, that of the state where none is given."""
+    return html.Span([dot(state), word or WORDS[state]], className=f"pill {SHAPES[state]}")
 
 
 def pill(text: str, kind: str = "") -> Component:

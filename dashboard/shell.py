@@ -13,10 +13,11 @@ from ..core.stages import OTHER, label
 from . import guard
 from .components import WORDS, Node, attributes, banner, dot, link
 from .dialogs import help_sheet, palette
-from .format import count, day, duration, size, span
+from .format import count, day, duration, percent, size, span
 from .pages.advice_facts import advice_count
 from .pages.fleet import Row, urgent_first
 from .pages.page import Context
+from .pages.releases import MATERIAL
 from .view import BUCKET_SECONDS, COMMON, ORDER, service_path
 
 REFRESH_SECONDS = 15
@@ -211,7 +212,8 @@ def _slos_in_trouble(context: Context) -> Node:
 
 def _regressions(context: Context) -> Node:
     number = sum(row.release is not None for row in urgent_first(context))
-    return html.Span(str(number), className="cnt bad", title="open") if number else None
+    title = f"slower by {percent(MATERIAL - 1)} or more"
+    return html.Span(str(number), className="cnt bad", title=title) if number else None
 
 
 def _services(context: Context, place: str) -> list[Node]:

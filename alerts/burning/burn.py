@@ -129,6 +129,17 @@ def fires(
     return min(rates) >= needed and (long.bad >= guard.bad or all_bad)
 
 
+def pending(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, guard: Guard) -> bool:
+    """Say whether *tier* is about to fire: its short window burns fast enough, by enough bad requests, its long one not yet.
+
+    A tier at the sustainable rate never is: services spend their budget a little faster for some hours of every day.
+    """
+    long, short = counts[tier.long], counts[tier.short]
+    rates = burn_rate(long.bad, long.total, objective), burn_rate(short.bad, short.total, objective)
+    needed = tier.burn * (1 - _DUST)
+    return tier.burn > 1 and rates[0] < needed <= rates[1] and short.bad >= guard.bad
+
+
 def calm(tier: Tier, counts: Mapping[timedelta, Counts], objective: float, rule: Calm) -> bool:
     """Say whether the trouble is over although *tier* still remembers it."""
     recent = counts[rule.window]

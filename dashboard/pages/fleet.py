@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
+from ...alerts.reader import Incident
 from ...alerts.standing import URGENCY, SloState, SloStatus
 from ...collector.store import Reader
 from ..components import ratio_of
@@ -20,6 +22,7 @@ from ..source import Source
 from .measures import AT_P50, AT_P99, NO_REQUESTS, TELLING, Measures, smooth, told
 from .page import Context
 from .releases import Release, regressions
+from .service_status import ServiceStatus, incidents_of, service_status, slos_of, urgency_of
 
 # What a service that generates tokens does; speech decodes too, and has no prompt.
 _TOKEN_STAGES = {"prefill", "decode"}
@@ -53,7 +56,7 @@ class Seen:
         return "model" if self.model or "forward" in stages else "other"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Row:
     """One service of the fleet.
 
@@ -61,15 +64,27 @@ class Row:
         fleet: The page it stands on.
         context: The service alone.
         seen: What it did in the window.
-        slo: The promise about it, the most urgent one.
-        release: Its newest version where that is slower than the one before.
+        slos: Its objectives.
+        incidents: Its open incidents.
+        release: Its newest version where that is clearly slower than the one before.
     """
 
     fleet: Context
     context: Context
     seen: Seen
-    slo: SloStatus | None
+    slos: tuple[SloStatus, ...]
+    incidents: tuple[Incident, ...]
     release: Release | None
+
+    @property
+    def slo(self) -> SloStatus | None:
+        """Its most urgent objective; of equals one about latency, and the one that burns faster."""
+        return min(self.slos, key=urgency_of, default=None)
+
+    @cached_property
+    def status(self) -> ServiceStatus:
+        """How it stands."""
+        return service_status(self.context.view, self.slos, self.incidents, self.release)
 
     @property
     def service(self) -> str:
@@ -95,19 +110,13 @@ class Row:
 
     @property
     def state(self) -> SloState | Literal[""]:
-        """How it stands: what its objective says, or `at_risk` where a version made it slower; "" where nothing is known."""
-        if self.slo:
-            return self.slo.state
-        return "at_risk" if self.release else ""
+        """How it stands; "" where nothing is known."""
+        return self.status.state
 
     @property
     def p99_change(self) -> float | None:
-        """How much p99 changed against the window before, or against the version before where there is no such window."""
-        against = ratio_of(self.now.p99, self.before.p99)
-        if against is None and self.release is not None:
-            ratio = self.release.comparison.verdict.ratio
-            return None if ratio is None else ratio - 1
-        return against
+        """How much p99 changed against the window that this one is compared with; None without such a window."""
+        return ratio_of(self.now.p99, self.before.p99)
 
     @property
     def urgency(self) -> tuple[int, float, str]:
@@ -140,18 +149,14 @@ def urgent_first(context: Context) -> list[Row]:
 
 def _urgent_first(context: Context) -> list[Row]:
     seen = seen_in(context)
-    promised: dict[str, SloStatus] = {}
-    for status in context.slos:
-        known = promised.get(status.slo.service)
-        if known is None or (known.slo.threshold_seconds is None and status.slo.threshold_seconds is not None):
-            promised[status.slo.service] = status
-    slower = {each.service: each for each in regressions(context)}
+    slower = {each.service: each for each in context.once(regressions) if each.is_clear}
     rows = [
         Row(
             fleet=context,
             context=context.of(name),
             seen=each,
-            slo=promised.get(name),
+            slos=slos_of(context, name),
+            incidents=incidents_of(context, name),
             release=slower.get(name),
         )
         for name, each in seen.items()

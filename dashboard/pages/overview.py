@@ -86,7 +86,7 @@ def _tiles(context: Context, rows: list[Row]) -> Component:
         [
             _requests(context, rows, total),
             _promised(rows),
-            _worst(rows),
+            _worst(context, rows),
             waited if waiting is not None else None,
             errors if rows else None,
             _cost(context, rows, total),
@@ -117,13 +117,13 @@ def _promised(rows: list[Row]) -> Component | None:
     return tile("Services meeting SLO", str(states.count("healthy")), f"of {len(states)}", below)
 
 
-def _worst(rows: list[Row]) -> Component | None:
+def _worst(context: Context, rows: list[Row]) -> Component | None:
     changed = [(row.p99_change, row) for row in rows if row.p99_change is not None]
     if not changed:
         return None
     change, row = max(changed, key=lambda pair: pair[0])
-    since = f" since {row.release.comparison.pair.b_name}" if row.release else ""
-    return tile("Worst p99 change", signed_change(change), "", html.Span([html.B(row.service, className="b"), since]))
+    below = html.Span([html.B(row.service, className="b"), " ", context.view.compared_words])
+    return tile("Worst p99 change", signed_change(change), "", below)
 
 
 def _fleet_waiting(rows: list[Row]) -> float | None:

@@ -9,13 +9,15 @@ from datetime import datetime, timedelta
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.reader import Incident
 from ...alerts.standing import SloStatus
 from ...core.stages import BY_KEY, label
 from ..components import Node, dot, link, pill
 from ..figures.budget import left_parts
 from ..format import duration, percent, percentile, portion, several, span, target, times
 from ..tokens import hue
-from ..view import service_path, slo_path
+from ..view import incident_page, service_path, slo_path
+from .compare_words import short_name
 from .fleet import Row
 from .page import Context
 from .releases import Release
@@ -51,7 +53,7 @@ def findings(context: Context, rows: list[Row]) -> Component:
     last = max((row.seen.last_seen for row in rows), default=context.view.end)
     found = [each for each in (_of_collector(context, rows),) if each is not None]
     for row in rows:
-        own = (_of_slo(row), _of_release(row), _of_silence(row, last), _of_tail(row))
+        own = (_of_slo(row), _of_incident(row), _of_release(row), _of_silence(row, last), _of_tail(row))
         found += [each for each in own if each is not None]
     if not found:
         return _quiet(rows)
@@ -102,7 +104,7 @@ def _release(row: Row, release: Release, ratio: float) -> Component:
     causes += [f"{label(each.stage)} {percent(each.share)}" for each in found.growth[1:2] if each.share > _NAMED]
     how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose {ratio:.0f}-fold"  # noqa: PLR2004 - as people say it
     from_to = f"{duration(found.verdict.a_value)} → {duration(found.verdict.b_value)}"
-    title = f"{percentile(found.quantile)} {how} with {pair.b_name}: {from_to}"
+    title = f"{percentile(found.quantile)} {how} from {short_name(pair.a_name)} to {short_name(pair.b_name)}: {from_to}"
     about = f"{row.service} · {span(row.context.at - release.since)} ago"
     text = ", ".join(causes) + "." if causes else "No single stage explains it."
     return _card(pill("Regression", "bad"), about, title, text, stage=blamed, href=release.href)
@@ -124,6 +126,26 @@ def _slo(row: Row, found: SloStatus) -> Component:
     href = row.context.view.link(slo_path(found.slo.name))
     shown = text if said else found.slo.in_words()
     return _card(badge, f"{row.service} · {_when(row.context)}", _spent(found), shown, stage=blamed, href=href)
+
+
+def _of_incident(row: Row) -> Finding | None:
+    """Find an open incident that the cards of objectives and of releases do not speak of."""
+    versions = {row.release.comparison.pair.b_name} if row.release else set[str]()
+    objectives = {each.slo.name for each in row.slos if each.state in {"burning", "at_risk", "maintenance"}}
+    others = [each for each in row.incidents if each.name not in objectives and each.version not in versions]
+    found = min(others, key=lambda each: each.severity != "page", default=None)
+    if found is None:
+        return None
+    page = found.severity == "page"
+    return Finding(0 if page else 2, 0.0, lambda: _incident(row, found))
+
+
+def _incident(row: Row, found: Incident) -> Component:
+    badge = pill("Incident", "bad" if found.severity == "page" else "warn")
+    about = f"{row.service} · since {moment(found.since, row.context.view)}"
+    stage = found.stages[0].stage if found.stages else "overhead"
+    href = row.context.view.link(incident_page(found.id))
+    return _card(badge, about, found.headline, found.impact or found.worst, stage=stage, href=href)
 
 
 def _when(context: Context) -> str:

@@ -23,7 +23,6 @@ from ..components import (
     legend,
     link,
     link_tabs,
-    pill,
     spark,
     stage_bar,
     table,
@@ -35,7 +34,8 @@ from ..view import service_path, slo_path
 from .fleet import KINDS, Row
 from .overview_course import rates_by_service
 from .page import Context
-from .standing import COLOURS, state_badge
+from .standing import COLOURS
+from .windows import window_name
 
 # More services than this are grouped and can be filtered.
 MANY = 30
@@ -187,9 +187,7 @@ def _severity(row: Row) -> Value:
 
 
 def _status(row: Row) -> Component:
-    if row.slo:
-        return state_badge(row.slo, row.context.view)
-    return pill("Slower", "warn") if row.release else pill("No SLO")
+    return row.status.badge
 
 
 def _rate(row: Row, course: list[float]) -> list[Node]:
@@ -201,10 +199,11 @@ def _p99(row: Row) -> Node:
 
 
 def _change(row: Row) -> Node:
-    if row.p99_change is None:
+    view, before = row.context.view, row.fleet.previous
+    if row.p99_change is None or before is None:
         return delta(None)
-    href = row.release.href if row.release else row.context.view.link("/compare", svc=row.service)
-    return link(delta(row.p99_change), href=href, title="Compare")
+    windows = {"a": window_name(before.start, before.end), "b": window_name(view.start, view.end)}
+    return link(delta(row.p99_change), href=view.link("/compare", svc=row.service, **windows), title="Compare")
 
 
 def _most(row: Row) -> Value:

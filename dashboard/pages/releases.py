@@ -15,6 +15,8 @@ from ...alerts.reader import Incident
 from .page import Context
 from .pair import LIFETIME, SERVING, Comparison, Lives, compared, judged, lives, newest_pair
 
+# A release that is surely slower by less is listed, and nothing turns red or amber for it. [ratio]
+MATERIAL = 1.1
 _ORDER = {"regression": 0, "improvement": 1, "same": 2, "not_enough": 3}
 _NO_STAGES = pd.DataFrame(columns=["stage", "a_seconds", "b_seconds", "delta_seconds", "share"])
 
@@ -46,6 +48,11 @@ class Release:
     def is_regression(self) -> bool:
         """Whether it is slower, surely, and serves."""
         return self.comparison.verdict.kind == "regression" and not self.rolled_back
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is surely so much slower that somebody should act: `MATERIAL`."""
+        return self.is_regression and (self.comparison.verdict.ratio_low or 0.0) >= MATERIAL
 
     @property
     def href(self) -> str:
@@ -95,7 +102,9 @@ def _open_incidents(context: Context) -> dict[str, Incident]:
     return {each.service: each for each in sorted(context.open_incidents, key=lambda each: each.severity == "page")}
 
 
-def _severity(release: Release) -> tuple[int, bool, bool, float, str]:
+def _severity(release: Release) -> tuple[int, bool, float, str]:
+    """Return what sorts releases: by how much they surely changed, whatever incidents are open."""
     found = release.comparison.verdict
-    size = abs(math.log(found.ratio)) if found.ratio else 0.0
-    return _ORDER[found.kind], release.rolled_back, release.incident is None, -size, release.service
+    sure = found.ratio_low if (found.ratio or 1.0) >= 1 else found.ratio_high
+    size = abs(math.log(sure)) if sure and math.isfinite(sure) else 0.0
+    return _ORDER[found.kind], release.rolled_back, -size, release.service

@@ -10,7 +10,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.names import FIRST_TOKEN
-from ..components import Node, attributes, link, pill, status
+from ..components import Node, attributes, link, pill
 from ..format import span
 from ..view import service_path, slo_path
 from .agent_note import agent_note
@@ -19,7 +19,7 @@ from .fleet import KINDS, seen_in
 from .measures import measure
 from .page import Context, Page, nothing
 from .part import chips, nobody, part_menu, part_words, to_blame
-from .standing import state_line
+from .service_status import status_of
 
 _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
@@ -103,12 +103,11 @@ def _tab(text: str, href: str, *, on: bool) -> Component:
 
 def _head(context: Context) -> Component:
     service = context.service or ""
-    found, read = context.slo, context.source.read
+    read, stands = context.source.read, status_of(context)
     newest = str(context.versions["version"].iloc[-1])
     about: list[Node] = [html.Span(service)]
-    if found is not None:
-        promise = f"{state_line(found, context.view)}: {found.slo.name}, {found.slo.in_words()}"
-        about.append(link(status(found.state), href=context.view.link(slo_path(found.slo.name)), title=promise))
+    if stands.state:
+        about.append(stands.link)
     every = context.source.ask(read.dimensions, replace(context.selection, model=None))
     shown = context.source.ask(read.dimensions, context.selection)
     seen = seen_in(context).get(service)

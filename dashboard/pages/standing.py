@@ -7,12 +7,11 @@ from datetime import datetime
 from typing import Literal
 
 from dash import html
-from dash.development.base_component import Component
 
 from ...alerts.objectives.maintenance import Work
 from ...alerts.objectives.slo import Slo
 from ...alerts.standing import URGENCY, SloState, SloStatus
-from ..components import WORDS, Node, status
+from ..components import WORDS, Node
 from ..format import day, times
 from ..view import View
 
@@ -43,12 +42,6 @@ def until(work: Work, view: View) -> str:
 def state_line(found: SloStatus, view: View) -> str:
     """Return the state of *found* with its note: `Stale since 12:03`."""
     return f"{WORDS[found.state]} {note(found, view)}".rstrip()
-
-
-def state_badge(found: SloStatus, view: View) -> Component:
-    """Return the state of *found* as shape and word, its note below."""
-    said = note(found, view)
-    return html.Div([status(found.state), html.Div(said, className="s why") if said else None])
 
 
 def burn_note(found: SloStatus, view: View) -> list[Node]:

@@ -188,14 +188,16 @@ def test_kind_and_words_narrow_the_page(source: Source) -> None:
 
 def test_every_cell_leads_where_its_number_is_explained(source: Source) -> None:
     """Row to the service, bar to its p99, budget to the objective, change to the comparison."""
-    page = page_of(context_at(source, "/?from=now-1h"))
+    page = page_of(context_at(source, "/?from=now-15m"))
     assert page is not None
     row = next(each for each in all_of(page.body, html.Tr) if "vision-api" in words(each))
     leads = {each.href for each in all_of(row, html.A)}
 
-    assert getattr(row, "data-href") == "/s/vision-api?from=now-1h"
-    assert {"/s/vision-api?p=99&from=now-1h", "/slo/vision-latency?from=now-1h"} <= leads
-    assert any(each.startswith("/compare?svc=vision-api") for each in leads)
+    assert getattr(row, "data-href") == "/s/vision-api?from=now-15m"
+    assert {"/s/vision-api?p=99&from=now-15m", "/slo/vision-latency?from=now-15m"} <= leads
+    assert any(
+        each.startswith("/compare?svc=vision-api&a=2026-11-20T11:30/15m&b=2026-11-20T11:45/15m") for each in leads
+    )
 
 
 def test_hundreds_of_services_stand_on_pages(crowd: Store) -> None:

@@ -314,7 +314,7 @@ def test_the_regression_is_named_with_its_stage(source: Source) -> None:
     text = text_of(source, "/")
 
     assert "Regression" in text
-    assert "with 2.0.0" in text
+    assert "from 1.0.0 to 2.0.0" in text
     assert "Preprocess explains" in text
 
 

@@ -15,10 +15,11 @@ import pytest
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.standing import SloStatus
 from stagelens.collector.store import Store
-from stagelens.dashboard.outline import outline
+from stagelens.dashboard.outline import outline, text
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.releases import judge_releases, regressions
 from stagelens.dashboard.router import context_of, page_of
+from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
@@ -157,6 +158,30 @@ def test_an_open_incident_stands_beside_its_release(store: Store) -> None:
     said = shown(Source(store, Alerts(incident), NOW.timestamp), "/regressions")
 
     assert "open for 12 m" in said
+
+
+def test_an_open_incident_does_not_raise_a_small_change_and_small_ones_are_not_red(
+    traffic: ModuleType, tmp_path: Path
+) -> None:
+    """The order is by how much slower each surely is; the side bar counts those that somebody should act on."""
+    began, few = NOW - timedelta(minutes=12), {**FAST, "forward": 11.1}
+    slight = (Served("slight", "1", 30, 15), Served("slight", "2", 15, 0, few))
+    opened = Store.open(f"sqlite:///{tmp_path / 'fleet.db'}", clock=NOW.timestamp)
+    incident = Incident(
+        *("i1", "slo", "slight", "page", "open", began, began, None, "slight burns", "burned", (), "2", "", ())
+    )
+    write(opened, traffic, *slight, Served("slower", "1", 30, 15), Served("slower", "2", 15, 0, SLOW))
+    source = Source(opened, Alerts(incident), NOW.timestamp)
+    found = regressions(of(source))
+    beside = " ".join(text(side(of(source), "/", source.state())).split())
+
+    assert [(each.service, each.is_clear, each.incident is not None) for each in found] == [
+        ("slower", True, False),
+        ("slight", False, True),
+    ]
+    assert (found[1].comparison.verdict.ratio_low or 0) > 1
+    assert "Regressions 1 " in beside
+    opened.close()
 
 
 def test_a_refresh_of_a_large_fleet_asks_few_questions(

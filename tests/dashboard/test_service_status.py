@@ -1,0 +1,123 @@
+"""How a service stands: the worst of what is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from stagelens.alerts.burning.burn import Tier
+from stagelens.alerts.objectives.slo_file import read
+from stagelens.alerts.reader import Incident
+from stagelens.alerts.standing import RuleStatus, SloState, SloStatus
+from stagelens.collector.store import Store
+from stagelens.dashboard.pages.fleet import urgent_first
+from stagelens.dashboard.pages.releases import Release, regressions
+from stagelens.dashboard.pages.service_status import service_status
+from stagelens.dashboard.router import context_of
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.view import parse
+from tests.dashboard.burning_slos import ENV, NOW, SLO
+from tests.dashboard.served_versions import shown
+
+VIEW = parse("/", "", NOW)
+PENDING = RuleStatus(Tier("page", 14.4, timedelta(hours=1), timedelta(minutes=5)), 3.0, 20.0, fires=False, pending=True)
+
+
+@pytest.fixture
+def slo(tmp_path: Path) -> SloStatus:
+    """A healthy objective of the service hot."""
+    path = tmp_path / "slo.yaml"
+    path.write_text(SLO, encoding="utf-8")
+    found = read(path, ENV).slos[0]
+    return SloStatus(found, 1000, 0, 1.0, 1.0, 10, 0.0, 0.0, "healthy", None)
+
+
+@pytest.fixture
+def release(burning_store: Store) -> Release:
+    """Version 2 of hot, which is slower."""
+    (found,) = regressions(context_of(VIEW, Source(burning_store, None, NOW.timestamp)))
+    return found
+
+
+def incident(severity: str, name: str = "tail") -> Incident:
+    """An open incident of hot."""
+    began = NOW - timedelta(minutes=12)
+    return Incident(
+        *("i1", name, "hot", severity, "open", began, began, None, "hot is slower", "+50 %", (), "", "", ())
+    )
+
+
+@pytest.mark.parametrize(
+    ("states", "severities", "pending", "slower", "state", "word"),
+    [
+        ((), (), False, False, "", "No SLO"),
+        (("healthy",), (), False, False, "healthy", "Healthy"),
+        (("healthy",), (), False, True, "at_risk", "Slower"),
+        (("healthy",), (), True, True, "at_risk", "At risk"),
+        (("healthy",), ("ticket",), True, True, "at_risk", "Incident"),
+        (("healthy",), ("ticket", "page"), True, True, "burning", "Incident"),
+        (("healthy", "at_risk"), ("ticket",), False, True, "at_risk", "At risk"),
+        (("healthy", "burning"), ("page",), True, True, "burning", "Burning"),
+        (("stale",), ("page",), False, False, "burning", "Incident"),
+        (("stale", "healthy"), (), False, False, "stale", "Stale"),
+        (("maintenance",), (), True, True, "maintenance", "In maintenance"),
+        ((), ("page",), False, True, "burning", "Incident"),
+    ],
+)
+def test_the_worst_of_all_is_the_status(  # noqa: PLR0917 - the columns of the table
+    slo: SloStatus,
+    release: Release,
+    states: tuple[SloState, ...],
+    severities: tuple[str, ...],
+    pending: bool,
+    slower: bool,
+    state: str,
+    word: str,
+) -> None:
+    """Objective, open incident, pending burn rule and slower release, in any combination; a link says why."""
+    rules = (PENDING,) if pending else ()
+    slos = tuple(replace(slo, state=each, rules=rules) for each in states)
+
+    found = service_status(VIEW, slos, tuple(map(incident, severities)), release if slower else None)
+
+    assert (found.state, found.word) == (state, word)
+    assert bool(found.href) == bool(state)
+
+
+def test_an_incident_of_planned_work_is_nobodys_to_act_on(slo: SloStatus) -> None:
+    """It was opened before the work began; one about something else counts."""
+    planned = (replace(slo, state="maintenance"),)
+
+    assert service_status(VIEW, planned, (incident("page", slo.slo.name),), None).state == "maintenance"
+    assert service_status(VIEW, planned, (incident("page"),), None).state == "burning"
+
+
+class OneIncident:
+    """Alerts without an objective that know of one open incident."""
+
+    def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - as it is asked
+        """No objective."""
+        return []
+
+    def incidents(self) -> list[Incident]:
+        """The one."""
+        return [incident("page")]
+
+    def problems(self) -> list[str]:
+        """Nothing is wrong."""
+        return []
+
+
+def test_all_places_show_the_same_status(burning_store: Store) -> None:
+    """Table, side bar and the service's own page; the findings name the incident though no objective burns."""
+    source = Source(burning_store, OneIncident(), NOW.timestamp)
+    (row,) = (each for each in urgent_first(context_of(VIEW, source)) if each.service == "hot")
+    overview = shown(source, "/")
+
+    assert (row.state, row.status.word, row.status.note) == ("burning", "Incident", "since 11:48")
+    assert "Incident since 11:48" in overview
+    assert "hot is slower" in overview
+    assert "Incident" in shown(source, "/s/hot").partition("Breakdown")[0]
