@@ -15,9 +15,9 @@ import numpy as np
 from ..collector.store import Reader
 from .burning import burn
 from .burning.burn import Counts, Tier
-from .burning.findings import onset
 from .burning.history import MINUTE, History, Windows, load
 from .burning.measure import measure, tiers_of
+from .burning.onset import onset
 from .delivery.finding_parts import Burn
 from .delivery.message import Finding
 from .incidents import lifecycle
@@ -184,4 +184,4 @@ def _began(history: History, slo: Slo, record: Record, opened: datetime) -> int:
     reach = timedelta(seconds=spent.long_seconds) if spent is not None else timedelta(hours=1)
     low, high = history.edge_of(opened - reach), history.edge_of(opened)
     threshold = spent.threshold / 2 if spent is not None else 1.0
-    return history.edge_of(onset(history.minutes(low, high), slo.objective, threshold, otherwise=opened))
+    return history.edge_of(onset(history.minutes(low, high), slo.objective, threshold, otherwise=opened).at)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from ..core.failures import Failures
 from ..core.order_statistics import CONFIDENCE
 from ..core.stages import label
 from ..dashboard.format import percentile
@@ -15,7 +16,6 @@ from . import comparing_words as words
 from .answers import Answers
 from .contrast import QUANTILES, Contrast, Judged, Side
 from .difference import Difference
-from .failures import Failures
 
 _SUITE = "stagelens compare"
 

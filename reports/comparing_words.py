@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from ..core.failures import Failures
 from ..core.names import DEFINITIONS
 from ..core.stages import label
 from ..dashboard.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
 from .answers import Answers
 from .contrast import QUANTILES, Contrast, Judged, Side, StageChange
 from .difference import Difference, needed
-from .failures import Failures
 from .words import plain
 
 LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "at 95 % between")

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..collector.store import Reader, Selection
+from ..core.failures import Failures, failures
 from ..core.histogram import Histogram
 from ..core.names import STATUS_ERROR
 from ..core.order_statistics import bears
 from .answers import Answers, answers
 from .difference import Difference, Outcome, difference, judge
-from .failures import Failures, failures
 from .thresholds import Threshold
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)

@@ -15,9 +15,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ..core.failures import Failures
 from ..core.histogram import Estimate, Histogram
 from ..core.order_statistics import CONFIDENCE, interval, ranks
-from .failures import Failures
 from .thresholds import Threshold
 
 Outcome: TypeAlias = Literal["passed", "failed", "unknown"]

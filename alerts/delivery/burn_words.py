@@ -37,20 +37,22 @@ _KINDS = {
 }
 
 
-def subject(kind: str) -> str:
-    """Return what burns.
+def subject(kind: str, stage: str = "") -> str:
+    """Return what burns; *stage* is the name of the stage that is promised about, if one is.
 
-    >>> subject("latency"), subject("ttft")
-    ('latency SLO', 'TTFT SLO')
+    >>> subject("latency"), subject("ttft"), subject("stage", "queue")
+    ('latency SLO', 'TTFT SLO', 'queue SLO')
     """
-    return f"{_of(kind).subject} SLO"
+    return f"{stage or _of(kind).subject} SLO"
 
 
-def cause(burn: Burn, kind: str, *, over: bool) -> str:
-    """Return where the trouble comes from, when no stage of a request can be it; else nothing."""
+def cause(burn: Burn, kind: str, stage: str = "", *, over: bool) -> str:
+    """Return where the trouble comes from, when no stage of a request need be looked for; else nothing."""
+    share = words.percent(words.whole(burn.bad / burn.total)) if burn.total else "some"
     if kind == "availability":
-        share = words.percent(words.whole(burn.bad / burn.total)) if burn.total else "some"
         return f"{share} of requests {'failed' if over else 'fail'}"
+    if stage:
+        return f"{share} of requests {'spent' if over else 'spend'} too long in {stage}"
     return _of(kind).cause
 
 

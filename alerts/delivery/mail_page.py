@@ -46,7 +46,7 @@ def text(message: Message) -> str:
         parts.append(["Also:", *(f"  {_line(each)}" for each in message.also)])
     if finding.growth and not message.resolved:
         rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in table(finding)]
-        parts.append([f"What grew, {_line(basis(finding))}:", *rows])
+        parts.append([f"What takes longer, {_line(basis(finding))}:", *rows])
     if finding.exemplars and not message.resolved:
         rows = [f"  {_line(what)} {link}".rstrip() for what, link in examples(finding)]
         parts.append(["Slow requests to look at:", *rows])
@@ -159,7 +159,7 @@ def _stages(message: Message) -> str:
         f'{_text(growth)} <span class="soft" style="color:#5a6270">{_text(share)}</span></td></tr>'
         for (stage, growth, share), grown in zip(table(finding), finding.growth, strict=False)
     )
-    return _row(_caption(f"What grew, {basis(finding)}:") + _table(rows), _BLOCK)
+    return _row(_caption(f"What takes longer, {basis(finding)}:") + _table(rows), _BLOCK)
 
 
 def _examples(message: Message) -> str:

@@ -33,7 +33,8 @@ class Finding:
         absence: What is missed.
         growth: Every stage that grew, worst first.
         version: The release it came with; empty when it came with none.
-        quantile: Where the releases were compared; 0 when bad requests were compared to good ones.
+        between: The times that the trouble began between, with 95 % confidence; None where nobody knows. [Unix seconds]
+        stage: The stage that is promised about; empty where whole requests are.
         exemplars: A few slow requests, one for each cause.
         overruns: The stages that broke their budgets, worst first.
         course: How it went so far.
@@ -53,7 +54,8 @@ class Finding:
     shift: Shift | None = None
     growth: tuple[StageGrowth, ...] = ()
     version: str = ""
-    quantile: float = 0.0
+    between: tuple[float, float] | None = None
+    stage: str = ""
     exemplars: tuple[Exemplar, ...] = ()
     overruns: tuple[Overrun, ...] = ()
     course: Course | None = None
@@ -90,8 +92,11 @@ class Finding:
             "overruns": tuple(Overrun(**row) for row in raw.get("overruns", ())),
             "course": _course(raw.get("course")),
             "absence": _absence(raw.get("absence")),
+            "between": tuple(raw["between"]) if raw.get("between") else None,
         }
-        return cls(**{**raw, **parts})
+        # What an older version kept and this one does not know is left out.
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in {**raw, **parts}.items() if name in known})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from .cutting import sparkline
 from .finding_parts import Course, Shift
 from .message import Finding, Message
 
+# The beginning of trouble is counted in minutes.
+_SURE_SECONDS = 120
 _ICONS = {"page": "🔴", "ticket": "🟠"}
 # So little more than all of the excess is chance.
 _ALL = 1.05
@@ -63,13 +65,13 @@ def cause(message: Message) -> str:
     if finding.absence is not None:
         return absence_words.cause(finding.absence)
     since = f" since version {finding.version}" if finding.version else ""
-    if finding.burn is not None and (known := burn_words.cause(finding.burn, finding.kind, over=over)):
+    if finding.burn is not None and (known := burn_words.cause(finding.burn, finding.kind, _stage(finding), over=over)):
         return f"{known}{since}"
     blamed = finding.blamed
     if blamed is None:
         return f"no stage {'stood' if over else 'stands'} out{since}"
     amount = f"{words.latency(blamed.seconds, signed=True)} ({of_the_excess(blamed)})"
-    if finding.quantile or finding.shift is not None:
+    if finding.shift is not None:
         return f"{stage_name(blamed.stage)} {'had grown' if over else 'grew'} {amount}{since}"
     return f"slow requests {'spent' if over else 'spend'} {amount} in {stage_name(blamed.stage)}{since}"
 
@@ -94,8 +96,6 @@ def basis(finding: Finding) -> str:
     """Return what the stages were compared to."""
     if finding.shift is not None:
         return shift_words.basis(finding.shift)
-    if finding.quantile:
-        return f"p{100 * finding.quantile:g} of version {finding.version} against the version before"
     return "a bad request against a good one, on average"
 
 
@@ -198,7 +198,11 @@ def _shown(finding: Finding, course: Course, highest: float) -> str:
 def _subject(finding: Finding) -> str:
     if finding.absence is not None:
         return absence_words.SUBJECT
-    return burn_words.subject(finding.kind) if finding.burn else shift_words.subject(_shift(finding), finding.where)
+    return (
+        burn_words.subject(finding.kind, _stage(finding))
+        if finding.burn
+        else shift_words.subject(_shift(finding), finding.where)
+    )
 
 
 def _is(finding: Finding) -> str:
@@ -213,11 +217,22 @@ def _was(finding: Finding) -> str:
     return f"burned {words.times(finding.size)}" if finding.burn else f"was {shift_words.change(_shift(finding))}"
 
 
+def _stage(finding: Finding) -> str:
+    return stage_name(finding.stage) if finding.stage else ""
+
+
 def _when(message: Message) -> tuple[str, str]:
-    began = words.moment_of(message.finding.since)
+    began = words.moment_of(message.finding.since) + _between(message.finding)
     if message.resolved:
         return "When", f"{began}, to {words.moment_of(message.at)}"
     return "Since", f"{began}, {words.duration(timedelta(seconds=max(60.0, message.at - message.finding.since)))} ago"
+
+
+def _between(finding: Finding) -> str:
+    """Say by how much the time the trouble began may be wrong, where that is more than the steps it is counted in."""
+    low, high = finding.between or (finding.since, finding.since)
+    wrong = max(finding.since - low, high - finding.since)
+    return f" ± {words.duration(timedelta(seconds=wrong))}" if wrong > _SURE_SECONDS else ""
 
 
 def _shift(finding: Finding) -> Shift:

@@ -114,9 +114,9 @@ def _go_on(record: Record, finding: Finding, now: float, patience: Patience) -> 
         finding,
         severity=severity,
         since=before.since,
+        between=before.between,
         growth=growth.growth,
         version=growth.version,
-        quantile=growth.quantile,
     )
     record = replace(record, finding=merged, seen_at=now, quiet_since=None, peak=max(record.peak, finding.size))
     return Step(record, "updated" if tell else "")

@@ -157,7 +157,6 @@ def finding() -> Finding:
             StageGrowth("serialize", 0.0046, 0.023),
         ),
         version="2",
-        quantile=0.99,
         exemplars=(
             Exemplar("a1", 0.612, "preprocess", 0.402, "http://127.0.0.1:8600/traces/a1"),
             Exemplar("b2", 0.540, "queue", 0.310, "http://127.0.0.1:8600/traces/b2"),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from stagelens.alerts.burning.findings import onset
 from stagelens.alerts.burning.measure import measure
+from stagelens.alerts.burning.onset import Onset, onset
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.wording import headline
 from stagelens.alerts.evaluate import Evaluator
@@ -69,7 +69,7 @@ def test_a_slow_release_pages_and_names_its_stage(
     assert found.stages[0].stage == "preprocess"
     assert found.stages[0].seconds == pytest.approx(0.380, rel=0.03)
     assert found.stages[0].share == pytest.approx(0.95, abs=0.02)
-    assert "preprocess grew +" in found.headline
+    assert "slow requests spend +" in found.headline
     assert found.headline.endswith("since version 2")
     assert found.since == now - 10 * MINUTE
     assert found.link == (
@@ -262,5 +262,50 @@ def test_the_onset_is_the_beginning_of_the_last_bad_stretch(now: datetime) -> No
     bad_minutes = (0, 60, 63, 64)
     buckets = [(now + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
 
-    assert onset(buckets, 0.99, 7.2, now) == now + 60 * MINUTE
-    assert onset([], 0.99, 7.2, now) == now
+    assert onset(buckets, 0.99, 7.2, now).at == now + 60 * MINUTE
+    assert onset([], 0.99, 7.2, now) == Onset(now, now, now)
+
+
+def test_a_noisy_minute_before_the_trouble_is_not_its_beginning(now: datetime) -> None:
+    """Eight calm minutes with one bad one in ten before a bad stretch: the beginning is where it surely became worse."""
+    shares = [0.0] * 30 + [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0] + [0.6] * 5
+    found = onset([(now + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, now)
+
+    assert found.at == now + 40 * MINUTE
+    assert found.earliest <= found.at <= found.latest
+    assert found.latest - found.earliest <= 4 * MINUTE
+
+
+def test_a_beginning_that_few_requests_tell_is_known_with_its_error(now: datetime) -> None:
+    """Two requests a minute, every fourth bad since minute 30: it may have been some minutes earlier or later."""
+    buckets = [(now + n * MINUTE, 2.0, 1.0 if n >= 30 and n % 2 == 0 else 0.0) for n in range(50)]
+    found = onset(buckets, 0.99, 7.2, now)
+
+    assert found.earliest < now + 30 * MINUTE < found.latest
+    assert 4 * MINUTE <= found.latest - found.earliest <= 20 * MINUTE
+
+
+def test_a_release_within_the_error_of_the_beginning_is_named(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """One request in twenty of version 1 was slow for ten minutes before version 2 came, in which nearly all are."""
+    traffic(now - 2 * HOUR, HOUR + 40 * MINUTE, {40: FAST}, version="1")
+    traffic(now - 20 * MINUTE, 10 * MINUTE, {19: FAST, 1: SLOW}, version="1")
+    traffic(now - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version="2")
+    evaluator.tick(DEFINITIONS, now)
+    found = read(store)[0]
+
+    assert (found.version, found.stages[0].stage) == ("2", "preprocess")
+    assert abs(found.since - (now - 10 * MINUTE)) <= 2 * MINUTE
+
+
+def test_a_release_with_as_many_bad_requests_as_the_one_before_is_not_named(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """What both depend on became slow at the time of the release."""
+    traffic(now - 2 * HOUR, HOUR + 50 * MINUTE, {40: FAST}, version="1")
+    for version in ("1", "2"):
+        traffic(now - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version=version)
+    evaluator.tick(DEFINITIONS, now)
+
+    assert read(store)[0].version == ""

@@ -109,7 +109,7 @@ def test_another_cause_is_told_but_not_all_the_time(finding: Finding) -> None:
 
 def test_the_release_is_told_as_soon_as_it_is_known(finding: Finding) -> None:
     """The alert came before the release could be judged: naming it is news, once, and it is not forgotten again."""
-    unnamed = replace(finding, version="", quantile=0.0)
+    unnamed = replace(finding, version="")
     named = step(opened(unnamed), finding, START + 10)
     assert named is not None
     later = step(named.record, unnamed, START + 20)

@@ -140,5 +140,4 @@ def test_a_slow_stage_that_is_sent_is_in_the_message_and_on_the_page(tmp_path: P
     assert statuses == {200}
     assert came
     assert inbox.violations == []
-    assert "preprocess grew +" in inbox.bodies[0]
-    assert "version 2" in inbox.bodies[0]
+    assert "in preprocess since version 2" in inbox.bodies[0]

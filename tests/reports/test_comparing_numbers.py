@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.core.errors import ConfigError
+from stagelens.core.failures import failures
 from stagelens.core.histogram import Histogram
 from stagelens.core.order_statistics import CONFIDENCE, ranks
 from stagelens.reports.difference import Difference, difference, judge, needed
-from stagelens.reports.failures import failures
 from stagelens.reports.thresholds import read_thresholds
 
 ROUNDS = 400
