@@ -25,13 +25,13 @@ def subject(shift: Shift, where: Mapping[str, str] | None = None) -> str:
 
 
 def change(shift: Shift) -> str:
-    """Say from what to what, and slower than what where it is not the days before.
+    """Say from what to what, and slower than what.
 
     >>> change(Shift(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
-    'slower: 252 ms → 312 ms (+24 %)'
+    'slower than on the days before: 252 ms → 312 ms (+24 %)'
     """
     before, after = words.latency(shift.before_seconds), words.latency(shift.after_seconds)
-    than = f" than that of version {shift.against}" if shift.against else ""
+    than = f" than that of version {shift.against}" if shift.against else " than on the days before"
     return f"slower{than}: {before} → {after} ({_growth(shift.ratio)})"
 
 

@@ -64,7 +64,12 @@ def describe(eye: Eye, watched: Watched, releases: Mapping[str, int], before: Fi
         return before
     number, cell, row = answer
     at = watched.progress.at
-    began = round(before.since / 60) if before else onset(watched.learnt, recent, eye.policy.windows[number], cell)
+    window = eye.policy.windows[number]
+    began = round(before.since / 60) if before else onset(watched.learnt, recent, window, cell)
+    # It may have begun within the first block, which is slow in part, or late in the one before.
+    between = (began - window.block, began + window.block)
+    if before and before.between:
+        between = round(before.between[0] / 60), round(before.between[1] / 60)
     start = max(began, at - _minutes(eye.watching.blamed))
     then = _before(eye, watched, (began, start, at))
     now = select(watched.group, start, at)
@@ -76,7 +81,8 @@ def describe(eye: Eye, watched: Watched, releases: Mapping[str, int], before: Fi
         verdict,
         suspects,
         (began, start, at),
-        version=_release(eye.watching, releases, began),
+        version=release_with(eye.watching, releases, between),
+        between=between,
     )
 
 
@@ -177,8 +183,12 @@ def _finding(
     *,
     version: str = "",
     against: str = "",
+    between: tuple[int, int] | None = None,
 ) -> Finding | None:
-    """Put it together; *times* are when it began, from when it was measured, and now; in minutes since the epoch."""
+    """Put it together; *times* are when it began, from when it was measured, and now; in minutes since the epoch.
+
+    *between* is the first and the last minute it may have begun in.
+    """
     slower = _slower(verdict, times[2] - times[1], against)
     if slower is None:
         return None
@@ -192,6 +202,7 @@ def _finding(
         kind="tail",
         severity=eye.watching.severity,
         since=moment(times[0]).timestamp(),
+        between=None if between is None else (60.0 * between[0], 60.0 * between[1]),
         shift=slower,
         growth=tuple(StageGrowth(each.stage, each.seconds, each.share) for each in suspects if each.seconds > 0),
         version=version,
@@ -223,13 +234,16 @@ def _spelt(slower: Slower) -> str:
     return "the mean" if slower.at == MEAN else f"p{100 * float(slower.at):g}"
 
 
-def _release(watching: Watching, releases: Mapping[str, int], began: int) -> str:
-    """Return the version the trouble came with: the newest, when it is not the only one and was first seen about then."""
+def release_with(watching: Watching, releases: Mapping[str, int], began: tuple[int, int]) -> str:
+    """Return the version the trouble came with: the newest, when it is not the only one and was first seen about then.
+
+    *began* is the first and the last minute the trouble may have begun in.
+    """
     if len(releases) < 2:  # noqa: PLR2004 - an old one and a new one
         return ""
     version, first = max(releases.items(), key=lambda item: item[1])
     before, after = _minutes(watching.released_before), _minutes(watching.released_after)
-    return version if began - before <= first <= began + after else ""
+    return version if began[0] - before <= first <= began[1] + after else ""
 
 
 def _minutes(length: timedelta) -> int:

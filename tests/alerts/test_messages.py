@@ -238,7 +238,7 @@ def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Messa
     over = replace(message, transition="resolved", ending="accepted", acked_by="ann", finding=slower)
 
     assert headline(over) == (
-        "magika-demo: p99 is slower: 252 ms → 312 ms (+24 %), ann accepts it as the new normal"
+        "magika-demo: p99 is slower than on the days before: 252 ms → 312 ms (+24 %), ann accepts it as the new normal"
         " — preprocess grew +180 ms (92 % of the excess) since version 2"
     )
     assert icon(over) == "⚪"
@@ -253,7 +253,7 @@ def test_a_slower_tail_is_told_from_what_to_what(message: Message, finding: Find
     slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift))
 
     assert headline(slower) == (
-        "magika-demo: p99 is slower: 252 ms → 312 ms (+24 %) — preprocess grew +180 ms (92 % of the excess) since version 2"
+        "magika-demo: p99 is slower than on the days before: 252 ms → 312 ms (+24 %) — preprocess grew +180 ms (92 % of the excess) since version 2"
     )
     assert impact(slower.finding) == (
         "+18 % to +31 % is likely, from 48,210 requests in 30 minutes. "

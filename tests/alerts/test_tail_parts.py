@@ -46,8 +46,8 @@ def test_a_route_and_a_model_are_named(world: Simulation) -> None:
 
     assert set(found) >= {("/rare",), ("large",)}
     assert not set(found) & {("/fast",), ("small",)}
-    assert " of route /rare is slower: " in headline(found["/rare",])
-    assert " of model large is slower: " in headline(found["large",])
+    assert " of route /rare is slower than on the days before: " in headline(found["/rare",])
+    assert " of model large is slower than on the days before: " in headline(found["large",])
     assert "&r=/rare&" in found["/rare",].finding.link
     assert "&m=large&" in found["large",].finding.link
     assert all("preprocess grew +" in headline(each) for each in found.values())
@@ -62,7 +62,7 @@ def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: S
     assert finding.shift is not None
     assert finding.blamed is not None
 
-    assert headline(told).startswith("shop: mean latency is slower: ")
+    assert headline(told).startswith("shop: mean latency is slower than on the days before: ")
     assert finding.shift.at == "mean"
     assert finding.promise.startswith("in the same hours of the days before, the mean was ")
     assert basis(finding) == "a request against one of the days before, on average"
@@ -87,7 +87,7 @@ def test_environments_are_judged_apart(tmp_path: Path) -> None:
     assert (quiet, [message.transition for message in told]) == ([], ["opened"])
     assert finding.where == {"environment": "prod"}
     assert headline(told[0]).startswith("shop: p")
-    assert " in prod is slower: " in headline(told[0])
+    assert " in prod is slower than on the days before: " in headline(told[0])
     assert "&env=prod&" in finding.link
     assert finding.shift is not None
     assert finding.shift.mix == ""

@@ -1,0 +1,29 @@
+"""Which release a latency regression came with."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagelens.alerts.watching.findings import release_with
+from stagelens.alerts.watching.policy import default_watching
+
+
+@pytest.mark.parametrize(
+    ("released", "between", "version"),
+    [
+        # A block of ten minutes is slow as a whole although the release came in its last third, 8 minutes after its start.
+        (108, (90, 110), "2"),
+        (108, (100, 100), ""),
+        (61, (90, 110), "2"),
+        (59, (90, 110), ""),
+        (116, (90, 110), ""),
+    ],
+)
+def test_a_release_while_it_may_have_begun_is_named(released: int, between: tuple[int, int], version: str) -> None:
+    """From half an hour before the first minute it may have begun in to five minutes after the last one."""
+    assert release_with(default_watching(), {"1": 0, "2": released}, between) == version
+
+
+def test_the_only_version_is_no_release() -> None:
+    """There is nothing it can be slower than."""
+    assert release_with(default_watching(), {"1": 100}, (90, 110)) == ""
