@@ -30,7 +30,7 @@ def slow_requests(read: Reader, slo: Slo, began: datetime, now: datetime, dashbo
         return ()
     found = read.one_per_cause(slo.select(began, now), _LOOKED_AT)
     shown = found[_bad(found, slo)].head(_SHOWN)
-    return tuple(exemplar(row, dashboard_url) for row in shown.to_dict("records"))
+    return tuple(exemplar(row, dashboard_url, slo.stage) for row in shown.to_dict("records"))
 
 
 def course(read: Reader, slo: Slo, began: datetime, now: datetime) -> Course | None:
@@ -59,9 +59,9 @@ def counted(
     return [(at, each.total, each.bad) for at, each in zip(moments, counts, strict=True)]
 
 
-def exemplar(row: Mapping[Hashable, Any], dashboard_url: str) -> Exemplar:
-    """Return a kept request, a row of `Reader.one_per_cause`, as messages show it."""
-    stage = str(row["dominant"])
+def exemplar(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None = None) -> Exemplar:
+    """Return a kept request, a row of `Reader.one_per_cause`, as messages show it: with *stage*, or the one that took most."""
+    stage = stage or str(row["dominant"])
     trace = f"{row['trace_id']}-{row['span_id']}"
     return Exemplar(
         trace=trace,
@@ -76,6 +76,10 @@ def _bad(found: pd.DataFrame, slo: Slo) -> pd.Series:
     failed = found["status"] == STATUS_ERROR
     if slo.kind == "availability":
         return failed
-    # Of a promise about a part of requests, the whole does not say which of them broke it: the slowest are shown.
-    limit = slo.threshold_seconds if slo.kind == "latency" else None
-    return failed | (found["duration_seconds"] > (limit or 0.0))
+    if slo.stage is not None and slo.threshold is not None:
+        limit = slo.threshold.total_seconds()
+        return pd.Series(
+            [float(spent.get(slo.stage, 0.0)) > limit for spent in found["stages"]], found.index, dtype=bool
+        )
+    # Of tokens the whole request does not say which of them were bad: the slowest are shown.
+    return failed | (found["duration_seconds"] > (slo.threshold_seconds or 0.0))

@@ -13,6 +13,7 @@ from ...alerts.reader import Delivery, Incident, Transition
 from ..components import Node, attributes, card, empty, link, pill, table
 from ..format import several, span
 from ..view import incident_page
+from .bad_requests import requests_path
 from .incident_care import accept_button, acknowledge_button, end_button, silence_buttons
 from .page import Context, Page, nothing, panel
 from .slo_alerts import incident_path
@@ -136,7 +137,9 @@ def _head(context: Context, found: Incident) -> Component:
         ],
         className="say",
     )
-    look = link("See the requests", href=incident_path(view, found), className="btn")
+    slo = next((each.slo for each in context.slos if each.slo.name == found.name), None)
+    path = requests_path(view, slo, found.since, found.resolved_at) if slo else incident_path(view, found)
+    look = link("See the requests", href=path, className="btn")
     done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *silence_buttons(found)]
     return html.Div([title, html.Div([*done, look], className="acts")], className="phead")
 

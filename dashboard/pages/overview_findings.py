@@ -17,11 +17,11 @@ from ..figures.budget import left_parts
 from ..format import duration, percent, percentile, portion, several, span, target, times
 from ..tokens import hue
 from ..view import incident_page, service_path, slo_path
+from .bad_requests import blamed_stage
 from .compare_words import short_name
 from .fleet import Row
 from .page import Context
 from .releases import Release
-from .service import tail_sentence
 from .standing import counted, moment, note, worst
 
 _MOST = 3
@@ -118,14 +118,13 @@ def _of_slo(row: Row) -> Finding | None:
 
 
 def _slo(row: Row, found: SloStatus) -> Component:
-    stages = row.now.tail_stages
-    blamed = max(stages, key=lambda key: stages[key]) if stages else "overhead"
-    said = tail_sentence(row.now)
-    text = f"{said}. {percent(found.attained, 2)} inside, target {target(found.slo.objective)}."
+    stage, said = blamed_stage(row.context, found.slo)
+    attained = f"{percent(found.attained, 2)} inside, target {target(found.slo.objective)}." if said else ""
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
     href = row.context.view.link(slo_path(found.slo.name))
-    shown = text if said else found.slo.in_words()
-    return _card(badge, f"{row.service} · {_when(row.context)}", _spent(found), shown, stage=blamed, href=href)
+    shown = f"{said}. {attained}" if said else f"{found.slo.in_words()}."
+    about = f"{row.service} · {_when(row.context)}"
+    return _card(badge, about, _spent(found), shown, stage=stage or "overhead", href=href)
 
 
 def _of_incident(row: Row) -> Finding | None:

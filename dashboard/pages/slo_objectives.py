@@ -10,6 +10,7 @@ from dash.development.base_component import Component
 
 from ...alerts.objectives.slo import Slo
 from ...alerts.standing import SloStatus
+from ...core.stages import label
 from ..components import Node, attributes, card, dot, gauge, link, table, tile, tiles
 from ..figures.budget import left_parts
 from ..format import attained, axis_duration, count, span, target, times
@@ -88,7 +89,12 @@ def _left(found: SloStatus, kind: str) -> Node:
 
 
 def _speed(slo: Slo, than: str) -> str:
-    return f"{than} {axis_duration(slo.threshold_seconds)}" if slo.threshold_seconds is not None else "succeed"
+    """Say what is promised, as short as a cell: `< 250 ms`, `Queue < 50 ms`, `succeed`."""
+    if slo.threshold is None:
+        return "explained by stages" if slo.kind == "coverage" else "succeed"
+    about = {"ttft": "TTFT ", "tpot": "a token ", "freshness": "data "}.get(slo.kind, "")
+    about = f"{label(slo.stage)} " if slo.stage else about
+    return f"{about}{than} {axis_duration(slo.threshold.total_seconds())}"
 
 
 def _verdict(found: SloStatus) -> Node:

@@ -10,15 +10,18 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.burning.bad_requests import OF_REQUESTS, excess
 from ...alerts.burning.links import part_of
 from ...alerts.objectives.slo import Slo
 from ...alerts.standing import SloStatus
+from ...alerts.tail.regression import culprit
 from ...core.stages import label
-from ..components import attributes, card, chart, empty, legend, swatch, table
+from ..components import attributes, card, chart, empty, legend, link, swatch, table
 from ..figures.spent import COLUMNS, UNEXPLAINED, spent_figure, stages_of
 from ..figures.time_axis import step_for
 from ..format import count, duration, percent
 from ..tokens import hue
+from .bad_requests import bad_breakdown, bad_sentence
 from .page import Context
 from .rows import records
 from .standing import planned_among
@@ -37,8 +40,13 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         found: The objective.
     """
     slo, source, axis = found.slo, context.source, context.axis
-    if slo.kind not in ("latency", "availability"):
-        return card(_TITLE, empty("Stages are blamed for whole requests only"), sub=f"a promise about {slo.kind}")
+    if slo.stage is not None:
+        said = f"This objective is about {label(slo.stage)}: each bad request spent too long in it"
+        return card(
+            _TITLE, empty(said, actions=[_dominated(context, slo)]), sub=f"an objective about {label(slo.stage)}"
+        )
+    if slo.kind not in OF_REQUESTS:
+        return card(_TITLE, empty("Stages are blamed for whole requests only"), sub=f"an objective about {slo.kind}")
     step = step_for((axis.end - axis.start) * _COARSER)
     chosen = slo.select(axis.start, axis.end)
     frame = source.ask(source.read.bad_over_time, chosen, slo.threshold_seconds, step)
@@ -46,7 +54,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     if not bad:
         none = "No bad request in this window" if len(frame) else "No request in this window"
         return card(_TITLE, empty(none), sub="bad requests by stage")
-    excess = records(source.ask(source.read.bad_breakdown, chosen, slo.threshold_seconds))
+    compared = bad_breakdown(context, slo, axis.start, axis.end)
     stages = stages_of(frame)
     spent = {stage: float(frame[stage].sum()) for stage in stages}
     most = sorted((stage for stage in stages if spent[stage] >= bad * _MIN_SHARE), key=lambda stage: -spent[stage])
@@ -60,11 +68,16 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     drawn = chart("spent", figure, _spoken(spent, bad), 220, frame=_table(frame))
     return card(
         _TITLE,
-        [drawn, _excess(excess)],
+        [drawn, _excess(records(compared))],
         sub=f"{count(bad)} bad requests, {_inside(context)}",
         tools=html.Span(legend(most[:_LEGEND]), className="hide"),
-        foot=[_foot(spent, bad, float(frame[UNEXPLAINED].sum())), planned_among(slo, axis.start, axis.end)],
+        foot=[_foot(slo, compared, float(frame[UNEXPLAINED].sum()) / bad), planned_among(slo, axis.start, axis.end)],
     )
+
+
+def _dominated(context: Context, slo: Slo) -> Component:
+    href = _traces(context, slo, slo.stage or "", context.axis.start, context.axis.end - context.axis.start)
+    return link(f"Requests that {label(slo.stage or '')} dominates", href=href, className="btn")
 
 
 def _inside(context: Context) -> str:
@@ -86,13 +99,13 @@ def _spoken(spent: Mapping[str, float], bad: float) -> str:
     return f"{count(bad)} bad requests by the stage that explains them: {shares or 'no stage stands out'}."
 
 
-def _foot(spent: Mapping[str, float], bad: float, unexplained: float) -> Component:
-    failed = f"{percent(unexplained / bad)} failed without a stage that stands out"
-    if not spent:
-        return html.Span(f"{failed}: they took hardly longer than good ones.")
-    first = max(spent, key=lambda stage: spent[stage])
-    said = [html.B(label(first)), " explains ", html.B(percent(spent[first] / bad)), " of the bad requests"]
-    return html.Span([*said, f"; {failed}." if unexplained else "."])
+def _foot(slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
+    """Name the stage to blame as the card and the incident do; *unexplained* is the share of bad requests without one."""
+    blamed = culprit(excess(compared)) if slo.kind == "latency" else None
+    said = [f"{bad_sentence(blamed)}."] if blamed else []
+    if unexplained:
+        said.append(f"{percent(unexplained)} failed without a stage that stands out.")
+    return html.Span(" ".join(said) or "No stage stands out in the requests that broke it.")
 
 
 def _table(frame: pd.DataFrame) -> pd.DataFrame:

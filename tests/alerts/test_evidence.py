@@ -60,6 +60,17 @@ def test_one_slow_request_for_each_cause(store: Store, keep: Keep, now: datetime
     assert found[0].link == f"{DASHBOARD}/traces/{1:032x}-{1:016x}"
 
 
+def test_of_a_stage_requests_are_shown_that_spent_too_long_in_it(store: Store, keep: Keep, now: datetime) -> None:
+    """Slower ones that waited elsewhere kept the objective; the time that is shown is that of the stage."""
+    keep(1, 0.9, "preprocess")
+    keep(2, 0.8, "queue")
+    keep(3, 0.1, "queue")
+    slo = replace(LATENCY, watched="stage", stage="queue")
+    found = slow_requests(store.read, slo, now - 10 * MINUTE, now, "")
+
+    assert [(each.seconds, each.stage, each.stage_seconds) for each in found] == [(0.8, "queue", pytest.approx(0.6))]
+
+
 def test_of_failures_failed_requests_are_shown(store: Store, keep: Keep, now: datetime) -> None:
     """An availability SLO is not about slow requests."""
     keep(1, 0.9, "preprocess")

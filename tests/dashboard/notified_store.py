@@ -58,7 +58,6 @@ def _record(name: str, slo: str, rate: float, before: float, service: str = "che
         burn=burn,
         growth=(StageGrowth("preprocess", 0.18, 0.92),),
         version="2",
-        quantile=0.99,
         course=Course((0.4, 0.5, None, 3.0, rate), 180.0, _AT - before - 840),
     )
     at = _AT - before

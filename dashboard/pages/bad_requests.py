@@ -1,0 +1,69 @@
+"""The requests that broke an objective, as its card, its page and its incident show them: the same requests, the same stage."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pandas as pd
+
+from ...alerts.burning.bad_requests import excess
+from ...alerts.burning.links import CALM_BEFORE, part_of
+from ...alerts.objectives.slo import Slo
+from ...alerts.tail.regression import StageGrowth, culprit
+from ...core.stages import label
+from ..format import duration, portion
+from ..view import View, service_path
+from .page import Context
+
+
+def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:
+    """Return what `Reader.bad_breakdown` does: the mean stage times of requests that broke *slo*, and of those that kept it."""
+    source = context.source
+    return source.ask(source.read.bad_breakdown, slo.select(start, end), slo.threshold_seconds)
+
+
+def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
+    """Return the stage to blame for an objective in trouble, and a sentence about it; "" where there is none.
+
+    While an incident is open it is that of the incident; else that of the requests of the window that broke the objective.
+    """
+    if slo.stage is not None:
+        return slo.stage, f"The objective is about {label(slo.stage)}"
+    if slo.kind != "latency":
+        return "", ""
+    incident = next((each for each in context.open_incidents if each.name == slo.name), None)
+    growth = incident.stages if incident else excess(bad_breakdown(context, slo, context.view.start, context.view.end))
+    blamed = culprit(growth)
+    return (blamed.stage, bad_sentence(blamed)) if blamed else ("", "No stage stands out in the requests that broke it")
+
+
+def bad_sentence(blamed: StageGrowth) -> str:
+    """Say what bad requests spend more time in.
+
+    >>> bad_sentence(StageGrowth("queue", 0.424, 0.95)).replace("\u202f", " ")
+    'Bad requests spend 424 ms more in Queue, 95 % of the excess'
+    """
+    return f"Bad requests spend {duration(blamed.seconds)} more in {label(blamed.stage)}, {portion(blamed.share)} of the excess"
+
+
+def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -> str:
+    """Return the address of the kept requests that broke *slo*, with the calm before it.
+
+    Args:
+        view: The address.
+        slo: The objective.
+        began: When the trouble began.
+        end: When it was over; None while it goes on.
+    """
+    window = {"from_": str(int((began - CALM_BEFORE).timestamp() * 1000))}
+    if end is not None:
+        window["to"] = str(int(end.timestamp() * 1000))
+    why: dict[str, str] = {}
+    if slo.kind == "latency" and slo.threshold_seconds is not None:
+        why = {"min": f"{slo.threshold_seconds * 1000:g}ms"}
+    elif slo.kind == "availability":
+        why = {"err": "1"}
+    elif slo.stage is not None:
+        why = {"dom": slo.stage}
+    environment = {"env": slo.environment} if slo.environment else {}
+    return view.link(service_path(slo.service, "traces"), **part_of(slo), **why, **environment, **window)
