@@ -92,6 +92,10 @@ class Finding:
         )
         return own / whole if whole else 0.0
 
+    def expected(self, rank: str) -> float:
+        """Return what a first look sorts by: of p99 what the stage adds in the tail, else its `weight`."""
+        return self.added if rank == "p99" else self.weight(rank)
+
     @property
     def added(self) -> float:
         """The share of p99 that the stage adds to what it takes at p50."""
@@ -100,11 +104,11 @@ class Finding:
 
 
 def findings(facts: Facts, rank: str) -> list[Finding]:
-    """Return what applies, the largest share of what *rank* names first; nothing below `MIN_GAIN` of it."""
+    """Return what applies, what probably helps most first; nothing that takes less than `MIN_GAIN` of what *rank* names."""
     stages = {*facts.measures.median_stages, *facts.measures.tail_stages, *facts.means} - {OTHER}
     found = [made for stage in stages if (made := _finding(facts, stage)) is not None]
     worth = [each for each in found if each.weight(rank) >= MIN_GAIN]
-    return sorted(worth, key=lambda each: (-each.weight(rank), each.key))
+    return sorted(worth, key=lambda each: (-each.expected(rank), -each.weight(rank), each.key))
 
 
 def _finding(facts: Facts, stage: str) -> Finding | None:

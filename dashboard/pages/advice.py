@@ -63,9 +63,12 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
 def _first(found: Sequence[Advice], rank: str) -> Component:
     """Say in one sentence where there is most to gain."""
     top = found[0]
-    what = f"{percent(top.gain(rank))} of {'the cost' if rank == 'cost' else rank}"
+    stage, gain = label(top.finding.stage), percent(top.gain(rank))
     rest = f"{len(found)} stages are worth working on" if len(found) > 1 else "no other stage is worth working on"
-    said = f"{label(top.finding.stage)} first: at most {what} can be gained there; {rest}."
+    if rank != "cost" and top.reach is not None and top.reach.is_uneven:
+        said = f"{stage} first: {rank} falls by {gain} if no request spends more than the median in it; {rest}."
+    else:
+        said = f"{stage} first: at most {gain} of {'the cost' if rank == 'cost' else rank} can be gained there; {rest}."
     return html.Div(said, className="b")
 
 

@@ -14,7 +14,7 @@ from ..format import MINUS, day, duration, money, percent
 from ..matrix import Option
 from ..tokens import hue
 from ..view import service_path
-from .advice_facts import Advice, of_service
+from .advice_facts import Advice, Reach, of_service
 from .advice_marks import before_and_after, buttons
 from .page import Context
 from .spending import spending
@@ -67,16 +67,15 @@ def top_advice(context: Context, most: int, size: str = "c12") -> Component | No
         return None
     whole = view.link(service_path(context.service or "", "advice"), **view.part)
     more = link("All advice →", href=whole, className="link")
-    return card("What would help", html.Ul(shown, className="helps"), sub="p99 at best", tools=more, size=size)
+    return card("What would help", html.Ul(shown, className="helps"), sub="p99 could reach", tools=more, size=size)
 
 
 def _line(context: Context, advice: Advice) -> Component:
     finding, reach = advice.finding, advice.reach
     title, why = finding.words
     href = context.view.link(service_path(finding.facts.service, "advice"), **context.view.part)
-    reached: Node = (
-        html.Span([duration(reach.before), " → ", html.B(duration(reach.without))], className="num") if reach else None
-    )
+    to = None if reach is None else reach.usual if reach.is_uneven else reach.without
+    reached: Node = html.Span([duration(reach.before), " → ", html.B(duration(to))], className="num") if reach else None
     said = html.Span([link(title, href=href, className="b"), html.Span(why, className="muted")], className="say")
     return html.Li([swatch(finding.stage), said, reached])
 
@@ -89,22 +88,27 @@ def _numbers(context: Context, advice: Advice, rank: str) -> Component:
     if rank == "cost":
         parts += _cost_numbers(context, advice)
     elif reach is not None:
-        least = html.B(duration(reach.without))
-        parts += [
-            html.Div(f"{reach.name} could reach, at best", className="l"),
-            html.Div([html.Span(duration(reach.before), className="was"), " → ", least], className="to num"),
-            html.Div(
-                f"{MINUS}{percent(reach.gain)}: a ceiling, if {label(finding.stage)} took no time", className="muted"
-            ),
-        ]
-        if reach.usual < reach.before * 0.99:
-            parts.append(
-                html.Div([html.B(duration(reach.usual)), " if none took more than the median"], className="muted")
-            )
+        parts += _reached(finding.stage, reach)
     stages = measures.tail_stages if rank == "p99" else measures.median_stages
     href = view.link(service_path(finding.facts.service), p="50" if rank == "p50" else None, **view.part)
     parts += [stage_bar(stages), link("Evidence: the breakdown →", href=href, className="link")]
     return html.Div(parts, className="reach")
+
+
+def _reached(stage: str, reach: Reach) -> list[Node]:
+    """Return how far a percentile gets if the stage is never longer than its median, and the ceiling."""
+    without = f"if {label(stage)} took no time"
+    ceiling = html.Div([html.B(duration(reach.without)), f" at best, {without}"], className="muted")
+    said = f"{MINUS}{percent(reach.gain)} if none took more than the median"
+    if not reach.is_uneven:
+        said, ceiling = f"{MINUS}{percent(reach.ceiling)}: a ceiling, {without}", None
+    to = html.B(duration(reach.usual if reach.is_uneven else reach.without))
+    return [
+        html.Div(f"{reach.name} could reach" + ("" if reach.is_uneven else ", at best"), className="l"),
+        html.Div([html.Span(duration(reach.before), className="was"), " → ", to], className="to num"),
+        html.Div(said, className="muted"),
+        ceiling,
+    ]
 
 
 def _cost_numbers(context: Context, advice: Advice) -> list[Node]:

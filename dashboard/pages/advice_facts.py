@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -24,6 +24,8 @@ WORTH = 0.2
 MOST = 20
 # So many times the others', and it is of one version or route alone.
 _ALONE = 2.0
+# A percentile that falls by less if nobody spends more than the median in a stage is not raised by some requests only. [ratio]
+_EVEN = 0.01
 _MAX_ROUTES = 3
 
 
@@ -44,9 +46,24 @@ class Reach:
     without: float
 
     @property
-    def gain(self) -> float:
+    def usual_gain(self) -> float:
+        """How much it falls if nobody spends more than the median in the stage, as a ratio."""
+        return 1 - self.usual / self.before if self.before else 0.0
+
+    @property
+    def ceiling(self) -> float:
         """The most it can fall, as a ratio."""
         return 1 - self.without / self.before if self.before else 0.0
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether it falls if nobody spends more than the median: else only a faster stage lowers it."""
+        return self.usual_gain > _EVEN
+
+    @property
+    def gain(self) -> float:
+        """How much it falls without a faster stage where that is something; else the most it can fall."""
+        return self.usual_gain if self.is_uneven else self.ceiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +81,17 @@ class Advice:
     mark: Mark | None
 
     def gain(self, rank: str) -> float:
-        """Return the most that can be gained of what *rank* names, as a ratio."""
+        """Return how much can be gained of what *rank* names, as a ratio."""
         return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.gain
+
+    def ceiling(self, rank: str) -> float:
+        """Return the most that can be gained of it."""
+        return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.ceiling
+
+    def order(self, rank: str) -> tuple[bool, float]:
+        """Return what sorts advice: what is long for some requests only comes first, then the largest gain."""
+        uneven = rank != "cost" and self.reach is not None and self.reach.is_uneven
+        return not uneven, -self.gain(rank)
 
 
 def of_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
@@ -75,7 +101,11 @@ def of_service(context: Context, rank: str, most: int | None = None) -> list[Adv
     """
     dealt = marks(context)
     found = [_advice(context, each, rank, dealt) for each in findings(facts_of(context), rank)[:most]]
-    return sorted([each for each in found if each.gain(rank) >= MIN_GAIN], key=lambda each: -each.gain(rank))
+    return _worth(found, rank)
+
+
+def _worth(found: Iterable[Advice], rank: str) -> list[Advice]:
+    return sorted((each for each in found if each.ceiling(rank) >= MIN_GAIN), key=lambda each: each.order(rank))
 
 
 def of_all(context: Context, rank: str) -> tuple[list[Advice], int]:
@@ -83,8 +113,7 @@ def of_all(context: Context, rank: str) -> tuple[list[Advice], int]:
     tops = _tops(context, rank)
     dealt = marks(context)
     found = [_advice(context.of(each.facts.service), each, rank, dealt) for each in tops[:MOST]]
-    worth = [each for each in found if each.gain(rank) >= MIN_GAIN]
-    return sorted(worth, key=lambda each: -each.gain(rank)), len(tops)
+    return _worth(found, rank), len(tops)
 
 
 def quantile_of(rank: str) -> float:
@@ -151,10 +180,9 @@ def _tops(context: Context, rank: str) -> list[Finding]:
         told = enough(seen.measures.requests, quantile_of(rank))
         own = findings(Facts(service, seen.measures), rank) if told else []
         if own:
-            top = max(own, key=lambda each: each.added if rank == "p99" else each.weight(rank))
-            found.append(top)
-    size = (lambda each: each.added) if rank == "p99" else (lambda each: each.weight(rank))
-    return sorted([each for each in found if size(each) >= WORTH], key=lambda each: (-size(each), each.facts.service))
+            found.append(own[0])
+    worth = [each for each in found if each.expected(rank) >= WORTH]
+    return sorted(worth, key=lambda each: (-each.expected(rank), each.facts.service))
 
 
 def _hidden(mark: Mark | None, now: datetime) -> bool:
