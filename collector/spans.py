@@ -10,7 +10,8 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
-from ..core import names, stages
+from ..core import names
+from ..core.counts import dominant
 from ..core.loads import PHASES
 from .dimensions import SeriesReader, stage_name, text
 from .gauges import place_of
@@ -132,7 +133,7 @@ class TraceReader:
             started_ns=root.start_ns,
             duration_ns=root.end_ns - root.start_ns,
             because=text(root.attributes[names.KEPT_BECAUSE]),
-            dominant=_dominant(stages_ns),
+            dominant=dominant(stages_ns),
             stages_ns=stages_ns,
             spans=[_child(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
             attributes=_kept(root.attributes),
@@ -203,11 +204,6 @@ def _stages_ns(root: Span) -> dict[str, int]:
         msg = f"its stages add up to {sum(found.values())} ns, but it took {duration} ns"
         raise RejectedError(Reason.PARTITION, msg)
     return found
-
-
-def _dominant(stages_ns: dict[str, int]) -> str:
-    seen = {stage: spent for stage, spent in stages_ns.items() if stage != stages.OVERHEAD and spent}
-    return max(seen, key=lambda stage: seen[stage], default=stages.OVERHEAD)
 
 
 def _child(root: Span, span: Span) -> dict[str, object]:

@@ -157,8 +157,8 @@ class Requests:
 
     @property
     def dominant(self) -> NDArray[np.int64]:
-        """Which stage took most, overhead aside; shape (n,)."""
-        return self.spent[:, : len(self.stages) - 1].argmax(axis=1)
+        """Which stage took most, of equal ones the first; shape (n,)."""
+        return self.spent.argmax(axis=1)
 
 
 class TraceId(NamedTuple):

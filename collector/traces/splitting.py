@@ -66,9 +66,8 @@ class Split:
 
     @property
     def main(self) -> Ints:
-        """The stage that took most of each request, of equal ones the first; `overhead` only where it had no other."""
-        seen = np.where(self.present, self.own, -1)[:, :-1]
-        return np.where(self.present[:, :-1].any(axis=1), seen.argmax(axis=1), self.own.shape[1] - 1)
+        """The stage that took most of each request, of equal ones the first; `overhead` is the last."""
+        return np.where(self.present, self.own, -1).argmax(axis=1)
 
 
 def split(intervals: Intervals, stages: Sequence[str], requests: int) -> Split:

@@ -10,10 +10,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.names import STATUS_OK
-from ...core.stages import label
-from ..components import Node, attributes, dominating, link, pill, stage_bar, swatch, table
-from ..format import duration, enough, percent, rank
-from ..tokens import hue
+from ..components import Node, attributes, dominating, link, pill, stage_bar, table
+from ..format import duration, enough, rank
 from ..view import View, trace_name, trace_path
 
 _HEAD: tuple[tuple[Node, str], ...] = (
@@ -69,17 +67,10 @@ def _row(record: Mapping[str, Any], view: View, *, ranked: bool, with_service: b
         html.Td(duration(float(record["duration_seconds"])), className="r b"),
         html.Td(rank(float(record["rank"]) if ranked else None), className="r muted hide"),
         html.Td(stage_bar(stages), className="barcell"),
-        html.Td(_dominated(str(record["dominant"]), stages), className="hide"),
+        html.Td(dominating(stages), className="hide"),
         html.Td(_status(str(record["status"])), className="r hide"),
     ]
     return html.Tr([cell for cell in cells if cell is not None], **attributes({"data-href": href}))
-
-
-def _dominated(stage: str, stages: Mapping[str, float]) -> Component:
-    if stage not in stages:
-        return dominating(stages)
-    share = stages[stage] / (sum(stages.values()) or 1)
-    return html.Span([swatch(stage), f"{label(stage)} {percent(share)}"], className=f"dom st-{hue(stage)}")
 
 
 def _status(status: str) -> Component:

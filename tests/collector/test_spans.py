@@ -67,12 +67,12 @@ def test_an_error_status_makes_an_error_of_a_trace_that_does_not_say(bodies: Any
     assert read(bodies.spans(root)).traces[0].series.status == "error"
 
 
-def test_overhead_dominates_only_alone(bodies: Any) -> None:
-    """A trace with any stage is dominated by a stage, however small."""
-    some = read(bodies.spans(bodies.trace({"queue": 1, "overhead": 9})[0])).traces[0]
-    none = read(bodies.spans(bodies.trace({"queue": 0, "overhead": 9})[0])).traces[0]
+def test_the_largest_stage_dominates_also_where_that_is_nobodys_time(bodies: Any) -> None:
+    """Of equal ones a stage with a name does."""
+    most = read(bodies.spans(bodies.trace({"queue": 1, "overhead": 9})[0])).traces[0]
+    half = read(bodies.spans(bodies.trace({"queue": 9, "overhead": 9})[0])).traces[0]
 
-    assert (some.dominant, none.dominant) == ("queue", "overhead")
+    assert (most.dominant, half.dominant) == ("overhead", "queue")
 
 
 def test_requests_of_one_distributed_trace_are_told_apart(bodies: Any) -> None:

@@ -200,7 +200,7 @@ def test_python_path_keeps_its_entries(before: str | None, after: list[str]) -> 
 
 def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path, until: Callable[..., None]) -> None:
     """`--stage` times a function of a program that knows nothing of us."""
-    (tmp_path / "work.py").write_text("def prepare(): return 1\n")
+    (tmp_path / "work.py").write_text("def prepare(): return sum(range(10**6))\n")
     (tmp_path / "main.py").write_text("import stagelens, work\nwith stagelens.request('job'): work.prepare()\n")
     words = ["-m", "stagelens", "run", "--stage", "preprocess=work:prepare", "--", sys.executable, "main.py"]
     subprocess.run([sys.executable, *words], cwd=tmp_path, env=sink.environment(), check=True)

@@ -22,6 +22,7 @@ from stagelens.collector.replies import JSON
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Batch, KeptTrace, Reader, Selection, Series, Store
 from stagelens.collector.traces.reading import SpanReader
+from stagelens.core.counts import dominant
 from stagelens.core.errors import StagelensError
 from stagelens.core.histogram import Histogram
 from stagelens.core.stages import OVERHEAD
@@ -59,7 +60,6 @@ attributes = st.dictionaries(
 def kept(draw: st.DrawFn) -> KeptTrace:
     """A kept request, as the intake makes them."""
     spent = draw(stages)
-    seen = {stage: time for stage, time in spent.items() if stage != OVERHEAD and time}
     spans = [
         {
             "name": draw(names),
@@ -77,7 +77,7 @@ def kept(draw: st.DrawFn) -> KeptTrace:
         started_ns=NOON * NS + draw(st.integers(-(10**12), 0)),
         duration_ns=sum(spent.values()),
         because=draw(st.sampled_from(["slow", "error", "uniform"])),
-        dominant=max(seen, key=lambda stage: seen[stage], default=OVERHEAD),
+        dominant=dominant(spent),
         stages_ns=spent,
         spans=spans,
         attributes=draw(attributes),
