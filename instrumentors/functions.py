@@ -1,7 +1,7 @@
 """Functions of the user's own as stages, named from outside: `stagelens run --stage preprocess=serve:prepare -- …`.
 
-What is named is found when its module is imported, so the code stays as it is. A module that runs as `__main__` is never
-imported under its name: there, use `stagelens.stage()`.
+What is named is found when its module is imported, so the code stays as it is. The script itself (`python serve.py`) is never
+imported under its name: its functions are found before the first request begins, when all of them are there.
 
 An entry point beside those of the libraries: `opentelemetry-instrument` puts its `sitecustomize` in the place of ours, and
 loads what has one.
@@ -9,16 +9,19 @@ loads what has one.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..core.errors import ConfigError
-from . import imports
+from . import imports, recorder
 from .instrumentor import Instrumentor
 
 # Comma-separated stage=module:function, as `--stage` writes it.
@@ -66,6 +69,9 @@ def _parse_one(entry: str) -> NamedStage:
 class FunctionInstrumentor(Instrumentor):
     """The functions that `STAGELENS_STAGES` names."""
 
+    # By module, those that were not found yet.
+    _unmatched: ClassVar[dict[str, list[NamedStage]]] = {}
+
     def hooks(self) -> Mapping[str, imports.Hook]:
         """Return one hook for each module that holds named functions; a broken setting is logged and names none."""
         try:
@@ -76,11 +82,37 @@ class FunctionInstrumentor(Instrumentor):
         by_module: defaultdict[str, list[NamedStage]] = defaultdict(list)
         for entry in named:
             by_module[entry.module].append(entry)
+        if by_module:
+            self._unmatched.update(by_module)
+            recorder.before_first_request(self._patch_script)
+            atexit.register(self._report_unmatched)
         return {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
+
+    def uninstrument(self, **more: Any) -> None:
+        """Put the functions back, and look for no others."""
+        self._unmatched.clear()
+        super().uninstrument(**more)
+
+    def _patch_script(self) -> None:
+        script = sys.modules["__main__"]
+        entries = self._unmatched.get(_script_name(script))
+        if entries:
+            self._patch(entries, script)
+
+    def _report_unmatched(self) -> None:
+        """Name the stages that stayed empty, in a process that had requests."""
+        for module, entries in self._unmatched.items() if recorder.background.started else ():
+            for entry in entries:
+                _logger.warning(
+                    "stagelens: --stage %s=%s:%s stayed empty: this process never imported %s; write the name it is imported by",
+                    *entry,
+                    module,
+                )
 
     def _patch(self, entries: list[NamedStage], module: ModuleType) -> None:
         from . import stage  # noqa: PLC0415 - the package imports this module
 
+        self._unmatched.pop(entries[0].module, None)
         for entry in entries:
             *classes, name = entry.path.split(".")
             owner: object | None = functools.reduce(lambda outer, part: getattr(outer, part, None), classes, module)
@@ -92,3 +124,12 @@ class FunctionInstrumentor(Instrumentor):
                 )
                 continue
             self.replace(owner, name, stage(entry.stage))
+
+
+def _script_name(script: ModuleType) -> str:
+    """Return what the module that runs as `__main__` is called when it is imported; "" where it has no name."""
+    spec = script.__spec__
+    if spec is not None:
+        return spec.name.removesuffix(".__main__")
+    file = getattr(script, "__file__", None)
+    return Path(file).stem if file else ""

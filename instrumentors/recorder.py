@@ -121,6 +121,7 @@ NEVER, TIMED_AGAIN, WITHOUT_STAGES, NOTHING = range(4)
 REHEARSAL = 4
 spare = NEVER
 rehearse: Callable[[], object] = bool
+_before_first: Callable[[], object] | None = None
 # Of requests without stages, one of so many writes them down all the same: not to be counted, but to know what they would
 # cost.
 SCOUTS: Final = 64
@@ -221,11 +222,21 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
     return marks, current.set(marks)
 
 
+def before_first_request(call: Callable[[], object]) -> None:
+    """Have *call* called once on the thread of the first request, before that begins; it takes the place of an earlier one."""
+    global spare, _before_first  # noqa: PLW0603 - like `rehearse`
+    _before_first = call
+    spare |= REHEARSAL
+
+
 def _rehearse() -> None:
-    global spare  # noqa: PLW0603 - whoever comes first does it
+    global spare, _before_first  # noqa: PLW0603 - whoever comes first does it
     # What `overhead.py` says at this very moment it says again a second later.
     spare &= REHEARSAL - 1
+    first, _before_first = _before_first, None
     try:
+        if first is not None:
+            first()
         rehearse()
     except Exception:
         logging.getLogger("stagelens").debug("what a request costs could not be found out", exc_info=True)
@@ -384,7 +395,7 @@ def _reset() -> None:
     """Start empty, without a thread: what a forked child does, whose parent reports the parent's requests."""
     global dropped, background, forked_at, spare  # noqa: PLW0603 - a child replaces what it may have inherited half changed
     forked_at = clock()
-    spare = NEVER
+    spare = NEVER if _before_first is None else REHEARSAL
     current.set(None)
     untimed.set(None)
     pending.clear()

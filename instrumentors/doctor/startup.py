@@ -88,11 +88,6 @@ def stages(look: Look) -> Iterator[Finding]:
                 f"--stage {stage}={module}:{path} names nothing in {module}: the stage stays empty.",
                 f"--stage {stage}={module}:FUNCTION, or :CLASS.METHOD, as {module} has it",
             )
-        elif look.target.program.removesuffix(".py") == module and look.target.program.endswith(".py"):
-            yield Finding(
-                f"--stage {stage}={module}:{path} is in the script itself, which is never imported: the stage stays empty.",
-                f'with stagelens.stage("{stage}"):    # in {path}, or move it into a module of its own',
-            )
 
 
 def uwsgi(look: Look) -> Iterator[Finding]:

@@ -209,6 +209,24 @@ def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path,
     assert sink.requests(inference_stage_dominant="preprocess") == 1
 
 
+def test_a_function_of_the_script_itself_is_a_stage_and_one_that_was_never_found_is_reported(
+    sink: Sink, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """`python serve.py` is imported by no name; what stayed empty is said when the process ends."""
+    source = "import stagelens\ndef prepare(): return sum(range(10**6))\nwith stagelens.request('job'): prepare()\n"
+    (tmp_path / "serve.py").write_text(source)
+    named = ["--stage", "preprocess=serve:prepare", "--stage", "load=elsewhere:fetch"]
+    words = ["-m", "stagelens", "run", *named, "--", sys.executable, "serve.py"]
+    ended = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env=sink.environment(), check=True, capture_output=True, text=True
+    )
+    until(lambda: sink.requests() == 1, "the request")
+
+    assert sink.requests(inference_stage_dominant="preprocess") == 1
+    assert ended.stderr.count("stayed empty") == 1
+    assert "--stage load=elsewhere:fetch stayed empty: this process never imported elsewhere" in ended.stderr
+
+
 def test_the_workers_of_uvicorn_report_each_for_itself(
     tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
 ) -> None:

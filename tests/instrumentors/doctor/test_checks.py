@@ -89,11 +89,6 @@ TROUBLES: list[tuple[Look, Check, str]] = [
         startup.stages,
         "names nothing",
     ),
-    (
-        looking_at("python", "serve.py", code="def a(): ...", STAGELENS_STAGES="load=serve:a"),
-        startup.stages,
-        "never imported",
-    ),
     (looking_at("uwsgi", "--http", ":8000"), startup.uwsgi, "--enable-threads"),
     (looking_at("python", "serve.py", code=LATE_PATCH), neighbours.gevent, "serve.py:3 patches after requests"),
     (looking_at("gunicorn", "-keventlet", "serve:app"), neighbours.gevent, "eventlet"),
