@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
+from ..collector.config_file import LiveConfig
 from ..collector.folding import Folding
+from ..collector.forward import state
+from ..collector.forward.forwarder import Forwarder
 from ..collector.serve import Collector, CollectorConfig
 from ..collector.store import Retention, Store
+from ..collector.store.engines import database
+from ..collector.store.outgoing import backlogs
 from ..collector.traces.leftovers import Patience
 from .folders import folder_for
 
 # As long as a run goes on, all of it is kept as finely as it came.
 _EVER = timedelta(days=395)
+# How long the last of a run may take to be sent on, and how often it is looked whether it was. [seconds]
+_SEND_ON_SECONDS, _LOOK_SECONDS = 10.0, 0.05
 _RETENTION = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVER)
 
 
@@ -23,11 +33,13 @@ class Keeping:
     Args:
         store: What it keeps.
         collector: Itself.
+        file: Its file, with the collector that everything is sent on to, where there is one.
     """
 
-    def __init__(self, store: Store, collector: Collector) -> None:
+    def __init__(self, store: Store, collector: Collector, file: LiveConfig) -> None:
         self.store = store
         self._collector = collector
+        self._file = file
 
     @property
     def endpoint(self) -> str:
@@ -53,10 +65,36 @@ class Keeping:
         ).run_once()
         return health.reasons
 
+    def send_on(self) -> bool:
+        """Send on what still waits for the collector it is sent on to; return whether all of it was taken.
+
+        Returns as soon as that collector does not answer, and at the latest after `_SEND_ON_SECONDS`.
+        """
+        if not self._file.current.forward:
+            return False
+        forwarder = Forwarder(self.store, lambda: self._file.current.forward, self._file.env, budget_bytes=None)
+        forwarder.start()
+        end = time.monotonic() + _SEND_ON_SECONDS
+        try:
+            while self._waits() and time.monotonic() < end:
+                if any(each.state == "down" for each in forwarder.states.all()):
+                    return False
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            forwarder.stop()
+        return not self._waits()
+
+    def _waits(self) -> bool:
+        with database.reading(self.store.engine) as connection:
+            return bool(backlogs(connection))
+
 
 @contextmanager
-def keeping() -> Generator[Keeping]:
+def keeping(send_on_to: str = "") -> Generator[Keeping]:
     """Run a collector; nothing is left of it in the end.
+
+    Args:
+        send_on_to: The address of a collector that need not listen yet: it gets all of it once it does. Empty for none.
 
     Raises:
         StagelensError: It cannot run: there is no room for it, or no port.
@@ -64,11 +102,25 @@ def keeping() -> Generator[Keeping]:
     with folder_for("run") as folder:
         store = Store.open(f"sqlite:///{folder / 'run.db'}", retention=_RETENTION)
         try:
-            collector = Collector(CollectorConfig(port=0), store)
+            file = LiveConfig(_file(folder, send_on_to), {})
+            collector = Collector(CollectorConfig(port=0), store, file=file)
             collector.start()
             try:
-                yield Keeping(store, collector)
+                yield Keeping(store, collector, file)
             finally:
                 collector.stop()
         finally:
             store.close()
+
+
+def _file(folder: Path, send_on_to: str) -> Path | None:
+    if not send_on_to:
+        return None
+    # That it does not listen was said to the user already.
+    logging.getLogger(state.__name__).setLevel(logging.ERROR)
+    path = folder / "collector.yaml"
+    path.write_text(
+        f"forward: {{destinations: [{{name: collector, endpoint: '{send_on_to}', compression: none, when_full: drop_oldest}}]}}\n",
+        encoding="utf-8",
+    )
+    return path

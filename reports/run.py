@@ -44,7 +44,9 @@ def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
         if path is not None:
             check_writable(path, option)
     if not kept.asked:
-        _tell(f"nothing listens on {DEFAULT_ENDPOINT}; this run is kept here, and summed up when it ends")
+        _tell(
+            f"nothing listens on {DEFAULT_ENDPOINT}: this run is summed up when it ends, and sent there once a collector listens"
+        )
     _fill_streams()
     child = Child(lambda endpoint: become(command, _sending_to(endpoint, env)))
     with ExitStack() as stack:
@@ -58,7 +60,7 @@ def _keeping(stack: ExitStack, child: Child, kept: Kept) -> Keeping | None:
     try:
         from .keeping import keeping  # noqa: PLC0415 - the module's docstring says why
 
-        return stack.enter_context(keeping())
+        return stack.enter_context(keeping("" if kept.asked else DEFAULT_ENDPOINT))
     except Exception as error:
         if kept.asked:
             child.give_up()

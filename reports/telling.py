@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from ..core.errors import StagelensError
+from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import Kept
 from .findings import findings
 from .keeping import Keeping
@@ -25,6 +26,8 @@ def tell(here: Keeping, run: Run, kept: Kept) -> bool:
     for trouble in here.finish():
         made = _failed(f"not all of the run could be counted: {trouble}")
     made &= _made(lambda: show(findings(here.store.read), run))
+    if here.send_on():
+        print(f"stagelens run: all of it was sent to the collector on {DEFAULT_ENDPOINT}", file=sys.stderr)
     for path, write in ((kept.report, write_page), (kept.save, save)):
         if path is not None:
             made &= _made(lambda path=path, write=write: write(here.store, path, run), f"wrote {path}")

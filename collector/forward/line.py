@@ -30,6 +30,8 @@ _TURN_SECONDS = 10.0
 _HOLD_SECONDS = 120.0
 _IDLE_SECONDS, _ELSEWHERE_SECONDS = 0.5, 5.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+# To be refused on one's own machine costs nothing, and whoever starts a collector there looks at its pages at once.
+_LONGEST_LOCAL_PAUSE_SECONDS = 1.0
 # One that asks for more is not believed.
 _LONGEST_RETRY_AFTER_SECONDS = 600.0
 # TLS files that are replaced are used after so long, and so is another address of the destination over gRPC.
@@ -160,7 +162,8 @@ class Line:
 
     def _failed(self, why: str, bodies: int = 0, seconds: float | None = None) -> float:
         """Note *why* it failed, and return how long to wait: exponentially longer, with jitter, or what we were told."""
-        longest = min(_FIRST_PAUSE_SECONDS * 2**self._failures, _LONGEST_PAUSE_SECONDS)
+        most = _LONGEST_LOCAL_PAUSE_SECONDS if self._destination.is_local else _LONGEST_PAUSE_SECONDS
+        longest = min(_FIRST_PAUSE_SECONDS * 2**self._failures, most)
         self._failures = min(self._failures + 1, 16)
         self._states.down(self._destination.name, why, bodies)
         self._calls_until = 0.0

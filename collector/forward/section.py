@@ -78,6 +78,12 @@ class Destination:
     link_local: bool = False
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine, by its address."""
+        host = httpx.URL(self.endpoint).host
+        return host in ("localhost", "::1") or host.startswith("127.")
+
+    @property
     def place(self) -> str:
         """Where it is, for people: without the path, which may hold a secret."""
         url = httpx.URL(self.endpoint)

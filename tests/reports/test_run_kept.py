@@ -12,12 +12,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.store import Selection, Store
 from tests.reports import programs
 from tests.reports.programs import PATIENT_RUN, RUN, Terminal, environment
 
@@ -228,6 +231,34 @@ def test_in_a_terminal_a_run_that_nobody_else_keeps_is_summed_up(tmp_path: Path)
         assert "nothing listens on http://127.0.0.1:4318" in first
         assert re.search(r"batch.*30 requests", said)
         assert "\x1b[38;2;79;161;253m█" in said  # Forward, as on a dark page
+
+
+def test_a_run_that_began_before_the_collector_is_sent_to_it_whole(tmp_path: Path) -> None:
+    """What was counted before it listened, and what came after; the run is summed up all the same."""
+    with socket.socket() as tried:
+        if tried.connect_ex(("127.0.0.1", 4318)) == 0:
+            pytest.skip("a collector listens on this machine")
+    (tmp_path / "halves.py").write_text(programs.HALVES)
+    env = environment(tmp_path, OTEL_SERVICE_NAME="halves", STAGELENS_EXPORT_INTERVAL="200ms")
+    url = f"sqlite:///{tmp_path / 'later.db'}"
+    with Terminal([*RUN, sys.executable, str(tmp_path / "halves.py")], env) as terminal:
+        first = terminal.read_until("half")
+        store = Store.open(url)
+        collector = Collector(CollectorConfig(url, port=4318), store)
+        collector.start()
+        terminal.type("go on\n")
+        code = terminal.end()
+        said = terminal.rest()
+        collector.stop()
+        end = datetime.now(UTC) + timedelta(minutes=1)
+        counted = store.read.latency(Selection(end - timedelta(hours=1), end, service="halves")).count
+        store.close()
+
+    assert code == 0
+    assert "sent there once a collector listens" in " ".join(first.split())
+    assert "40 requests" in said
+    assert "all of it was sent to the collector on http://127.0.0.1:4318" in " ".join(said.split())
+    assert counted == 40
 
 
 @pytest.mark.parametrize(
