@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 
 from dash import html
@@ -9,9 +10,11 @@ from dash.development.base_component import Component
 
 from ..components import Node, link
 from ..format import span
+from ..source import Source
 from .page import Context, nothing
 
-_INSTALL = "pip install stagelens\nstagelens run -- uvicorn app:app"
+_INSTALL = "pip install stagelens"
+_RUN = "stagelens run -- uvicorn app:app"
 _BY_HAND = """import stagelens
 
 with stagelens.request("classify"):
@@ -20,7 +23,8 @@ with stagelens.request("classify"):
     with stagelens.stage("forward"):
         scores = model(batch)"""
 _DEMO = "make demo"
-_COLLECTOR = "http://127.0.0.1:4318"
+# Where agents send unless they are told.
+_PORT = 4318
 
 
 def no_data(context: Context) -> list[Node]:
@@ -28,7 +32,7 @@ def no_data(context: Context) -> list[Node]:
     view, environment = context.view, context.view.text("env")
     services = context.source.all_services(environment)
     if not len(services) and not environment:
-        return [first_run()]
+        return [first_run(context.source)]
     if not len(services):
         everywhere = link("All environments", href=view.here(env=None), className="btn pri")
         return [nothing(f"No environment called {environment}", "No request came from there.", actions=[everywhere])]
@@ -51,8 +55,9 @@ def no_data(context: Context) -> list[Node]:
     ]
 
 
-def first_run() -> Component:
+def first_run(source: Source) -> Component:
     """Return the page of an empty store; it fills itself when the first request arrives."""
+    endpoint, said = _collector(source)
     return html.Div(
         [
             html.H1("No service yet"),
@@ -61,19 +66,12 @@ def first_run() -> Component:
                 className="x",
             ),
             html.H2("In the environment of your service"),
-            _code(_INSTALL),
+            _code(f"{_INSTALL}\n{endpoint}{_RUN}"),
             html.H2("Or name the stages yourself"),
             _code(_BY_HAND),
             html.H2("Or watch it on a real model, from a clone of Stagelens"),
             _code(_DEMO),
-            html.P(
-                [
-                    "Agents send to ",
-                    html.Span(_COLLECTOR, className="mono"),
-                    " unless OTEL_EXPORTER_OTLP_ENDPOINT says otherwise.",
-                ],
-                className="x",
-            ),
+            html.P(said, className="x"),
             html.Div(
                 [html.Span(className="pulse"), "Waiting for the first request. It shows here within seconds."],
                 className="wait",
@@ -82,6 +80,19 @@ def first_run() -> Component:
         ],
         className="first",
     )
+
+
+def _collector(source: Source) -> tuple[str, str]:
+    """Return what agents must be told of where the collector is, and a sentence about it."""
+    found = max(source.read.collectors(), key=lambda each: each.seen, default=None)
+    if found is None:
+        return "", "No collector has reported to this store yet. Start one with `stagelens up`."
+    host, _, port = found.name.rpartition(":")
+    host = "127.0.0.1" if host == socket.gethostname() else host
+    where = f"http://{host}:{port}"
+    if (host, port) == ("127.0.0.1", str(_PORT)):
+        return "", f"The collector listens on {where}, where agents send by default."
+    return f"OTEL_EXPORTER_OTLP_ENDPOINT={where} ", f"The collector listens on {where}."
 
 
 def missing(what: str, home: str) -> Component:

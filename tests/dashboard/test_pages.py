@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Batch, Point, Selection, Series, Store
+from stagelens.collector.store.collectors import Report, put
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.core.stages import position
@@ -334,6 +336,26 @@ def test_an_empty_store_shows_how_to_begin(fresh: Store) -> None:
 
     assert "pip install stagelens" in text
     assert "Waiting for the first request" in text
+    assert "No collector has reported to this store yet" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            f"{socket.gethostname()}:4318",
+            "The collector listens on http://127.0.0.1:4318, where agents send by default.",
+        ),
+        (f"{socket.gethostname()}:5318", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:5318 stagelens run -- "),
+        ("pod-a:4318", "OTEL_EXPORTER_OTLP_ENDPOINT=http://pod-a:4318 stagelens run -- "),
+    ],
+)
+def test_an_empty_store_names_where_its_collector_listens(fresh: Store, name: str, line: str) -> None:
+    """Not where it would listen if nobody had chosen another port."""
+    with fresh.transaction() as connection:
+        put(connection, Report("a", name, "1.2.3", NOW.timestamp() - 60, NOW.timestamp() - 3))
+
+    assert line in text_of(Source(fresh, None, NOW.timestamp), "/")
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
