@@ -14,7 +14,18 @@ import sys
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+_OLDEST = (3, 11)
+
+
 def _instrument():
+    if sys.version_info < _OLDEST:
+        if os.environ.get("STAGELENS_RUN_PID") == str(os.getpid()):
+            sys.stderr.write(
+                "stagelens run: nothing is timed, %s is Python %d.%d and Stagelens needs %d.%d.\n"
+                % (sys.executable, sys.version_info[0], sys.version_info[1], _OLDEST[0], _OLDEST[1])
+            )
+            sys.stderr.write("    Run the service with Python %d.%d or newer.\n" % _OLDEST)
+        return
     try:
         import stagelens
 

@@ -227,6 +227,18 @@ def test_a_function_of_the_script_itself_is_a_stage_and_one_that_was_never_found
     assert "--stage load=elsewhere:fetch stayed empty: this process never imported elsewhere" in ended.stderr
 
 
+@pytest.mark.parametrize(("own", "said"), [(True, "is Python 3.10 and Stagelens needs 3.11."), (False, "")])
+def test_an_older_python_is_told_what_it_needs(own: bool, said: str) -> None:
+    """One line of what is wrong and one of what to do, from the command itself and from none of the scripts that it starts."""
+    older = f"import os, sys; sys.version_info = (3, 10, 0); {'' if own else 'os.getpid = lambda: 0; '}"
+    older += f"os.environ['STAGELENS_RUN_PID'] = str({'os.getpid()' if own else '1'}); exec(open({str(run.AUTOLOAD / 'sitecustomize.py')!r}).read(), {{'__file__': {str(run.AUTOLOAD / 'sitecustomize.py')!r}}})"
+    ended = subprocess.run([sys.executable, "-c", older], check=True, capture_output=True, text=True)
+
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == (2 if own else 0)
+    assert ("Run the service with Python 3.11 or newer." in ended.stderr) is own
+
+
 def test_the_workers_of_uvicorn_report_each_for_itself(
     tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
 ) -> None:
