@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import fcntl
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sqlalchemy import inspect
@@ -53,6 +55,34 @@ def open_existing(config: CollectorConfig) -> Store:
         msg = f"there is no store in {where}; name the right one with --database or STAGELENS_DATABASE"
         raise StoreError(msg)
     return open_store(config)
+
+
+@contextmanager
+def alone(config: CollectorConfig) -> Generator[None]:
+    """Keep a second `stagelens up` off the SQLite file of *config*, as long as the block lasts; of other databases there may be many.
+
+    Raises:
+        StoreError: Another one runs over it.
+    """
+    url = make_url(config.database)
+    path = (url.database or "").removeprefix("file:")
+    if url.get_backend_name() != "sqlite" or path in ("", ":memory:"):
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            lock = stack.enter_context(Path(f"{path}.up").open("a+"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            msg = (
+                f"another `stagelens up` runs over {database.location(url)}.\n"
+                "    Stop that one, or give this one a database of its own with --database or STAGELENS_DATABASE."
+            )
+            raise StoreError(msg) from None
+        except OSError:
+            # No file can be written there, which the store says better, or the file system has no locks.
+            pass
+        yield
 
 
 def places(config: CollectorConfig) -> list[str]:

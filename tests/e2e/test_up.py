@@ -63,6 +63,24 @@ def running(folder: Path) -> Generator[Server]:
             server.kill()
 
 
+def test_a_second_one_over_the_same_file_says_what_to_do(tmp_path: Path) -> None:
+    """Two would tell everybody everything twice; it is refused before it opens anything, and a third may follow the first."""
+    with running(tmp_path) as first:
+        first.url("dashboard")
+        words = [*STAGELENS, "up", "--database", f"sqlite:///{tmp_path / 'store.db'}", "--collector-port", "0"]
+        second = subprocess.run(
+            words, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+        )
+        first.kill()
+    with running(tmp_path) as third:
+        assert third.url("dashboard")
+
+    assert second.returncode == 1
+    assert "another `stagelens up` runs over" in second.stderr
+    assert "Stop that one, or give this one a database of its own with --database" in second.stderr
+    assert len(second.stderr.splitlines()) == 2
+
+
 def batch(requests: int) -> bytes:
     """Return an OTLP/JSON body that counts *requests* requests of 5 ms, as our agent sends it."""
     histogram = Histogram()
