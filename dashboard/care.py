@@ -79,6 +79,13 @@ class Care:
                 connection, matchers, starts_at=now, ends_at=now + length, author=by, comment=comment
             )
 
+    def silence_of(self, incident: Incident) -> Silence | None:
+        """Return the silence in force that is about *incident*, of several the one that lasts longest; None without one."""
+        about = {"service": incident.service, "slo": incident.name, "severity": incident.severity}
+        about |= {"version": incident.version, **incident.where}
+        fitting = [each for each in self.silences() if each.holds(self._now()) and each.fits(about)]
+        return max(fitting, key=lambda each: each.ends_at, default=None)
+
     def unsilence(self, name: str) -> None:
         """End the silence *name* now.
 

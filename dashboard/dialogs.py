@@ -12,7 +12,7 @@ from .components import Node, attributes
 
 _KEYS = (
     ("Ctrl K", "services, versions, pages, traces by id, settings"),
-    ("g o, g r, g s, g t, g a, g e", "overview, regressions, SLOs, traces, advice, events"),
+    ("g o, g r, g s, g i, g t, g a, g e", "overview, regressions, SLOs, incidents, traces, advice, events"),
     ("[, ]", "earlier, later by half a window"),
     ("-, 0", "wider, back to now"),
     ("t", "time range"),
@@ -20,7 +20,7 @@ _KEYS = (
     ("/", "filter the table"),
     ("j, k", "next, previous row or trace"),
     ("Enter", "open the row"),
-    ("c, C", "copy the link, with the window fixed"),
+    ("c, C", "copy the link to this very window, to one that moves on"),
     ("d", "light or dark"),
     ("?", "this help"),
 )

@@ -33,6 +33,7 @@ _NAV = (
     ("Overview", "/", "home"),
     ("Regressions", "/regressions", "compare"),
     ("SLOs", "/slo", "shield"),
+    ("Incidents", "/incidents", "bell"),
     ("Traces", "/traces", "trace"),
     ("Advice", "/advice", "bulb"),
     ("Events", "/events", "flag"),
@@ -181,7 +182,8 @@ def last_data(context: Context, state: StoreState) -> datetime | None:
 
 
 def _entry(context: Context, text: str, path: str, icon: str, *, on: bool) -> Component:
-    count_of = {"/slo": _slos_in_trouble, "/regressions": _regressions, "/advice": _advice}.get(path)
+    counts = {"/slo": _slos_in_trouble, "/incidents": _incidents, "/regressions": _regressions, "/advice": _advice}
+    count_of = counts.get(path)
     parts: list[Node] = [
         html.I(className=f"ic ic-{icon}"),
         html.Span(text, className="t"),
@@ -208,6 +210,12 @@ def _slos_in_trouble(context: Context) -> Node:
         return None
     said = f"{states.count(worst)} {WORDS[worst].lower()}"
     return html.Span(said, className="cnt bad" if worst == "burning" else "cnt")
+
+
+def _incidents(context: Context) -> Node:
+    number = len(context.open_incidents)
+    pages = any(each.severity == "page" for each in context.open_incidents)
+    return html.Span(str(number), className="cnt bad" if pages else "cnt", title="open") if number else None
 
 
 def _regressions(context: Context) -> Node:

@@ -59,8 +59,11 @@ class Silence:
 
         A finding about all routes of a service is not about one of them: only what names a route fits a route.
         """
-        has = dimensions(finding)
-        return all(wanted in (ANY, has[key]) for key, wanted in self.matchers.items())
+        return self.fits(dimensions(finding))
+
+    def fits(self, about: Mapping[str, str]) -> bool:
+        """Say the same of something by its dimensions; one that is left out means all of them."""
+        return all(wanted in (ANY, about.get(key, "")) for key, wanted in self.matchers.items())
 
     def in_words(self) -> str:
         """Say why nobody is told, as in "silenced by ann until 04:00 UTC on 20 November: deploy"."""

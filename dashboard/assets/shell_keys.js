@@ -2,7 +2,7 @@
 (function (app) {
   "use strict";
 
-  const PAGES = { o: "/", r: "/regressions", s: "/slo", t: "/traces", a: "/advice", e: "/events" };
+  const PAGES = { o: "/", r: "/regressions", s: "/slo", i: "/incidents", t: "/traces", a: "/advice", e: "/events" };
   const KEYS = {
     d: app.actions.theme, c: app.actions.copy, C: app.actions.copy, "?": app.actions.help,
     "[": () => app.shift(-0.5), "]": () => app.shift(0.5), "-": () => app.widen(),

@@ -18,7 +18,7 @@ from .incident_care import accept_button, acknowledge_button, end_button, silenc
 from .page import Context, Page, nothing, panel
 from .slo_alerts import incident_path
 
-_PLACE = "/slo"
+_PLACE = "/incidents"
 _TITLE = "Incidents · Stagelens"
 _SHAPES = {"sent": "good", "dead": "bad", "superseded": "out", "waiting": "warn", "sending": "warn"}
 _WORDS = {
@@ -35,13 +35,13 @@ _ENDINGS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_d
 def render(context: Context, name: str | None = None) -> Page:
     """Return the page of the incident *name*, or of all of them."""
     view = context.view
-    trail: list[tuple[str, str | None]] = [("SLOs", view.link(_PLACE))]
     if name is None:
-        return Page(_TITLE, [*trail, ("Incidents", None)], _all(context), _PLACE)
+        return Page(_TITLE, [("Incidents", None)], _all(context), _PLACE)
     found = context.source.care.incident(name)
-    trail += [("Incidents", view.link("/incidents")), (name if found is None else found.name, None)]
+    trail: list[tuple[str, str | None]] = [("Incidents", view.link(_PLACE))]
+    trail.append((name if found is None else found.name, None))
     if found is None:
-        back = link("All incidents", href=view.link("/incidents"), className="btn pri")
+        back = link("All incidents", href=view.link(_PLACE), className="btn pri")
         unknown = nothing("No such incident", "What is over for more than a year is forgotten.", actions=[back])
         return Page(_TITLE, trail, [unknown], _PLACE)
     return Page(f"{found.service}: {found.name} · {_TITLE}", trail, _one(context, found), _PLACE)
@@ -129,10 +129,12 @@ def _head(context: Context, found: Incident) -> Component:
         f"{'for' if found.resolved_at else 'open for'} {lasted}",
         _care(found),
     ]
+    silence = context.source.care.silence_of(found) if found.resolved_at is None else None
     title = html.Div(
         [
             html.H1([_state(found), found.headline]),
             html.P(" · ".join(each for each in said if each), className="sub"),
+            html.P(_silenced(context, silence), className="sub") if silence else None,
             html.P(_why(context, found), className="sub") if found.muted else None,
         ],
         className="say",
@@ -140,8 +142,14 @@ def _head(context: Context, found: Incident) -> Component:
     slo = next((each.slo for each in context.slos if each.slo.name == found.name), None)
     path = requests_path(view, slo, found.since, found.resolved_at) if slo else incident_path(view, found)
     look = link("See the requests", href=path, className="btn")
-    done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *silence_buttons(found)]
+    quiet = [end_button(silence, _matchers(silence))] if silence else silence_buttons(found)
+    done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *quiet]
     return html.Div([title, html.Div([*done, look], className="acts")], className="phead")
+
+
+def _silenced(context: Context, silence: Silence) -> str:
+    """Say until when nobody is told: at once, though the alerts see it with their next evaluation only."""
+    return f"Silenced until {_when(context, silence.ends_at)} by {silence.author}"
 
 
 def _history(context: Context, happened: Sequence[Transition]) -> Component:

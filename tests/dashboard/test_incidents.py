@@ -173,6 +173,22 @@ def test_a_silence_is_made_and_ended_from_a_page(source: Source, client: FlaskCl
     assert name not in {each.id for each in source.care.silences()}
 
 
+def test_a_silenced_incident_offers_the_end_of_its_silence_at_once(
+    source: Source, client: FlaskClient, proof: dict[str, str]
+) -> None:
+    """The alerts have not evaluated since: the page does not wait for them."""
+    found = next(each for each in source.incidents() if each.state == "open" and not each.muted)
+    before = shown(source, f"/incidents/{found.id}")
+    client.post("/api/v1/silences", json={"service": found.service, "slo": found.name, "for": "8h"}, headers=proof)
+    after = shown(source, f"/incidents/{found.id}")
+
+    assert "Silence 8h" in before
+    assert "End now" not in before
+    assert "Silence 8h" not in after
+    assert "End now" in after
+    assert "Silenced until" in after
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
