@@ -136,13 +136,13 @@
       liked();
     },
     density: () => like("density", root.dataset.density === "compact" ? "" : "compact"),
-    // With Shift the window stands still: whoever opens the link later sees these very minutes.
+    // Whoever opens the link later sees these very minutes; with Shift a window that ends now moves on.
     copy(event) {
       const [start, end] = app.window();
       const moves = !/^\d/.test(app.query().get("to") || "");
-      const fixed = moves && event && event.shiftKey;
+      const fixed = moves && !(event && event.shiftKey);
       const address = fixed ? app.address({ from: String(start), to: String(end) }) : location.pathname + location.search;
-      const kind = fixed || !moves ? "this window for good" : `always the ${app.windowLabel().toLowerCase()}, Shift fixes it`;
+      const kind = fixed || !moves ? "this window for good" : `always the ${app.windowLabel().toLowerCase()}`;
       copied(location.origin + address, `Link copied: ${kind}`);
     },
     refresh() {

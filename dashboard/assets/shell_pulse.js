@@ -4,6 +4,8 @@
   "use strict";
 
   const BEAT = 15000;
+  // So often it is asked whether the dashboard is there, and so long an answer may take. [ms]
+  const CHECK = 4000;
   const PATIENCE = 60000;
   const SLOWEST = PATIENCE / BEAT;
 
@@ -69,9 +71,19 @@
     }
     lostAt = new Date();
     [pace, passed] = [1, 0];
+    stay();
     const time = lostAt.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
     const why = navigator.onLine ? "The dashboard does not answer" : "This browser has no network";
     told(...words(`Offline since ${time}, last data kept.`, `${why}; it is tried again by itself.`, "probe", "Try now"));
+  }
+
+  // The address stays that of the page that is shown; where the reader wanted to go is gone to once there is an answer.
+  let wanted = "";
+  function stay() {
+    if (!shown || shown === location.pathname) return;
+    wanted = location.pathname + location.search;
+    history.replaceState(history.state, "", shownAt);
+    app.said(`Offline: ${decodeURIComponent(wanted.split("?")[0])} is opened when the dashboard answers again`);
   }
 
   // What was asked for meanwhile is shown, whether or not there is new data.
@@ -81,15 +93,25 @@
     [pace, passed] = [1, 0];
     told();
     window.dash_clientside.set_props("seen", { data: null });
-    beatNow();
+    const to = wanted;
+    wanted = "";
+    if (to) app.go(to);
+    else beatNow();
+  }
+
+  // Asked for by a reader who goes to another page while it is known that nobody answers.
+  function away() {
+    lost();
+    stay();
   }
 
   const asked = window.fetch;
   const WENT = [502, 503, 504];
   function probe() {
-    asked.call(window, "/healthz", { cache: "no-store" }).then((answer) => (WENT.includes(answer.status) ? lost() : found()), lost);
+    asked.call(window, "/healthz", { cache: "no-store", signal: AbortSignal.timeout(CHECK) }).then((answer) => (WENT.includes(answer.status) ? lost() : found()), lost);
   }
   app.actions.probe = probe;
+  setInterval(() => document.visibilityState === "visible" && probe(), CHECK);
   addEventListener("online", probe);
   addEventListener("offline", lost);
 
@@ -113,22 +135,22 @@
     if (/\/_dash-update-component|\/figures\//.test(address.url || address)) {
       answer.then((response) => {
         if (response.status === 401) told(...words("You are signed out.", "The last data is kept.", "reload", "Sign in"));
-        else if (WENT.includes(response.status)) lost();
+        else if (WENT.includes(response.status)) away();
         else found();
-      }, lost);
+      }, away);
     }
     return answer;
   };
 
   // ---- arriving
 
-  let shown = null;
+  let [shown, shownAt] = [null, ""];
   app.calls.arrived = function (parts) {
     const same = shown === location.pathname;
     Object.entries(parts || {}).forEach(([id, html]) => app.place(document.getElementById(id), html, same));
     if (parts && parts.root) {
       const root = document.getElementById("root");
-      shown = location.pathname;
+      [shown, shownAt] = [location.pathname, location.pathname + location.search];
       document.title = root.querySelector("[data-title]").dataset.title;
       app.drawAll(root);
       app.settle();

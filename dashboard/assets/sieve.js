@@ -32,5 +32,5 @@ window.stagelens = window.stagelens || {};
     document.querySelectorAll(".sieve input").forEach((input) => (input.value = app.query().get("q") || ""));
   });
 
-  new MutationObserver(() => document.querySelectorAll(".sieve:empty").forEach(filled)).observe(document, { childList: true, subtree: true });
+  new MutationObserver(() => document.querySelectorAll(".sieve[data-typed]:empty").forEach(filled)).observe(document, { childList: true, subtree: true });
 })(window.stagelens);
