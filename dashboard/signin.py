@@ -79,14 +79,14 @@ def form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -
     said = f'<p role="alert">{escape(wrong)}</p>' if wrong else ""
     hint = "<p>Or the token of this dashboard, without a name.</p>" if config.users and config.token else ""
     inputs = f'<input type="hidden" name="next" value="{escape(to)}">{name}{secret}<button>Sign in</button>'
-    return _page(f'{said}<form method="post" action="{SIGN_IN}">{inputs}</form>{hint}', status)
+    return _page(f'{said}<form method="post" action="{SIGN_IN}">{inputs}</form>{hint}', status, "Sign in")
 
 
 def refuse(status: int, reason: str) -> Response:
     """Return the page, or the JSON for a program, that says why a request is not served."""
     if request.path.startswith(PREFIX):
         return refusal(reason, "", "", status)
-    return _page(f"<p>{escape(reason)}</p>", status)
+    return _page(f"<p>{escape(reason)}</p>", status, "Not signed in" if status == _WRONG else "Refused")
 
 
 def too_many(error: TooManyError) -> Response:
@@ -97,11 +97,11 @@ def too_many(error: TooManyError) -> Response:
     return response
 
 
-def _page(inside: str, status: int) -> Response:
-    head = f'<meta name="viewport" content="width=device-width"><title>Stagelens</title><style>{_STYLE}</style>'
-    text = (
-        f'<!doctype html><html lang="en"><head>{head}</head><body><main><h1>Stagelens</h1>{inside}</main></body></html>'
-    )
+def _page(inside: str, status: int, name: str) -> Response:
+    title = f"<title>{name} · Stagelens</title>"
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{title}<style>{_STYLE}</style>'
+    body = f"<main><h1>{name} · Stagelens</h1>{inside}</main>"
+    text = f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'
     response = Response(text, status, mimetype="text/html")
     response.headers["Cache-Control"] = "no-store"
     return response

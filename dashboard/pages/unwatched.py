@@ -1,4 +1,4 @@
-"""That nobody is watched, where that is so: on the overview in a line, with the objectives in full."""
+"""What keeps objectives from being watched: no objective, or a file that cannot be read; on the overview in a line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,22 @@ from .page import Context, nothing
 def unwatched_line(context: Context) -> Component | None:
     """Return one line with the cure; None where there are objectives, or alerts are no business of this dashboard."""
     source = context.source
-    if not source.has_alerts or source.slos():
+    if not source.has_alerts:
         return None
+    if source.slos():
+        problems = source.slo_problems()
+        return _broken(context, problems) if problems else None
     why, cure = unwatched(source.slo_file)
     said = [html.B("Nobody is watched"), f": {why}, so no alert would come. ", *_marked(cure), ". "]
     more = link("More", href=context.view.link("/slo"), className="link")
     return html.Div([dot("no_data"), html.Span([*said, more])], className="quiet")
+
+
+def _broken(context: Context, problems: Sequence[str]) -> Component:
+    kept = ". What was read before it changed stays in force. "
+    said = [html.B("The SLO file cannot be read"), ": ", html.Span(problems[0], className="mono"), kept]
+    more = link("More", href=context.view.link("/slo"), className="link")
+    return html.Div([dot("at_risk"), html.Span([*said, more])], className="quiet")
 
 
 def no_objectives(context: Context) -> Component:
