@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import pandas as pd
 
-from ..format import percent, span
+from ..format import TIMES, percent, span
 from .marks import release_marks
 from .parts import MARKER_ROW, Annotation, Figure, Shape, Trace, f4, f8, level, line, marker_rows, note
 from .time_axis import TimeAxis
@@ -206,7 +206,12 @@ def left_parts(ratio: float | None) -> tuple[str, str]:
 
     >>> left_parts(-0.5), left_parts(0.9983), left_parts(0.24)
     (('50\u202f%', 'overspent'), ('99.8\u202f%', 'left'), ('24\u202f%', 'left'))
+    >>> left_parts(-18.48) == ("19.5" + TIMES, "spent")
+    True
     """
+    if ratio is not None and ratio <= -1:
+        # Whole budgets: nobody reads a share of 1848 %.
+        return f"{1 - ratio:.1f}{TIMES}", "spent"
     if ratio is not None and ratio < 0:
         return percent(-ratio), "overspent"
     if ratio is not None and _NEARLY_ALL < ratio < 1:

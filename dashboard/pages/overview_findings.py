@@ -1,4 +1,4 @@
-"""What is wrong in the fleet, in up to three sentences with their cause, the gravest first."""
+"""What is wrong in the fleet, in sentences with their cause: the three gravest, the others behind "more"."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from .releases import Release
 from .standing import counted, moment, note, worst
 
 _MOST = 3
+# Behind "more" there are so many at most: each costs a few questions.
+_MOST_MORE = 9
 # A second cause is worth a word from this share of the growth on.
 _NAMED = 0.1
 # A tail is one when a stage that only waits is most of p99, hardly any of p50, and makes p99 many times as long.
@@ -58,7 +60,14 @@ def findings(context: Context, rows: list[Row]) -> Component:
     if not found:
         return _quiet(rows)
     found.sort(key=lambda each: (each.severity, -each.weight))
-    return html.Div([each.build() for each in found[:_MOST]], className="finds")
+    cards = html.Div([each.build() for each in found[:_MOST]], className="finds")
+    rest = found[_MOST : _MOST + _MOST_MORE]
+    if not rest:
+        return cards
+    more = html.Div([each.build() for each in rest], className="finds")
+    left = len(found) - _MOST - len(rest)
+    foot = html.P(f"and {left} more: the table below has all services", className="foot") if left else None
+    return html.Div([cards, html.Details([html.Summary(f"+{len(found) - _MOST} more", className="link"), more, foot])])
 
 
 def _quiet(rows: list[Row]) -> Component:
@@ -156,7 +165,8 @@ def _spent(found: SloStatus) -> str:
     if found.budget_left is None or found.budget_left > 0:
         gone = f", budget gone in {span(found.exhausted_in)}" if found.exhausted_in else ""
         return f"Burning {times(found.burn_1h)}{gone}"
-    over = f"overspent by {left_parts(found.budget_left)[0]}" if found.budget_left else "spent"
+    share, word = left_parts(found.budget_left)
+    over = f"{word} {share}" if word == "spent" else f"overspent by {share}" if found.budget_left else "spent"
     return f"Error budget {over}" + (f", burning {times(found.burn_1h)}" if found.burn_1h >= 1 else "")
 
 

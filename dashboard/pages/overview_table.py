@@ -103,7 +103,7 @@ def _columns(context: Context, rows: Sequence[Row]) -> dict[str, Column]:
         "p99": Column("p99", lambda row: row.now.p99, _p99, "r"),
         "change": Column(context.view.compared_words or "change", lambda row: row.p99_change, _change),
         "where": Column("Where p99 goes", _most, _where, "barcell"),
-        "budget": Column("Budget left", _left, _budget, rising=True) if promised else None,
+        "budget": Column("Budget left", _left, _budget, "hide", rising=True) if promised else None,
         _DEFAULT: Column("Burn 1 h", lambda row: -row.urgency[1], _burn) if promised else None,
         "errors": Column("Errors", lambda row: row.now.error_ratio, _errors),
         "cost": Column(

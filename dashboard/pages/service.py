@@ -59,6 +59,8 @@ _LOOKED_THROUGH = 400
 _NEAR = 8
 # From this share on, what nobody claimed is worth a word: time between stages is not instrumented. [ratio]
 _MUCH_OVERHEAD = 0.15
+# Below it nobody calls a request slow. [ratio]
+_SLOW_RANK = 0.9
 
 
 def render(context: Context) -> Page:
@@ -213,7 +215,7 @@ def _exemplars(context: Context, size: str) -> Component:
     source, view = context.source, context.view
     pinned = view.percentile if view.text("p") else None
     if pinned is None:
-        frame = source.ask(source.read.one_per_cause, context.selection, _EXEMPLARS)
+        frame = slow_of_each_cause(source.ask(source.read.one_per_cause, context.selection, _EXEMPLARS))
     else:
         frame = around(_kept_near(context, pinned), pinned)
     more = link("All traces →", href=view.link("/traces", svc=context.service, **view.part), className="link")
@@ -232,6 +234,13 @@ def _exemplars(context: Context, size: str) -> Component:
     lasting = f", for {span(retention.traces)}" if retention.traces < retention.hours else ""
     rule = f"Kept: {frame.attrs['rule']}{lasting}."
     return card(title, traces_table(frame, view, title), sub=sub, tools=more, flush=True, foot=rule, size=size)
+
+
+def slow_of_each_cause(kept: pd.DataFrame) -> pd.DataFrame:
+    """Return the slowest of each cause, of those causes that slow requests have; the slowest of all where none is slow."""
+    first = kept.drop_duplicates("dominant")
+    slow = first[~(first["rank"] < _SLOW_RANK)]
+    return slow if len(slow) else first.head(1)
 
 
 def _advice(context: Context) -> str:

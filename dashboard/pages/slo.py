@@ -79,7 +79,11 @@ def finding(view: View, found: SloStatus) -> str:
     if found.budget_left is None:
         return f"{name} cannot be judged: {found.slo.service} had no request in {span(found.slo.window)}."
     share, word = left_parts(found.budget_left)
-    budget = f"{name} has {share} of its error budget left" if word == "left" else f"{name} is {share} overspent"
+    budget = {
+        "left": f"{name} has {share} of its error budget left",
+        "overspent": f"{name} is {share} overspent",
+        "spent": f"{name} has spent {share} its error budget",
+    }[word]
     if found.state == "maintenance":
         return f"{budget}. Planned work {note(found, view)}: its requests do not count, and nobody is told."
     if found.state == "no_data":
@@ -95,7 +99,7 @@ def _then(found: SloStatus) -> str:
     if found.budget_left is None:
         return held
     share, word = left_parts(found.budget_left)
-    stood = f"{share} of the error budget was left" if word == "left" else f"the error budget was {share} overspent"
+    stood = f"{share} of the error budget was left" if word == "left" else f"the error budget was {word} {share}"
     return f"Then {stood}. {held}"
 
 

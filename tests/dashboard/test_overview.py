@@ -245,6 +245,22 @@ def test_services_in_trouble_stand_above_the_kinds(crowd: Store, tmp_path: Path)
     assert "Needs attention" not in text_of(source, "/?sort=p99")
 
 
+def test_what_has_no_room_above_the_numbers_is_behind_more(crowd: Store, tmp_path: Path) -> None:
+    """Eight services burn: three cards are shown, five are folded away, and how many they are is said."""
+    path = tmp_path / "slo.yaml"
+    slos = ", ".join(
+        f"{{name: s{each}, service: service-{each}, objective: 0.99, threshold: 10ms, window: 30d}}"
+        for each in range(250, 258)
+    )
+    path.write_text(f"slos: [{slos}]")
+    page = page_of(context_at(Source(crowd, AlertsReader(crowd, LiveFile(path, {})), NOW.timestamp), "/"))
+    assert page is not None
+    (more,) = (each for each in all_of(page.body, html.Details) if "more" in words(each.children[0]))
+
+    assert words(more.children[0]) == "+5 more"
+    assert len([each for each in all_of(more, html.A) if getattr(each, "className", "") == "ins"]) == 5
+
+
 def test_one_request_is_a_page(tmp_path: Path) -> None:
     """It says how many requests p99 needs, and breaks nothing."""
     store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)

@@ -26,7 +26,7 @@ from stagelens.dashboard.outline import Outline, outline
 from stagelens.dashboard.pages.charts import CHARTS
 from stagelens.dashboard.pages.inspector import mixtures
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.pages.service import around
+from stagelens.dashboard.pages.service import around, slow_of_each_cause
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
@@ -356,6 +356,21 @@ def test_causes_mix_where_two_dominate() -> None:
     found = mixtures(pd.DataFrame(rows, columns=["percentile", "stage", "share"]), frame)
 
     assert found == [None, None, ("queue", 0.58, "load", 0.41)]
+
+
+def test_slow_exemplars_have_each_cause_once_and_nothing_that_is_not_slow() -> None:
+    """A second request of a cause says nothing new; one that is faster than nine in ten is no slow one."""
+    kept = pd.DataFrame(
+        {
+            "dominant": ["queue", "load", "queue", "forward"],
+            "rank": [0.999, float("nan"), 0.99, 0.59],
+            "trace_id": list("abcd"),
+        }
+    )
+
+    assert "".join(slow_of_each_cause(kept)["trace_id"]) == "ab"
+    assert "".join(slow_of_each_cause(kept.tail(1))["trace_id"]) == "d"
+    assert slow_of_each_cause(kept.head(0)).empty
 
 
 def test_exemplars_around_a_percentile_are_the_nearest_in_rank() -> None:

@@ -326,6 +326,12 @@ def test_an_overspent_budget_says_by_how_much(source: Source, burning_store: Sto
     assert "360 bad requests, 120 too many" in said
     assert "-50" not in said
 
+    # Beyond a whole budget a share says nothing.
+    spent = replace(spent, budget_left=-18.48)
+    said = shown(Source(burning_store, Overspent(real, source.incidents()[0]), NOW.timestamp), "/slo")
+    assert "hot-latency has spent 19.5\u00d7 its error budget" in said
+    assert "1 848" not in said.replace("\u202f", " ")
+
 
 def test_without_alerts_the_page_says_how_to_start_them(burning_store: Store) -> None:
     """A dashboard that runs alone has no objectives to show."""
@@ -346,6 +352,9 @@ def test_a_broken_file_is_said_with_its_line_and_what_stays_in_force(
     assert "What was read before it changed stays in force." in said
     assert f"{path}:4" in said
     assert "hot-latency" in said
+    overview = shown(later, "/")
+    assert "The SLO file cannot be read:" in overview
+    assert f"{path}:4" in overview
 
     never = AlertsReader(burning_store, LiveFile(path, ENV))
     assert "Nothing of it is in force." in shown(Source(burning_store, never, NOW.timestamp), "/slo")
