@@ -20,7 +20,7 @@ from ..format import axis_duration
 from ..tokens import stage_colour
 from ..view import trace_name
 from .marks import release_marks, rough
-from .parts import LABEL_GAP, Annotation, Figure, Trace, f4, f8, level, line, log_ticks, note, raw, safe
+from .parts import LABEL_GAP, Annotation, Figure, Trace, f4, f8, level, line, log_ticks, marker_rows, note, raw, safe
 from .time_axis import TimeAxis, gaps_filled
 
 # More are slow to draw and smaller than a pointer.
@@ -60,6 +60,7 @@ def heat_figure(
     data += _quantile_lines(quantiles, axis)
     data += _diamonds(exemplars, axis)
     shapes, notes = release_marks(axis, versions, told)
+    notes, _ = marker_rows(notes, axis.place(axis.start), axis.place(axis.end), rows=1)
     low, high = float(grid.edges[0]), float(grid.edges[-1])
     notes += _quantile_names(quantiles, high / low)
     if threshold_seconds is not None and low < threshold_seconds < high:

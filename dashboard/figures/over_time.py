@@ -16,7 +16,7 @@ import pandas as pd
 from ...core.stages import label
 from ..format import count, duration, needed, percent, percentile, whole
 from .marks import Alert, alert_marks, release_marks, rough, veils, without_alert_names
-from .parts import Figure, Trace, band, f4, f8, level, line, safe, stages_of, ticks
+from .parts import Figure, Trace, band, f4, f8, level, line, marker_rows, safe, stages_of, ticks
 from .time_axis import TimeAxis, gaps_filled
 
 COLUMNS = ("at", "n", "value_seconds")
@@ -66,6 +66,7 @@ def over_time_figure(
     strip = {"type": "bar", "x": f8(axis.places(steps["at"])), "y": f4(np.nan_to_num(rate)), "yaxis": "y2"}
     data.append({**strip, "hoverinfo": "none", "marker": {"color": "$deco@.55"}})
     (shapes, notes), (fields, names) = release_marks(axis, versions, told), alert_marks(alerts, axis)
+    notes, _ = marker_rows(notes, axis.place(axis.start), axis.place(axis.end), rows=1)
     shapes, notes = [*shapes, *fields, *veils(steps, axis, quantile, _FLOOR)], [*notes, *names]
     if threshold_seconds is not None and threshold_seconds < top and not part:
         shapes.append(level(threshold_seconds, "$bad"))

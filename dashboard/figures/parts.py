@@ -185,25 +185,28 @@ def releases(markers: Mapping[float, str], *, told: bool = False) -> tuple[list[
     return shapes, notes
 
 
-def marker_rows(notes: Sequence[Annotation], low: float, high: float) -> tuple[list[Annotation], int]:
+def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int = 2) -> tuple[list[Annotation], int]:
     """Return the names of markers in up to two rows so that none covers another, and how many rows that took.
 
-    A name that fits in neither row is left out; its line stays.
+    A name that fits in no row is left out; its line stays.
 
     Args:
-        notes: As `releases` makes them, of all markers of one chart.
+        notes: As `releases` makes them, of all markers of one chart; the most important first.
         low: The left end of the axis.
         high: Its right end.
+        rows: How many rows there is room for.
     """
-    ends = [-math.inf, -math.inf]
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
     shown: list[Annotation] = []
-    for each in sorted(notes, key=lambda one: float(one["x"])):
-        place = (float(each["x"]) - low) / (high - low)
-        row = next((row for row, end in enumerate(ends) if place >= end), None)
+    for each in notes:
+        start = (float(each["x"]) - low) / (high - low)
+        end = start + _NAME_EDGE + _NAME_SHARE * len(each["text"])
+        free = (row for row, names in enumerate(taken) if all(end <= left or right <= start for left, right in names))
+        row = next(free, None)
         if row is not None:
-            ends[row] = place + _NAME_EDGE + _NAME_SHARE * len(each["text"])
+            taken[row].append((start, end))
             shown.append({**each, "yshift": MARKER_ROW * row})
-    return shown, sum(end > -math.inf for end in ends)
+    return sorted(shown, key=lambda one: float(one["x"])), sum(map(bool, taken))
 
 
 def span_of(x0: float, x1: float, y0: float, y1: float, colour: str, *, above: bool = False) -> Shape:

@@ -184,8 +184,9 @@ class Context:
 
     @cached_property
     def events(self) -> dict[datetime, str]:
-        """The newest of them, to their short names, oldest first; what was done with advice changes no service."""
-        rows = self.told[self.told["kind"] != "advice"].head(_MAX_MARKERS).iloc[::-1]
+        """Some of them, to their short names: deploys before all else, then the newest; what was done with advice changes no service."""
+        told = self.told[self.told["kind"] != "advice"]
+        rows = told.iloc[(told["kind"] != "deploy").argsort(kind="stable")].head(_MAX_MARKERS)
         names = [_short(str(key) or str(text)) for key, text in zip(rows["key"], rows["text"], strict=True)]
         return dict(zip(map(_python, rows["at"]), names, strict=True))
 

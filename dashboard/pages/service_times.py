@@ -149,7 +149,9 @@ def _told(context: Context) -> dict[datetime, str]:
     """Return the deploys and changed settings that somebody wrote down in the shown time, to what they are about."""
     axis, source = context.axis, context.source
     frame = source.ask(source.read.events, axis.start, axis.end, service=context.service)
-    shown = frame[frame["kind"].isin(_MARKED)].head(_MAX_MARKS)
+    marked = frame[frame["kind"].isin(_MARKED)]
+    # Where there is no room for all, deploys stay.
+    shown = marked.iloc[(marked["kind"] != "deploy").argsort(kind="stable")].head(_MAX_MARKS)
     return {
         pd.Timestamp(at).to_pydatetime(warn=False): (str(key) or str(text))[:_MAX_MARK_CHARS]
         for at, key, text in zip(shown["at"], shown["key"], shown["text"], strict=True)

@@ -145,12 +145,17 @@ def _no_requests(found: SloStatus) -> Component:
 
 
 def _seen(context: Context, found: SloStatus, axis: TimeAxis) -> dict[datetime, str]:
-    """Return the releases in the shown time, and when somebody was alerted."""
+    """Return the newest releases in the shown time, and when somebody was alerted, as far as there is room."""
     rows = context.versions.iloc[1:]
     seen = {at.to_pydatetime(): str(name) for at, name in zip(rows["first_seen"], rows["version"], strict=True)}
-    seen |= {each.opened_at: "incident" for each in context.source.incidents() if each.name == found.slo.name}
-    shown = sorted((at, name) for at, name in seen.items() if axis.start < at < axis.end)
-    return dict(shown[-_MAX_MARKERS:])
+    alerted = {each.opened_at: "incident" for each in context.source.incidents() if each.name == found.slo.name}
+    shown = [
+        (at, name)
+        for kind in (seen, alerted)
+        for at, name in sorted(kind.items(), reverse=True)
+        if axis.start < at < axis.end
+    ]
+    return dict(shown[:_MAX_MARKERS])
 
 
 def _told(context: Context, axis: TimeAxis) -> dict[datetime, str]:
