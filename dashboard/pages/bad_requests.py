@@ -14,6 +14,7 @@ from ...core.stages import label
 from ..format import duration, portion
 from ..view import View, service_path
 from .page import Context
+from .standing import moment
 
 
 def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:
@@ -31,19 +32,29 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
         return slo.stage, f"The objective is about {label(slo.stage)}"
     if slo.kind != "latency":
         return "", ""
+    view = context.view
     incident = next((each for each in context.open_incidents if each.name == slo.name), None)
-    growth = incident.stages if incident else excess(bad_breakdown(context, slo, context.view.start, context.view.end))
+    growth = incident.stages if incident else excess(bad_breakdown(context, slo, view.start, view.end))
     blamed = culprit(growth)
-    return (blamed.stage, bad_sentence(blamed)) if blamed else ("", "No stage stands out in the requests that broke it")
+    if blamed is None:
+        return "", "No stage stands out in the requests that broke it"
+    return blamed.stage, bad_sentence(blamed, f"since {moment(incident.since, view)}" if incident else in_window(view))
 
 
-def bad_sentence(blamed: StageGrowth) -> str:
-    """Say what bad requests spend more time in.
+def in_window(view: View) -> str:
+    """Return the window of the address within a sentence: `in the last 6 h`."""
+    words = view.window_label
+    return f"in the {words[0].lower()}{words[1:]}" if words.startswith("Last") else f"from {words}"
 
-    >>> bad_sentence(StageGrowth("queue", 0.424, 0.95)).replace("\u202f", " ")
-    'Bad requests spend 424 ms more in Queue, 95 % of the excess'
+
+def bad_sentence(blamed: StageGrowth, when: str) -> str:
+    """Say what bad requests spend more time in, *when*.
+
+    >>> bad_sentence(StageGrowth("queue", 0.424, 0.95), "since 11:20").replace("\u202f", " ")
+    'Bad requests since 11:20 spend 424 ms more in Queue, 95 % of the excess'
     """
-    return f"Bad requests spend {duration(blamed.seconds)} more in {label(blamed.stage)}, {portion(blamed.share)} of the excess"
+    more = f"{duration(blamed.seconds)} more in {label(blamed.stage)}"
+    return f"Bad requests {when} spend {more}, {portion(blamed.share)} of the excess"
 
 
 def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -> str:

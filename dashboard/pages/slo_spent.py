@@ -21,7 +21,7 @@ from ..figures.spent import COLUMNS, UNEXPLAINED, spent_figure, stages_of
 from ..figures.time_axis import step_for
 from ..format import count, duration, percent
 from ..tokens import hue
-from .bad_requests import bad_breakdown, bad_sentence
+from .bad_requests import bad_breakdown, bad_sentence, in_window
 from .page import Context
 from .rows import records
 from .standing import planned_among
@@ -71,7 +71,10 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         [drawn, _excess(records(compared))],
         sub=f"{count(bad)} bad requests, {_inside(context)}",
         tools=html.Span(legend(most[:_LEGEND]), className="hide"),
-        foot=[_foot(slo, compared, float(frame[UNEXPLAINED].sum()) / bad), planned_among(slo, axis.start, axis.end)],
+        foot=[
+            _foot(context, slo, compared, float(frame[UNEXPLAINED].sum()) / bad),
+            planned_among(slo, axis.start, axis.end),
+        ],
     )
 
 
@@ -99,10 +102,10 @@ def _spoken(spent: Mapping[str, float], bad: float) -> str:
     return f"{count(bad)} bad requests by the stage that explains them: {shares or 'no stage stands out'}."
 
 
-def _foot(slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
+def _foot(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
     """Name the stage to blame as the card and the incident do; *unexplained* is the share of bad requests without one."""
     blamed = culprit(excess(compared)) if slo.kind == "latency" else None
-    said = [f"{bad_sentence(blamed)}."] if blamed else []
+    said = [f"{bad_sentence(blamed, in_window(context.view))}."] if blamed else []
     if unexplained:
         said.append(f"{percent(unexplained)} failed without a stage that stands out.")
     return html.Span(" ".join(said) or "No stage stands out in the requests that broke it.")

@@ -96,7 +96,7 @@ def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Sour
     assert stages.sum(axis=1).tolist() == pytest.approx(spent["bad requests"].tolist())
     assert stages.sum().idxmax() == "Queue (requests)"
     said = shown(source, "/slo/hot-latency?from=now-1h")
-    assert "Bad requests spend 1" in said
+    assert "Bad requests in the last 1 h spend 1" in said
     assert "more in Queue, 9" in said
     assert [each.name for each in found.tables] == [
         "Objectives",
