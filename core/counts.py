@@ -99,7 +99,7 @@ def dominant(own: Mapping[str, int]) -> str:
     """Return the stage that took most of a request, `overhead` where that is the time that no stage claims.
 
     >>> dominant({"overhead": 9, "forward": 2, "queue": 2}), dominant({"overhead": 2, "forward": 2, "queue": 2})
-    ('overhead', 'queue')
+    ('overhead', 'forward')
     """
     most, longest = -1, OVERHEAD
     for stage, spent in own.items():

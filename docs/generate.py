@@ -118,7 +118,7 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
         for item in cls.not_timed:
             yield f"- {item}"
     yield ""
-    yield f"Tested with {_tested(cls)}."
+    yield f"Tested with {_tested(cls)}." if cls.tested else "Part of Python: tested with each version that Stagelens runs on."
 
 
 def _stages(cls: type[Instrumentor]) -> str:
@@ -126,7 +126,7 @@ def _stages(cls: type[Instrumentor]) -> str:
 
 
 def _tested(cls: type[Instrumentor]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in cls.tested.items())
+    return ", ".join(f"{name} {version}" for name, version in cls.tested.items()) or "Python itself"
 
 
 def _listed(words: Sequence[str]) -> str:
