@@ -18,7 +18,7 @@ from ...core.stages import label, position
 from ..components import Node, attributes, card, link, swatch, table
 from ..figures.parts import safe
 from ..figures.percentile import COLUMNS, coarse, nearest
-from ..format import count, duration, interval, percent
+from ..format import count, duration, interval, percent, portion
 from ..tokens import hue
 from .measures import stages_at
 from .rows import records
@@ -202,7 +202,8 @@ def _sentence(order: list[str], added: Mapping[str, float], gap: float, named: s
     if gap <= 0 or not order:
         return ["The tail adds nothing."]
     most = order[0]
-    return [html.B(label(most)), " explains ", html.B(percent(added[most] / gap)), f" of the p50→{named} gap."]
+    share = portion(added[most] / gap)
+    return [html.B(label(most)), " explains ", html.B(share), f" {'of ' if share != 'all' else ''}the p50→{named} gap."]
 
 
 def _fits(advice: str | None) -> Node:
