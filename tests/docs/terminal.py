@@ -15,7 +15,7 @@ from typing import Self
 
 HERE = Path(__file__).parent
 # A server on a busy machine takes long to start, and numbers come after the next export.
-PATIENCE_SECONDS = 150
+PATIENCE_SECONDS = 400
 PAUSE_SECONDS = 0.05
 # Where a server listens when it is ready, as the pages write it: a service, and the dashboard, which starts last.
 READY = (8000, 8600)

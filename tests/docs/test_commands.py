@@ -33,7 +33,7 @@ for _block in BLOCKS:
 SERVERS = (4317, 4318, 8600)
 SERVICE = (8000, 8001, 8002)
 # Stacks that do not get along with what the tests have installed; `make` puts each into a folder of its own.
-BESIDE = {"docs/start/kserve.md": "kserve", "docs/start/bentoml.md": "bentoml", "docs/start/triton.md": "triton"}
+BESIDE = {f"docs/start/{name}.md": name for name in ("kserve", "bentoml", "triton", "vllm")}
 # Pages that are followed at once: half of the time is spent waiting for what is counted.
 READERS = 4
 TAKING_IN = threading.Lock()
@@ -134,6 +134,8 @@ def followed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Generato
         yield {page: readers.submit(_follow, page, world, tmp_path_factory.mktemp("reader")) for page in OURS}
 
 
+# vLLM alone takes a minute to start where nothing else runs.
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", OURS)
 def test_the_commands_of_a_page_do_what_it_says(page: str, followed: dict[str, Future[None]]) -> None:
     """They run from the first to the last, as a reader would run them, and what is to be seen then is there."""
