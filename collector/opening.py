@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import inspect
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from ..core.errors import StoreError
 from .config import CollectorConfig
@@ -64,7 +65,12 @@ def alone(config: CollectorConfig) -> Generator[None]:
     Raises:
         StoreError: Another one runs over it.
     """
-    url = make_url(config.database)
+    try:
+        url = make_url(config.database)
+    except ArgumentError:
+        # What opens the store says what is wrong with it.
+        yield
+        return
     path = (url.database or "").removeprefix("file:")
     if url.get_backend_name() != "sqlite" or path in ("", ":memory:"):
         yield

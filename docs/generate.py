@@ -118,7 +118,11 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
         for item in cls.not_timed:
             yield f"- {item}"
     yield ""
-    yield f"Tested with {_tested(cls)}." if cls.tested else "Part of Python: tested with each version that Stagelens runs on."
+    yield (
+        f"Tested with {_tested(cls)}."
+        if cls.tested
+        else "Part of Python: tested with each version that Stagelens runs on."
+    )
 
 
 def _stages(cls: type[Instrumentor]) -> str:

@@ -143,6 +143,14 @@ class Sink:
         """Return which processes have counted requests."""
         return {resource["service.instance.id"] for _, resource, _ in self.points()}
 
+    def stages(self) -> set[str]:
+        """Return which stages any request had."""
+        return {
+            point["attributes"]["inference.stage"]
+            for name, _, point in self.points()
+            if name == "inference.stage.duration"
+        }
+
     def points(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
         """Yield metric, resource and data point."""
         for path, body in list(self.bodies):

@@ -206,7 +206,7 @@ def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path,
     subprocess.run([sys.executable, *words], cwd=tmp_path, env=sink.environment(), check=True)
     until(lambda: sink.requests() == 1, "the request")
 
-    assert sink.requests(inference_stage_dominant="preprocess") == 1
+    assert "preprocess" in sink.stages()
 
 
 def test_a_function_of_the_script_itself_is_a_stage_and_one_that_was_never_found_is_reported(
@@ -222,7 +222,7 @@ def test_a_function_of_the_script_itself_is_a_stage_and_one_that_was_never_found
     )
     until(lambda: sink.requests() == 1, "the request")
 
-    assert sink.requests(inference_stage_dominant="preprocess") == 1
+    assert "preprocess" in sink.stages()
     assert ended.stderr.count("stayed empty") == 1
     assert "--stage load=elsewhere:fetch stayed empty: this process never imported elsewhere" in ended.stderr
 

@@ -45,7 +45,9 @@ def test_each_request_arrives_exactly_once(sink: Sink) -> None:
 
     assert agent.flush(60)
     assert agent.flush(60)
-    assert [int(post.points("inference.request.duration")[0]["count"]) for post in sink.metrics()] == [300, 5]
+    # A point for each stage that dominates: where the machine is busy, some requests are mostly nobody's time.
+    counted = [sum(int(each["count"]) for each in post.points("inference.request.duration")) for post in sink.metrics()]
+    assert counted == [300, 5]
     assert [post.name for post in sink.posts] == [f"{agent.instance}:{number}" for number in (1, 2, 3, 4)]
     assert sink.metrics()[0].resource() == {
         "service.name": "python",
