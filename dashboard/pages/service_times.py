@@ -99,7 +99,7 @@ def heat_chart(context: Context) -> Figure:
         threshold_seconds=context.threshold_seconds,
         hidden=hidden_in(context),
     )
-    figure["subtitle"] = "tint = largest stage, overhead aside" if by_stage else "depth = how many"
+    figure["subtitle"] = "tint = largest stage" if by_stage else "depth = how many"
     return figure
 
 

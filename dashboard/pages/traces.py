@@ -88,7 +88,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _among_all(context: Context, frame: pd.DataFrame) -> Component:
-    """Return every request as a heatmap, the kept ones that fit the filters marked."""
+    """Return every request as a heatmap, the retained ones that fit the filters marked."""
     source, selection, step = context.source, _selection(context), context.axis.step
     cells = source.ask(source.read.heat, selection, step)
     title = "Kept among all requests"
@@ -106,8 +106,8 @@ def _among_all(context: Context, frame: pd.DataFrame) -> Component:
     )
     total = int(cells["n"].sum())
     requests = f"{count(total)} request{'s' * (total != 1)}"
-    spoken = f"{requests} by time and latency, {len(frame)} kept ones marked; the table below lists them."
-    sub = f"{requests}, tinted by the largest stage, overhead aside; ◇ kept, click to open"
+    spoken = f"{requests} by time and latency, {len(frame)} retained ones marked; the table below lists them."
+    sub = f"{requests}, tinted by the largest stage; ◇ retained, click to open"
     return card(title, chart("kept", figure, spoken, 240, frame=cells), sub=sub)
 
 
