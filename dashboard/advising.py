@@ -170,6 +170,11 @@ def _data_work(facts: Facts, stage: str) -> tuple[str, str]:
     if ratio is not None:
         why = f"{name} is {shares}: {times(ratio)} as long, so some inputs are far larger than the rest, or wait for a core."
         return f"Bound what {name.lower()} has to do, or give it cores", why
+    if _rare(facts, stage):
+        return (
+            f"Speed up {name.lower()}, or need it less often",
+            f"{name} is {shares}: some requests need it, most do not.",
+        )
     return f"Speed up {name.lower()}", f"{name} is {shares}: it takes about as long for every request."
 
 

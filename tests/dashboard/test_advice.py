@@ -90,6 +90,14 @@ def test_every_stage_has_a_family_and_every_option_says_everything() -> None:
         assert option.complexity in ("low", "medium", "high")
 
 
+def test_work_that_few_requests_need_is_not_said_to_be_that_of_all() -> None:
+    """A stage of the user's own that is absent at p50 is no stage that takes about as long for every request."""
+    title, why = said(facts({"forward": 20}, {"forward": 20, "lookup": 140}), "lookup")
+
+    assert title == "Speed up lookup, or need it less often"
+    assert why.endswith("some requests need it, most do not.")
+
+
 def test_a_queue_only_the_tail_meets_is_bursts_and_one_everybody_meets_is_load() -> None:
     """The same stage has another cure when the median waits, too."""
     _, bursts = said(facts({"forward": 40, "queue": 1}, {"forward": 45, "queue": 119}), "queue")
