@@ -22,6 +22,8 @@ _MOSTLY_THERE = 60.0
 _NEARLY_ALL = 0.99
 # How far along the sustainable pace its name begins above it, or ends below it: it never runs into a line that falls. [ratio]
 _ABOVE_FROM, _BELOW_TO = 0.22, 0.5
+# The room that the name of a threshold takes of the height of the burn rates. [ratio]
+_NAME_HEIGHT = 0.09
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ def burn_figure(
     notes = [
         note(each.text, 0, each.burn, xref="paper", xanchor="left", yanchor="bottom", xshift=4)
         | {"font": {"size": 11, "color": each.colour}, "bgcolor": "$surface@.7"}
-        for each in shown
+        for each in _named(shown, top)
     ]
     version_shapes, version_notes, room = markers(axis, versions, told)
     layout = {
@@ -199,6 +201,15 @@ def burn_figure(
         "annotations": notes + version_notes,
     }
     return {"data": data, "layout": layout}
+
+
+def _named(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
+    """Return the lines that have room for their name, the highest first."""
+    named: list[BurnLine] = []
+    for each in sorted(lines, key=lambda line: -line.burn):
+        if all(other.burn - each.burn >= _NAME_HEIGHT * top for other in named):
+            named.append(each)
+    return named
 
 
 def left_parts(ratio: float | None) -> tuple[str, str]:

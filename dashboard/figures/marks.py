@@ -40,9 +40,14 @@ class Alert:
 def release_marks(
     axis: TimeAxis, versions: Mapping[datetime, str] | None, told: Mapping[datetime, str] | None
 ) -> tuple[list[Shape], list[Annotation]]:
-    """Return a line and a name for each version that was first seen, dotted, and for what was told to have happened, solid."""
-    seen = releases({axis.place(at): name for at, name in (versions or {}).items()})
-    said = releases({axis.place(at): name for at, name in (told or {}).items()}, told=True)
+    """Return a line and a name for each version that was first seen, dotted, and for what was reported to have happened, solid.
+
+    A version whose deployment was reported is marked once, where that was.
+    """
+    reported = told or {}
+    unreported = {at: name for at, name in (versions or {}).items() if name not in reported.values()}
+    seen = releases({axis.place(at): name for at, name in unreported.items()})
+    said = releases({axis.place(at): name for at, name in reported.items()}, told=True)
     return seen[0] + said[0], seen[1] + said[1]
 
 

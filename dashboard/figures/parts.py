@@ -188,7 +188,7 @@ def releases(markers: Mapping[float, str], *, told: bool = False) -> tuple[list[
 def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int = 2) -> tuple[list[Annotation], int]:
     """Return the names of markers in up to two rows so that none covers another, and how many rows that took.
 
-    A name that fits in no row is left out; its line stays.
+    A name that fits in no row is left out; its line stays. One that would run out of the chart ends at its line.
 
     Args:
         notes: As `releases` makes them, of all markers of one chart; the most important first.
@@ -199,13 +199,16 @@ def marker_rows(notes: Sequence[Annotation], low: float, high: float, rows: int 
     taken: list[list[tuple[float, float]]] = [[] for _ in range(rows)]
     shown: list[Annotation] = []
     for each in notes:
-        start = (float(each["x"]) - low) / (high - low)
-        end = start + _NAME_EDGE + _NAME_SHARE * len(each["text"])
+        at = (float(each["x"]) - low) / (high - low)
+        width = _NAME_EDGE + _NAME_SHARE * len(each["text"])
+        late = at + width > 1
+        start, end = (at - width, at) if late else (at, at + width)
         free = (row for row, names in enumerate(taken) if all(end <= left or right <= start for left, right in names))
         row = next(free, None)
         if row is not None:
             taken[row].append((start, end))
-            shown.append({**each, "yshift": MARKER_ROW * row})
+            side = {"xanchor": "right", "xshift": 3} if late else {}
+            shown.append({**each, "yshift": MARKER_ROW * row, **side})
     return sorted(shown, key=lambda one: float(one["x"])), sum(map(bool, taken))
 
 

@@ -49,13 +49,12 @@ def over_time_chart(context: Context) -> Figure:
     frame = _over_time(context)
     axis = context.axis_of(frame)
     name, quantile = OVER_TIME[context.view.choice("t", *OVER_TIME)]
-    told = _told(context)
     figure = over_time_figure(
         frame,
         axis,
         quantile=quantile,
-        versions={at: version for at, version in context.releases.items() if version not in told.values()},
-        told=told,
+        versions=context.releases,
+        told=_told(context),
         alerts=_alerts(context),
         threshold_seconds=context.threshold_seconds,
         hidden=hidden_in(context),
@@ -87,15 +86,14 @@ def heat_chart(context: Context) -> Figure:
     quantiles = source.ask(source.read.quantiles_over_time, selection, _HEAT_QUANTILES, context.axis.step)
     by_stage = context.view.choice("by", "stage", "count") == "stage"
     kept = records(source.ask(source.read.exemplars, selection, limit=_EXEMPLARS))
-    told = _told(context)
     figure = heat_figure(
         cells,
         quantiles,
         context.axis_of(cells),
         by_stage=by_stage,
         exemplars=[{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in kept],
-        versions={at: version for at, version in context.releases.items() if version not in told.values()},
-        told=told,
+        versions=context.releases,
+        told=_told(context),
         threshold_seconds=context.threshold_seconds,
         hidden=hidden_in(context),
     )

@@ -291,6 +291,44 @@ def test_a_version_of_the_user_is_text_and_not_html() -> None:
     assert any("&lt;b onclick=x&gt;" in text for text in written)
 
 
+def test_a_reported_release_is_marked_once() -> None:
+    """That its version was first seen a minute later says nothing more."""
+    seen, reported = {START + timedelta(minutes=5): "v2"}, {START + timedelta(minutes=4): "v2"}
+    figure = over_time_figure(over_time(), AXIS, versions=seen, told=reported)
+
+    assert [text for text in notes(figure) if "v2" in text] == ["<b>▾ v2</b>"]
+    assert [each["x0"] for each in figure["layout"]["shapes"] if each["x0"] == each["x1"]] == [
+        AXIS.place(START + timedelta(minutes=4))
+    ]
+
+
+def test_the_name_of_a_late_release_stays_in_the_chart() -> None:
+    """Near the right end it ends at its line; elsewhere it begins there."""
+    versions = {START + timedelta(minutes=2): "early", START + timedelta(minutes=9, seconds=50): "late"}
+    layout = over_time_figure(over_time(), AXIS, versions=versions)["layout"]
+    sides = {each["text"]: each["xanchor"] for each in layout["annotations"] if "▾" in each["text"]}
+
+    assert sides == {"<b>▾ early</b>": "left", "<b>▾ late</b>": "right"}
+
+
+def test_of_thresholds_close_to_each_other_the_highest_is_named() -> None:
+    """Where burn rates reach the hundreds, the sustainable pace lies on the threshold of pages."""
+    lines = (BurnLine(1, "sustainable", "$faint"), BurnLine(14, "page", "$bad"))
+    apart, close = (
+        burn_figure(
+            counts().assign(bad=bad),
+            AXIS,
+            objective=0.99,
+            lines=lines,
+            long=timedelta(minutes=5),
+            short=timedelta(minutes=1),
+        )
+        for bad in (15.0, 300.0)
+    )
+
+    assert (notes(apart), notes(close)) == (["page", "sustainable"], ["page"])
+
+
 def test_a_missing_step_is_a_gap() -> None:
     """Nothing is drawn across the time nothing was received."""
     figure = over_time_figure(over_time(missing=(4, 5)), AXIS)
