@@ -83,7 +83,7 @@ def _row(context: Context, found: Incident) -> Component:
         what.append(html.Div(_why(context, found), className="s wrap"))
     cells = [
         html.Td(_state(found)),
-        html.Td(html.Div(what)),
+        html.Td(html.Div(what), className="fits"),
         html.Td(_looked_after(found), className="hide"),
         html.Td(_when(context, found.since), className="r muted nowrap hide"),
         html.Td(span(end - found.since), className="r nowrap"),
@@ -100,7 +100,8 @@ def _silences(context: Context, found: Sequence[Silence]) -> Component:
         html.Tr(
             [
                 html.Td(
-                    html.Div([html.Span(_matchers(each), className="n"), html.Div(each.comment, className="s wrap")])
+                    [html.Span(_matchers(each), className="n"), html.Div(each.comment, className="s wrap")],
+                    className="fits",
                 ),
                 html.Td(each.author, className="hide"),
                 html.Td(_when(context, each.ends_at), className="r muted nowrap hide"),

@@ -114,7 +114,7 @@ def _incident(context: Context, found: Incident) -> Component:
     ]
     cells = [
         html.Td(_incident_state(found)),
-        html.Td(html.Div(what)),
+        html.Td(html.Div(what), className="fits"),
         html.Td(html.Span([swatch(stage), label(stage)], className="dom") if stage else None, className="hide"),
         html.Td(_told(view, found), className="hide"),
         html.Td(f"{since:%-d %b %H:%M}", className="r muted nowrap", title=f"{found.severity}, {found.id}"),

@@ -26,7 +26,7 @@ def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloSta
     """Return the objectives, the most urgent first, *chosen* lit."""
     rows = [_row(context, each, on=each.slo.name == chosen.slo.name) for each in found]
     head = (("Objective", ""), ("Budget left", ""), ("Burn 1 h", "r"))
-    return card("Objectives", table(head, rows, "Objectives"), size="c4", flush=True)
+    return card("Objectives", table(head, rows, "Objectives"), size="c4 beside", flush=True)
 
 
 def promise(slo: Slo) -> str:
@@ -75,7 +75,7 @@ def _row(context: Context, found: SloStatus, *, on: bool) -> Component:
         className="svc",
     )
     burn = html.Span(times(found.burn_1h), className=kind) if found.state != "no_data" else _UNKNOWN
-    cells = [html.Td(name), html.Td(_left(found, kind)), html.Td(burn, className="r")]
+    cells = [html.Td(name, className="fits"), html.Td(_left(found, kind)), html.Td(burn, className="r")]
     return html.Tr(cells, className="on" if on else "", **attributes({"data-href": href}))
 
 
