@@ -122,7 +122,7 @@ def _worst(context: Context, rows: list[Row]) -> Component | None:
     if not changed:
         return None
     change, row = max(changed, key=lambda pair: pair[0])
-    below = html.Span([html.B(row.service, className="b"), " ", context.view.compared_words])
+    below = html.Span([context.view.compared_words, ", ", html.B(row.service, className="b")])
     return tile("Worst p99 change", signed_change(change), "", below)
 
 
