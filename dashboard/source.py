@@ -171,7 +171,7 @@ class Source:
         return min(own, key=lambda each: _strangeness(each, about), default=None)
 
     def promise_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
-        """Return the objective that promises a latency for each of the requests *about*, now or *at*; None where there is none."""
+        """Return the latency objective that covers every request *about*, now or *at*; None where there is none."""
         own = [each for each in self.slos(at) if each.slo.service == about.service]
         able = [each for each in own if each.slo.threshold_seconds is not None and _covers(each.slo, about)]
         return min(able, key=lambda each: _strangeness(each, about), default=None)

@@ -11,7 +11,7 @@ from ..objectives.slo import Slo
 from ..tail.regression import StageGrowth, blame
 from .links import CALM_BEFORE
 
-# What is promised of whole requests; of anything else no stage of a request says why it was broken.
+# Kinds of objectives about whole requests. Of any other kind no stage of a request explains why it was broken.
 OF_REQUESTS = ("latency", "availability")
 
 
@@ -24,7 +24,7 @@ def bad_excess(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[
         began: When the trouble began.
         now: The end of it.
     """
-    # Of failures people are told how many there are: a request that fails at once spends no time anywhere.
+    # Failures are reported by their number: a request that fails at once spends no time in any stage.
     if slo.kind != "latency":
         return ()
     return excess(read.bad_breakdown(slo.select(began - CALM_BEFORE, now), slo.threshold_seconds))

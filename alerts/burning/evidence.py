@@ -60,7 +60,7 @@ def counted(
 
 
 def exemplar(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | None = None) -> Exemplar:
-    """Return a kept request, a row of `Reader.one_per_cause`, as messages show it: with *stage*, or the one that took most."""
+    """Return a retained request, a row of `Reader.one_per_cause`, as messages show it: with *stage*, or the one that took most."""
     stage = stage or str(row["dominant"])
     trace = f"{row['trace_id']}-{row['span_id']}"
     return Exemplar(

@@ -50,7 +50,7 @@ def onset(
 
     Args:
         buckets: In order of time, those with requests; from before the trouble until now.
-        objective: The share of good requests promised. [ratio]
+        objective: The share of requests that must be good. [ratio]
         threshold: The burn rate from which a bucket is bad.
         otherwise: The answer when no bucket is.
         step: The length of a bucket.

@@ -38,7 +38,7 @@ _KINDS = {
 
 
 def subject(kind: str, stage: str = "") -> str:
-    """Return what burns; *stage* is the name of the stage that is promised about, if one is.
+    """Return what burns; *stage* is the name of the stage of the objective, if it has one.
 
     >>> subject("latency"), subject("ttft"), subject("stage", "queue")
     ('latency SLO', 'TTFT SLO', 'queue SLO')

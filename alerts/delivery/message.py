@@ -34,7 +34,7 @@ class Finding:
         growth: Every stage that grew, worst first.
         version: The release it came with; empty when it came with none.
         between: The times that the trouble began between, with 95 % confidence; None where nobody knows. [Unix seconds]
-        stage: The stage that is promised about; empty where whole requests are.
+        stage: The stage of the objective; empty for one about whole requests.
         exemplars: A few slow requests, one for each cause.
         overruns: The stages that broke their budgets, worst first.
         course: How it went so far.

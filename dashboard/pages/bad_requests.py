@@ -58,7 +58,7 @@ def bad_sentence(blamed: StageGrowth, when: str) -> str:
 
 
 def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -> str:
-    """Return the address of the kept requests that broke *slo*, with the calm before it.
+    """Return the address of the retained requests that broke *slo*, with the calm before it.
 
     Args:
         view: The address.

@@ -23,7 +23,7 @@ with stagelens.request("classify"):
     with stagelens.stage("forward"):
         scores = model(batch)"""
 _DEMO = "make demo"
-# Where agents send unless they are told.
+# Where agents send by default.
 _PORT = 4318
 
 
@@ -83,7 +83,7 @@ def first_run(source: Source) -> Component:
 
 
 def _collector(source: Source) -> tuple[str, str]:
-    """Return what agents must be told of where the collector is, and a sentence about it."""
+    """Return the settings with which agents find the collector, and a sentence about them."""
     found = max(source.read.collectors(), key=lambda each: each.seen, default=None)
     if found is None:
         return "", "No collector has reported to this store yet. Start one with `stagelens up`."

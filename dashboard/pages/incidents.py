@@ -149,7 +149,7 @@ def _head(context: Context, found: Incident) -> Component:
 
 
 def _silenced(context: Context, silence: Silence) -> str:
-    """Say until when nobody is told: at once, though the alerts see it with their next evaluation only."""
+    """Say until when notifications are silenced: at once, although the evaluator applies it only with its next evaluation."""
     return f"Silenced until {_when(context, silence.ends_at)} by {silence.author}"
 
 

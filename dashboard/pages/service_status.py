@@ -61,7 +61,7 @@ def service_status(
         release: Its newest version where that is clearly slower than the one before.
     """
     slo = min(slos, key=urgency_of, default=None)
-    # Nobody has to act on an objective while planned work is under way.
+    # No action is needed during a maintenance window.
     planned = {each.slo.name for each in slos if each.state == "maintenance"}
     acted_on = (each for each in incidents if each.name not in planned)
     incident = min(acted_on, key=lambda each: each.severity != "page", default=None)

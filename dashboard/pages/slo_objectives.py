@@ -89,7 +89,7 @@ def _left(found: SloStatus, kind: str) -> Node:
 
 
 def _speed(slo: Slo, than: str) -> str:
-    """Say what is promised, as short as a cell: `< 250 ms`, `Queue < 50 ms`, `succeed`."""
+    """Return the condition of the objective, as short as a cell: `< 250 ms`, `Queue < 50 ms`, `succeed`."""
     if slo.threshold is None:
         return "explained by stages" if slo.kind == "coverage" else "succeed"
     about = {"ttft": "TTFT ", "tpot": "a token ", "freshness": "data "}.get(slo.kind, "")
