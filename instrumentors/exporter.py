@@ -235,9 +235,10 @@ class Exporter:
 
     def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, cure: str) -> None:
         self._outbox.give_back(batch)
-        # Full jitter: many processes that lost one collector must not come back at once.
+        # Jitter: many processes that lost one collector must not come back at once. The floor holds whatever the answer asks for:
+        # a date is in the past where clocks differ.
         limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
-        delay = self._rng.uniform(0, limit) if retry_after_seconds is None else retry_after_seconds
+        delay = max(self._rng.uniform(limit / 2, limit), retry_after_seconds or 0.0)
         if not self._leaving:
             self._warn(
                 "unreachable",

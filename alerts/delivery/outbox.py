@@ -27,7 +27,7 @@ from . import chart_address
 from .channel import OutcomeUnknownError, Refresh
 from .message import Message
 
-# Exponential backoff with full jitter: AWS Architecture Blog, "Exponential Backoff And Jitter".
+# Exponential backoff with equal jitter: AWS Architecture Blog, "Exponential Backoff And Jitter". It has a floor, full jitter none.
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 300.0
 # A receiver that asks for more than this is not believed.
@@ -153,11 +153,10 @@ def oldest_page(connection: Connection) -> float | None:
 
 
 def delay(attempts: int, retry_after_seconds: float | None, rng: random.Random) -> float:
-    """Return how long to wait after *attempts* tries; what the receiver asked for wins."""
-    if retry_after_seconds is not None:
-        return min(retry_after_seconds, MAX_RETRY_AFTER_SECONDS)
+    """Return how long to wait after *attempts* tries: exponentially longer, with jitter, or as long as the receiver asked."""
     # Past ten doublings the cap has long been reached; the bound keeps the power small.
-    return rng.uniform(0, min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 10)))
+    longest = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(attempts - 1, 10))
+    return max(rng.uniform(longest / 2, longest), min(retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS))
 
 
 def _rows(connection: Connection, channel: str) -> Sequence[Row[Any]]:

@@ -216,10 +216,18 @@ def test_the_backoff_is_bounded(attempts: int, seed: int) -> None:
     assert 0 <= outbox.delay(attempts, None, random.Random(seed)) <= 300
 
 
-@given(attempts=st.integers(1, 100), asked=st.floats(0, 3600))
-def test_what_the_receiver_asked_for_wins(attempts: int, asked: float) -> None:
+@given(attempts=st.integers(1, 100), asked=st.floats(300, 3600))
+def test_a_receiver_that_asks_for_longer_gets_it(attempts: int, asked: float) -> None:
     """`Retry-After` is obeyed to the second."""
     assert outbox.delay(attempts, asked, RNG) == asked
+
+
+@given(attempts=st.integers(1, 10_000), asked=st.floats(-10, 1) | st.none(), seed=st.integers())
+def test_a_receiver_that_asks_for_no_wait_is_left_alone_all_the_same(
+    attempts: int, asked: float | None, seed: int
+) -> None:
+    """A date is in the past where clocks differ; the wait still grows with each try."""
+    assert outbox.delay(attempts, asked, random.Random(seed)) >= min(2 ** min(attempts - 1, 10), 300) / 2
 
 
 def test_nobody_waits_for_ever() -> None:

@@ -345,6 +345,22 @@ def test_what_is_left_is_sent_where_no_thread_can_start(
     assert [post.name for post in sink.posts] == ["instance:1", "instance:2"]
 
 
+@pytest.mark.parametrize("asked", ["0", "-5", formatdate(0, usegmt=True)])
+def test_a_collector_that_asks_for_no_wait_is_left_alone_all_the_same(
+    sink: Sink, exporter: Make, until: Until, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """A date is in the past where clocks differ: the host's process must not spin over it."""
+    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 3600.0)
+    sink.answers.append((503, {"Retry-After": asked}, b""))
+    agent = exporter()
+    agent.offer(batch(sink.url, 1))
+    agent.wake()
+    until(lambda: agent.retry_in_seconds)
+
+    assert (agent.retry_in_seconds or 0) >= 1800
+
+
 def test_retry_after_is_obeyed(sink: Sink, exporter: Make, until: Until) -> None:
     """A server that asks for an hour is left alone for the longest time we wait, also by new batches; only leaving asks again."""
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
