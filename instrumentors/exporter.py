@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import email.utils
 import encodings.idna
-import http.client
 import logging
 import math
 import os
@@ -20,13 +19,13 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from .. import __version__
 from ..core import names
 from .inherited import park_if_inherited
 from .outbox import Batch, Outbox
+from .posting import Answer, post
 from .protobuf import fields
 from .trust import Trust
 
@@ -48,7 +47,6 @@ BACKOFF_BASE_SECONDS, BACKOFF_CAP_SECONDS = 1.0, 30.0
 MAX_RETRY_AFTER_SECONDS = 600.0
 # A collector that takes some batches and not others would fill the host's log, a line for each.
 QUIET_SECONDS = 300.0
-MAX_ANSWER_BYTES = 64 * 1024
 MAX_SHOWN_CHARS = 300
 
 _NOBODY_CURE = "Start a collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -60,21 +58,6 @@ _DENIED = (
     "does not let this process in, and what is sent is dropped until it does; set OTEL_EXPORTER_OTLP_HEADERS to "
     "authorization=Bearer%20<token>, or OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the collector said.
-
-    Args:
-        status: The HTTP status.
-        retry_after_seconds: How long it asked us to wait, None if it did not. [seconds]
-        body: The beginning of the body.
-    """
-
-    status: int
-    retry_after_seconds: float | None
-    body: bytes
 
 
 class Exporter:
@@ -203,7 +186,7 @@ class Exporter:
             if answer.status in RETRY_STATUSES:
                 reason = f"HTTP {answer.status} {explanation(answer.body)}"
                 # Somebody is there, and says what is wrong.
-                self._failed(batch, reason, answer.retry_after_seconds, cure="")
+                self._failed(batch, reason, _retry_after(answer.headers.get("Retry-After"), time.time()), cure="")
             else:
                 self._settle(batch, answer)
         except Exception as error:
@@ -213,25 +196,18 @@ class Exporter:
             self._failed(batch, f"{error}" or type(error).__name__, None, cure)
 
     def _post(self, batch: Batch) -> Answer:
-        url = urlsplit(batch.url)
-        connection = self._connect(url)
-        try:
-            headers = self._headers | {names.BATCH_HEADER: batch.name}
-            path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-            connection.request("POST", path, body=batch.body, headers=headers)
-            response = connection.getresponse()
-            retry_after = _retry_after(response.getheader("Retry-After"), time.time())
-            return Answer(response.status, retry_after, response.read(MAX_ANSWER_BYTES))
-        finally:
-            connection.close()
+        return post(
+            batch.url,
+            batch.body,
+            self._headers | {names.BATCH_HEADER: batch.name},
+            self._timeout_seconds,
+            self._trusting,
+        )
 
-    def _connect(self, url: SplitResult) -> http.client.HTTPConnection:
-        host = url.hostname or ""
-        if url.scheme == "https":
-            if self._context is None:
-                self._context = self._trust.context()
-            return http.client.HTTPSConnection(host, url.port, timeout=self._timeout_seconds, context=self._context)
-        return http.client.HTTPConnection(host, url.port, timeout=self._timeout_seconds)
+    def _trusting(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = self._trust.context()
+        return self._context
 
     def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, cure: str) -> None:
         self._outbox.give_back(batch)

@@ -8,12 +8,12 @@ import logging
 import ssl
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ...core.settings import format_size
 from ..config import AgentConfig
 from ..exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
+from ..posting import Answer, post
 from .look import Finding, Look
 
 HTTP_PORT = 4318
@@ -21,21 +21,6 @@ HTTP_PORT = 4318
 MAX_TIMEOUT_SECONDS = 5.0
 # Beyond it requests stand in another minute than the one they were served in.
 MAX_SKEW_SECONDS = 60.0
-_MAX_ANSWER_BYTES = 64 * 1024
-
-
-class Answer(NamedTuple):
-    """What a collector said.
-
-    Args:
-        status: The HTTP status.
-        date: Its clock, "" where it does not tell.
-        body: The beginning of the body.
-    """
-
-    status: int
-    date: str
-    body: bytes
 
 
 def settings(look: Look) -> Iterator[Finding]:
@@ -113,7 +98,7 @@ def _asked(config: AgentConfig, url: str) -> Finding | None:
         text = "lets nobody in without a token" if not config.headers else "does not take the token or certificate"
         return Finding(f"{place} {text} (HTTP {answer.status} {explanation(answer.body)}).", cure)
     if answer.status in OK_STATUSES:
-        return _skew(place, answer.date)
+        return _skew(place, answer.headers.get("Date") or "")
     text = "takes nothing now" if answer.status in RETRY_STATUSES else "is no OTLP receiver"
     cure = "" if answer.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
     return Finding(
@@ -122,22 +107,11 @@ def _asked(config: AgentConfig, url: str) -> Finding | None:
 
 
 def _post(config: AgentConfig, url: str) -> Answer:
-    parts, timeout = urlsplit(url), min(config.timeout_seconds, MAX_TIMEOUT_SECONDS)
-    host = parts.hostname or ""
-    connection = (
-        http.client.HTTPSConnection(host, parts.port, timeout=timeout, context=config.trust.context())
-        if parts.scheme == "https"
-        else http.client.HTTPConnection(host, parts.port, timeout=timeout)
-    )
     headers = {**config.headers, **OWN_HEADERS}
     # An export of nothing is a message without a byte.
     headers.pop("Content-Encoding")
-    try:
-        connection.request("POST", parts.path + (f"?{parts.query}" if parts.query else ""), body=b"", headers=headers)
-        response = connection.getresponse()
-        return Answer(response.status, response.getheader("Date") or "", response.read(_MAX_ANSWER_BYTES))
-    finally:
-        connection.close()
+    timeout = min(config.timeout_seconds, MAX_TIMEOUT_SECONDS)
+    return post(url, b"", headers, timeout, config.trust.context)
 
 
 def _skew(place: str, date: str) -> Finding | None:

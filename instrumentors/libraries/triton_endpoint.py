@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from ..posting import limit
+
 TIMEOUT_SECONDS = 1.0
 MAX_SERVERS = 16
 # A model's statistics are about 1 kB, more with many versions and batch sizes.
@@ -73,6 +75,7 @@ def _http(server: Server, model: str, version: str) -> list[Totals]:
     path += f"/versions/{quote(version)}/stats" if version else "/stats"
     connection = _connection(server.arguments, address.hostname or "", address.port)
     try:
+        limit(connection, TIMEOUT_SECONDS)
         connection.request("GET", path)
         response = connection.getresponse()
         body = response.read(MAX_BODY_BYTES)
@@ -91,13 +94,13 @@ def _http(server: Server, model: str, version: str) -> list[Totals]:
 
 def _connection(arguments: Mapping[str, Any], host: str, port: int | None) -> HTTPConnection:
     if not arguments.get("ssl"):
-        return HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+        return HTTPConnection(host, port)
     context = arguments.get("ssl_context")
     if not isinstance(context, ssl.SSLContext):
         context = ssl.create_default_context(cafile=(arguments.get("ssl_options") or {}).get("ca_certs"))
         if arguments.get("insecure"):
             context.check_hostname = False
-    return HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=context)
+    return HTTPSConnection(host, port, context=context)
 
 
 def _grpc(server: Server, model: str, version: str) -> list[Totals]:

@@ -141,13 +141,13 @@ def test_the_command_line_says_that_no_collector_is_there() -> None:
 def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a proxy before the collector wants of agents it gets of this, too."""
     seen: list[dict[str, str]] = []
-    real = sending.urllib.request.Request
+    real = sending.post
 
-    def noted(url: str, body: bytes, headers: dict[str, str]) -> Any:
+    def noted(url: str, body: bytes, headers: dict[str, str], *more: Any) -> Any:
         seen.append(headers)
-        return real(url, body, headers)
+        return real(url, body, headers, *more)
 
-    monkeypatch.setattr(sending.urllib.request, "Request", noted)
+    monkeypatch.setattr(sending, "post", noted)
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=abc"}
     sending.main({"text": "x"}, env)
 
