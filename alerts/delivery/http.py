@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import time
+import socket
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +21,7 @@ from .channel import OutcomeUnknownError
 
 # The receiver has this long for each step: to be reached, to take the request, to answer. [seconds]
 TIMEOUT = httpx.Timeout(8.0, connect=4.0)
-# And so long for all of it, however it dribbles: a row is leased for longer than that. [seconds]
+# And so long for all of it, however slowly it comes: a row is leased for longer than that. [seconds]
 DEADLINE_SECONDS = 20.0
 # No receiver has so much to say.
 MAX_ANSWER_BYTES = 4_000_000
@@ -95,22 +97,20 @@ def request(method: str, url: str, body: bytes, headers: dict[str, str], *, rece
         ChannelError: There was none.
     """
     try:
-        transport = CheckedTransport(MayCall.from_env(os.environ), proxy=proxy_of(httpx.URL(url)))
-        with (
-            httpx.Client(transport=transport, timeout=TIMEOUT) as client,
-            client.stream(method, url, content=body, headers=headers) as response,
-        ):
-            return Answer(response.status_code, response.headers, _read(response, receiver))
+        return asyncio.run(_request(method, httpx.URL(url), body, headers, receiver))
     except NotCalledError as error:
         # It waits: the name may lead elsewhere again, or the setting be mended.
         msg = f"{receiver} is not called: {error}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        msg = f"{receiver} cannot be reached: {error}"
+        msg = f"{receiver} cannot be reached: {_reason(error)}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         msg = f"{receiver}: the address is not one"
         raise ChannelError(msg, permanent=True) from error
+    except TimeoutError as error:
+        msg = f"{receiver} took the request and gave no answer within {DEADLINE_SECONDS:g} s"
+        raise OutcomeUnknownError(msg) from error
     except httpx.HTTPError as error:
         msg = f"{receiver} took the request and gave no answer: {type(error).__name__}"
         raise OutcomeUnknownError(msg) from error
@@ -139,12 +139,34 @@ def shown(text: str, secrets: Sequence[str] = ()) -> str:
     return " ".join(text.split())[:MAX_SHOWN_CHARS]
 
 
-def _read(response: httpx.Response, receiver: str) -> bytes:
-    """Return the body; one that is too long or takes too long leaves the outcome unknown."""
-    end, body = time.monotonic() + DEADLINE_SECONDS, bytearray()
-    for piece in response.iter_bytes():
+def _reason(error: BaseException) -> str:
+    """Return what the system says, where it said anything: what is on top of it says only that nothing was reached."""
+    cause: BaseException | None = error
+    while cause is not None:
+        # The numbers of TLS and of the lookup of names are not the system's.
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError | socket.gaierror) and cause.errno:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
+
+
+async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str) -> Answer:
+    """Send it; one deadline holds for all of it, also for an answer whose head comes byte by byte."""
+    transport = CheckedTransport(MayCall.from_env(os.environ), proxy=proxy_of(url))
+    async with (
+        asyncio.timeout(DEADLINE_SECONDS),
+        httpx.AsyncClient(transport=transport, timeout=TIMEOUT) as client,
+        client.stream(method, url, content=body, headers=headers) as response,
+    ):
+        return Answer(response.status_code, response.headers, await _body(response, receiver))
+
+
+async def _body(response: httpx.Response, receiver: str) -> bytes:
+    """Return the body; one that is too long leaves the outcome unknown."""
+    body = bytearray()
+    async for piece in response.aiter_bytes():
         body += piece
-        if len(body) > MAX_ANSWER_BYTES or time.monotonic() > end:
+        if len(body) > MAX_ANSWER_BYTES:
             msg = f"{receiver} took the request and its answer has no end"
             raise OutcomeUnknownError(msg)
     return bytes(body)

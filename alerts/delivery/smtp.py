@@ -5,18 +5,45 @@ from __future__ import annotations
 import os
 import smtplib
 import socket
+import threading
+from contextlib import suppress
 
 from ...collector.calling.addresses import MayCall
 
+# From the connection on, for all that is said: a server that answers byte by byte keeps to the limit of each step. [seconds]
+DEADLINE_SECONDS = 30.0
+
 
 class CheckedSmtp(smtplib.SMTP):
-    """Calls whom the process may call, which is in its environment.
+    """Calls whom the process may call, which is in its environment, and hangs up `DEADLINE_SECONDS` later.
 
     Making one raises NotCalledError where that is not the mail server, and else what `smtplib.SMTP` does.
     """
 
+    _deadline: threading.Timer | None = None
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().close()
+
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Connect to the first of the host's addresses that answers; smtplib has this to be overridden, as its own TLS does."""
+        """Connect; smtplib has this to be overridden, as its own TLS does."""
+        connected = self._connected(host, port, timeout)
+        self._deadline = threading.Timer(DEADLINE_SECONDS, self._hang_up)
+        self._deadline.daemon = True
+        self._deadline.start()
+        return connected
+
+    def _hang_up(self) -> None:
+        # Not closed: another thread reads it, and learns by this that nothing more comes.
+        if (connected := self.sock) is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def _connected(self, host: str, port: int, timeout: float) -> socket.socket:
+        """Return a connection to the first of the host's addresses that answers."""
         may_call = MayCall.from_env(os.environ)
         may_call.check(host, [host])
         try:

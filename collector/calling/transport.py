@@ -20,47 +20,16 @@ from .addresses import MayCall
 _PORTS = {"http": 80, "https": 443}
 
 
-class CheckedTransport(httpx.BaseTransport):
+class CheckedTransport(httpx.AsyncBaseTransport):
     """Calls one host: connections are kept by address, and those to one host must not serve another.
 
     Args:
         may_call: Whom it may call.
-        verify: Of an https host, as for `httpx.HTTPTransport`.
+        verify: Of an https host, as for `httpx.AsyncHTTPTransport`.
         proxy: Where a proxy does the calling.
 
     Requests raise NotCalledError where the host may not be called, and else what those of httpx do.
     """
-
-    def __init__(self, may_call: MayCall, *, verify: ssl.SSLContext | bool = True, proxy: str | None = None) -> None:
-        self._may_call, self._proxied = may_call, proxy is not None
-        self._inner = httpx.HTTPTransport(verify=verify, proxy=proxy)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send *request* to the first of its host's addresses that can be connected to."""
-        host = request.url.host
-        self._may_call.check(host, [host])
-        if self._proxied:
-            self._may_call.check_by_proxy(host)
-            return self._inner.handle_request(request)
-        try:
-            found = _addresses(socket.getaddrinfo(host, port_of(request.url), type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            raise httpx.ConnectError(str(error), request=request) from error
-        self._may_call.check(host, found)
-        for address in found[:-1]:
-            try:
-                return self._inner.handle_request(_at(address, request))
-            except (httpx.ConnectError, httpx.ConnectTimeout):
-                continue
-        return self._inner.handle_request(_at(found[-1], request))
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._inner.close()
-
-
-class AsyncCheckedTransport(httpx.AsyncBaseTransport):
-    """The same for an event loop."""
 
     def __init__(self, may_call: MayCall, *, verify: ssl.SSLContext | bool = True, proxy: str | None = None) -> None:
         self._may_call, self._proxied = may_call, proxy is not None

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
 from ..calling.addresses import MayCall, NotCalledError
-from ..calling.transport import AsyncCheckedTransport, proxy_of
+from ..calling.transport import CheckedTransport, proxy_of
 from ..replies import JSON
 from ..store.outgoing import Outgoing
 from .headers import AGENT
@@ -47,7 +47,7 @@ class HttpCalls:
     def __init__(self, destination: Destination, may_call: MayCall) -> None:
         url = httpx.URL(destination.endpoint)
         verify = url.scheme == "https" and destination.tls.context()
-        transport = AsyncCheckedTransport(may_call, verify=verify, proxy=proxy_of(url))
+        transport = CheckedTransport(may_call, verify=verify, proxy=proxy_of(url))
         self._destination = destination
         self._client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=None)  # noqa: S113 - see `post`
 

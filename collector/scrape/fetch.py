@@ -15,7 +15,7 @@ import httpx
 from ...core.errors import StagelensError, WireError
 from ..body import inflate
 from ..calling.addresses import MayCall, NotCalledError
-from ..calling.transport import AsyncCheckedTransport
+from ..calling.transport import CheckedTransport
 from ..wire import TooLargeError
 from .exposition import OPENMETRICS
 from .section import Target
@@ -56,7 +56,7 @@ async def fetch(url: str, target: Target, env: Mapping[str, str]) -> Answer:
     parsed = httpx.URL(url)
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            transport = AsyncCheckedTransport(
+            transport = CheckedTransport(
                 _may_call(target, env), verify=parsed.scheme == "https" and target.tls.context()
             )
             async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=None) as client:  # noqa: S113 - the limit above is for all of it

@@ -19,6 +19,7 @@ from stagelens.alerts.delivery.pagerduty import PagerDuty
 from stagelens.alerts.delivery.slack import Slack
 from stagelens.alerts.delivery.webhook import Webhook
 from stagelens.core.errors import ChannelError
+from tests.support.trickle import trickling
 
 
 @dataclass
@@ -175,6 +176,21 @@ def test_an_answer_without_end_is_not_read(answer: Answer, message: Message, mon
 
     assert isinstance(error, OutcomeUnknownError)
     assert "has no end" in str(error)
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"]
+)
+def test_an_answer_that_trickles_does_not_hold_the_channel(
+    message: Message, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    """Each byte of head or body comes in time: the receiver may have taken the message."""
+    monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.3)
+    with trickling(beginning) as port:
+        error = refusal(Webhook("webhook", f"http://127.0.0.1:{port}"), message)
+
+    assert isinstance(error, OutcomeUnknownError)
+    assert "no answer within 0.3 s" in str(error)
 
 
 def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, message: Message) -> None:

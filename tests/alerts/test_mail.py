@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.delivery import chart
+from stagelens.alerts.delivery import chart, smtp
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
 from stagelens.alerts.delivery.mail import Mail
 from stagelens.alerts.delivery.message import Message
@@ -22,6 +22,7 @@ from stagelens.collector.calling.addresses import ENV
 from stagelens.core.errors import ChannelError
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods
+from tests.support.trickle import trickling
 
 WILLING = Moods(failing=0.0)
 RIGHT, WRONG = "right-password", "wrong-password"
@@ -242,3 +243,15 @@ def test_names_cannot_add_headers(server: Open, message: Message) -> None:
     mail(one).send(replace(message, finding=replace(message.finding, service="x\r\nBcc: eve@example.com")))
 
     assert one.taken[0]["Bcc"] is None
+
+
+def test_a_server_that_trickles_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line of its greeting comes in time; the last one never does."""
+    monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
+    with trickling(b"220-mail.example\r\n", b"220-busy\r\n", listens_first=False) as port:
+        channel = Mail("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
+        with pytest.raises(ChannelError) as caught:
+            channel.send(message)
+
+    assert not caught.value.permanent
+    assert "cannot be reached" in str(caught.value)

@@ -11,29 +11,19 @@ import httpx
 import pytest
 
 from stagelens.collector.calling.addresses import ENV, MayCall, NotCalledError
-from stagelens.collector.calling.transport import AsyncCheckedTransport, CheckedTransport, proxy_of
+from stagelens.collector.calling.transport import CheckedTransport, proxy_of
 from tests.support import scrape_target
 
-Get = Callable[[str], httpx.Response]
 
+def get(url: str, may_call: MayCall | None = None, *, proxy: str | None = None, follow: bool = False) -> httpx.Response:
+    """Ask for *url*."""
 
-def blocking(url: str) -> httpx.Response:
-    """Ask for *url*, and wait."""
-    with httpx.Client(transport=CheckedTransport(MayCall())) as client:
-        return client.get(url)
-
-
-def in_a_loop(url: str) -> httpx.Response:
-    """Ask for *url* in an event loop."""
-
-    async def get() -> httpx.Response:
-        async with httpx.AsyncClient(transport=AsyncCheckedTransport(MayCall())) as client:
+    async def ask() -> httpx.Response:
+        transport = CheckedTransport(may_call or MayCall(), proxy=proxy)
+        async with httpx.AsyncClient(transport=transport, follow_redirects=follow) as client:
             return await client.get(url)
 
-    return asyncio.run(get())
-
-
-both = pytest.mark.parametrize("get", [blocking, in_a_loop])
+    return asyncio.run(ask())
 
 
 @pytest.fixture
@@ -62,8 +52,7 @@ def leads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return set_
 
 
-@both
-def test_the_host_keeps_its_name(served: scrape_target.Served, leads: Callable[..., None], get: Get) -> None:
+def test_the_host_keeps_its_name(served: scrape_target.Served, leads: Callable[..., None]) -> None:
     """Only the connection is to the address: the Host header is what is written, port and all."""
     leads(["127.0.0.1"])
 
@@ -71,15 +60,13 @@ def test_the_host_keeps_its_name(served: scrape_target.Served, leads: Callable[.
     assert served.asked[0]["host"] == f"llm.example:{served.port}"
 
 
-@both
-def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable[..., None], get: Get) -> None:
+def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable[..., None]) -> None:
     """A host of two addresses, of which one does not listen, is there."""
     leads(["127.0.0.2", "127.0.0.1"])
 
     assert get(f"http://llm.example:{served.port}/metrics").text == "here"
 
 
-@both
 @pytest.mark.parametrize(
     "url",
     [
@@ -93,7 +80,7 @@ def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable
         "http://metadata.google.internal/",
     ],
 )
-def test_no_spelling_of_a_metadata_address_is_called(url: str, get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_spelling_of_a_metadata_address_is_called(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decimal, hexadecimal, octal, short or mapped: the C library reads them all, and what it has read is judged."""
     real = socket.getaddrinfo
 
@@ -111,9 +98,8 @@ def test_no_spelling_of_a_metadata_address_is_called(url: str, get: Get, monkeyp
         get(url)
 
 
-@both
 def test_a_name_that_leads_elsewhere_a_moment_later_is_asked_once(
-    served: scrape_target.Served, leads: Callable[..., None], get: Get
+    served: scrape_target.Served, leads: Callable[..., None]
 ) -> None:
     """DNS rebinding: between the check and the connection nobody asks again, and the next call is checked anew."""
     leads(["127.0.0.1"], ["169.254.169.254"])
@@ -124,8 +110,7 @@ def test_a_name_that_leads_elsewhere_a_moment_later_is_asked_once(
         get(url)
 
 
-@both
-def test_one_bad_address_among_good_ones_is_enough(leads: Callable[..., None], get: Get) -> None:
+def test_one_bad_address_among_good_ones_is_enough(leads: Callable[..., None]) -> None:
     """Which of them would be connected to is up to who answers for the name."""
     leads(["127.0.0.1", "169.254.169.254"])
 
@@ -133,8 +118,7 @@ def test_one_bad_address_among_good_ones_is_enough(leads: Callable[..., None], g
         get("http://mixed.example/")
 
 
-@both
-def test_redirects_are_not_followed(served: scrape_target.Served, get: Get) -> None:
+def test_redirects_are_not_followed(served: scrape_target.Served) -> None:
     """Not to metadata, and not elsewhere."""
     served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
 
@@ -145,16 +129,12 @@ def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -
     """Should a caller ever follow them."""
     served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
 
-    with (
-        httpx.Client(transport=CheckedTransport(MayCall()), follow_redirects=True) as client,
-        pytest.raises(NotCalledError),
-    ):
-        client.get(served.url)
+    with pytest.raises(NotCalledError):
+        get(served.url, follow=True)
 
 
-@both
 @pytest.mark.parametrize("host", [f"{'a' * 64}.example", "no.such.host.invalid"])
-def test_a_name_nobody_knows_cannot_be_connected_to(get: Get, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_nobody_knows_cannot_be_connected_to(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As httpx has it, so that callers need to know one error."""
     real = socket.getaddrinfo
 
@@ -177,22 +157,18 @@ def test_a_proxy_calls_for_us(served: scrape_target.Served, monkeypatch: pytest.
     proxy = proxy_of(httpx.URL("http://far.example/x"))
 
     assert proxy_of(httpx.URL("http://inside.example/x")) is None
-    with httpx.Client(transport=CheckedTransport(MayCall(), proxy=proxy)) as client:
-        assert client.get("http://far.example/x").text == "from far"
-        with pytest.raises(NotCalledError):
-            client.get("http://169.254.169.254/")
+    assert get("http://far.example/x", proxy=proxy).text == "from far"
+    with pytest.raises(NotCalledError):
+        get("http://169.254.169.254/", proxy=proxy)
     listed = MayCall.from_env({ENV: "private, hooks.slack.com"})
-    with (
-        httpx.Client(transport=CheckedTransport(listed, proxy=proxy)) as client,
-        pytest.raises(NotCalledError, match=r"far.example is not in STAGELENS_MAY_CALL"),
-    ):
-        client.get("http://far.example/x")
+    with pytest.raises(NotCalledError, match=r"far.example is not in STAGELENS_MAY_CALL"):
+        get("http://far.example/x", listed, proxy=proxy)
 
 
 def test_an_allow_list_closes_this_machine(served: scrape_target.Served) -> None:
     """A list that has not got it leaves nothing to connect to."""
     may_call = MayCall.from_env({ENV: "hooks.slack.com, 10.0.0.0/8"})
 
-    with httpx.Client(transport=CheckedTransport(may_call)) as client, pytest.raises(NotCalledError):
-        client.get(served.url)
+    with pytest.raises(NotCalledError):
+        get(served.url, may_call)
     assert served.asked == []
