@@ -17,14 +17,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..core.errors import StagelensError
 from .access.tls import certificate_of, named
-from .otherwise import PROBES, media_type_of, response_of
+from .connection_limits import ConnectionLimits
+from .otherwise import media_type_of, response_of
 from .receiving import discard
 from .replies import failure_reply
 
-# With those of gRPC below the usual limit of 1024 open files of a process, which the database needs some of.
-MAX_CONNECTIONS = 600
-# So many more are told that there are too many before they are shut; beyond them there is not even time to listen.
-_MAX_SURPLUS = 100
 # Request line and headers; a token of the longest kind allowed takes an eighth of it.
 MAX_HEAD_BYTES = 32 * 1024
 # What a header takes besides its letters, as RFC 9113 (6.5.2) counts it.
@@ -38,7 +35,6 @@ MAX_UNANSWERED = 16
 MAX_UNREAD_SECONDS = 10.0
 
 _TOO_HASTY = f"{MAX_UNANSWERED} requests of this connection are not answered yet; wait for answers"
-_TOO_MANY = "the collector has as many connections as it can bear; send it again"
 
 
 class _HeadError(StagelensError):
@@ -46,7 +42,11 @@ class _HeadError(StagelensError):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection of uvicorn's, with bounds."""
+    """A connection of uvicorn's, with bounds.
+
+    Args:
+        limits: Of all connections of its server.
+    """
 
     _head_bytes = 0
     _unseen_bytes = 0  # of what was received since the parser last found something
@@ -54,19 +54,25 @@ class Connection(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
 
+    def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] - as uvicorn has it
         """Begin to wait for a head."""
         super().connection_made(transport)
         self._unanswered = deque()
         self.app: Any = named(self.app, certificate_of(transport))
-        if len(self.connections) > MAX_CONNECTIONS:
-            self.app = _surplus(self.app)
-        if len(self.connections) > MAX_CONNECTIONS + _MAX_SURPLUS:
-            self._end(HTTPStatus.SERVICE_UNAVAILABLE, _TOO_MANY)
         self._expect_head()
+        place = self._limits.enter(self, self.client[0] if self.client else "")
+        if place == "surplus":
+            self.app = _surplus(self.app, self._limits)
+        elif place == "out":
+            self.give_way()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadlines, and let no answer be written any more."""
+        self._limits.leave(self)
         self._head_is_here()
         self._answer_is_read()
         for cycle in self._unanswered:
@@ -103,6 +109,7 @@ class Connection(HttpToolsProtocol):
         """Begin to answer: from here on the application looks at the clock."""
         self._unseen_bytes = 0
         self._head_is_here()
+        self._limits.works(self)
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
 
@@ -119,9 +126,15 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the last answer to be read."""
         self._unanswered.popleft()
+        if not self._unanswered:
+            self._limits.waits(self)
         super().on_response_complete()
         if self.transport.is_closing():
             self._abort_later()
+
+    def give_way(self) -> None:
+        """Say that there are too many connections, and close this one."""
+        self._end(HTTPStatus.SERVICE_UNAVAILABLE, too_many(self._limits.name))
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that nobody uses."""
@@ -186,17 +199,22 @@ def _too_large() -> str:
     return f"the request's head is larger than {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 
 
-def _surplus(application: ASGIApp) -> ASGIApp:
-    """Return what answers a connection that is one too many: for probes *application*, or the collector would be restarted."""
+def too_many(name: str) -> str:
+    """Return what is said where *name* has too many connections."""
+    return f"the {name} has as many connections as it can bear; send it again"
+
+
+def _surplus(application: ASGIApp, limits: ConnectionLimits) -> ASGIApp:
+    """Return what answers a connection that is one too many: for probes *application*, or the process would be restarted."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in PROBES:
+        if scope["path"] in limits.probes:
             await application(scope, receive, send)
             return
         request = Request(scope, receive)
         await discard(request)
         headers = {"Connection": "close"}
-        reply = failure_reply(media_type_of(request), HTTPStatus.SERVICE_UNAVAILABLE, _TOO_MANY, headers)
+        reply = failure_reply(media_type_of(request), HTTPStatus.SERVICE_UNAVAILABLE, too_many(limits.name), headers)
         await response_of(reply)(scope, receive, send)
 
     return answer

@@ -20,13 +20,14 @@ from .forward.forwarder import Forwarder
 from .grpc_server import GrpcServer
 from .health import Health
 from .http import Http
+from .http_server import listen
 from .intake import Intake
 from .maintenance import Maintenance
 from .prometheus.counters import Counters
 from .receiving import Receiving
 from .scrape.scraper import Scraper
 from .selfmetrics import SelfMetrics
-from .servers import Servers, listen
+from .servers import Servers
 from .store import Store
 from .traces.keeping import Keep
 from .traces.reading import SpanReader
@@ -37,6 +38,10 @@ __all__ = ["Collector", "CollectorConfig"]
 
 _log = logging.getLogger(__name__)
 
+_PORT_CURE = (
+    "Stop what uses that address, or choose another with STAGELENS_COLLECTOR_HOST and STAGELENS_COLLECTOR_PORT\n"
+    "    (agents find it by OTEL_EXPORTER_OTLP_ENDPOINT)."
+)
 _MAINTENANCE_SECONDS = 10.0
 _FOLD_SECONDS = 2.0
 
@@ -172,7 +177,7 @@ class Collector:
         Raises:
             StagelensError: An address cannot be listened on.
         """
-        listening = listen(self._config.host, self._config.port)
+        listening = listen(self._config.host, self._config.port, "collector", _PORT_CURE)
         host, port, *_ = listening.getsockname()
         self._address, self._runs = (host, port), True
         self._file.start()

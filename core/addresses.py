@@ -1,8 +1,11 @@
-"""Addresses to listen on: which of them nobody else can reach."""
+"""Addresses: which of them nobody else can reach, and which belong to one owner."""
 
 from __future__ import annotations
 
 import ipaddress
+
+# An IPv6 network of this size is one household's or one machine's, who may change addresses in it at will.
+_IPV6_PREFIX_BITS = 64
 
 
 def is_loopback(host: str) -> bool:
@@ -20,3 +23,17 @@ def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def owner_of(address: str) -> str:
+    """Return what stands for *address* where requests or connections are counted by who makes them.
+
+    >>> owner_of("10.0.0.7"), owner_of("::ffff:10.0.0.7"), owner_of("2001:db8::1:2:3:4")
+    ('10.0.0.7', '10.0.0.7', '2001:db8::/64')
+    """
+    found = address_of(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, _IPV6_PREFIX_BITS), strict=False))
+    return address

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from ...core.addresses import address_of
+from ...core.addresses import owner_of
 from ...core.errors import StagelensError
 from .clients import Access, Certificate, Limits, Token
 from .rates import Meter, Meters, whole_seconds
 
 # Longer than any token, and short enough that to hash it costs nothing. [characters]
 MAX_AUTHORIZATION_CHARS = 4096
-# An IPv6 network of this size is one household's or one machine's, who may change addresses in it at will.
-_IPV6_PREFIX_BITS = 64
 
 _SHOW_ONE = (
     "this collector asks for a token: set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token> where you send from"
@@ -141,7 +138,7 @@ class Gate:
             return _Client("certificate", caller.certificate, known.environment, known.limits)
         if access.asks and not self._is_open:
             raise RefusedError(HTTPStatus.UNAUTHORIZED, _SHOW_ONE if access.tokens else _NO_CERTIFICATE)
-        return _Client("address", _network(caller.address), None, access.anonymous)
+        return _Client("address", owner_of(caller.address), None, access.anonymous)
 
 
 def _with_token(tokens: tuple[Token, ...], authorization: str) -> Token:
@@ -169,13 +166,3 @@ def _with_certificate(certificates: tuple[Certificate, ...], common_name: str) -
         f"the certificate of {common_name} is not among those of `access.certificates` in the collector's configuration"
     )
     raise RefusedError(HTTPStatus.FORBIDDEN, msg)
-
-
-def _network(address: str) -> str:
-    """Return what stands for *address* where addresses are counted."""
-    found = address_of(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.ip_network((found, _IPV6_PREFIX_BITS), strict=False))
-    return address

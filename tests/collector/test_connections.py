@@ -117,14 +117,17 @@ def test_connections_beyond_the_limit_are_told_when_to_come_back(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """The one too many gets 503 with Retry-After; probes and those before it are served, and so is the next when one has left."""
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
     # Who waits here for its turn is not too slow.
-    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
-    accepted = served.collector._server.server_state.connections
+    monkeypatch.setattr(receiving, "MAX_RECEIVE_SECONDS", 600.0)
+    server = served.collector._server
+    server.limits.most = 2
+    accepted = server.server_state.connections
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
     with connected(served) as first, connected(served) as second:
-        until(lambda: len(accepted) == 2)
+        for each in (first, second):
+            each.sendall(request[:-1])
+        until(lambda: not server.limits._waiting and len(accepted) == 2)
         with connected(served) as third:
             third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             probed = b""
@@ -132,7 +135,7 @@ def test_connections_beyond_the_limit_are_told_when_to_come_back(
                 probed += third.recv(1000)
             third.sendall(request)
             refused = answer(third)
-        second.sendall(request)
+        second.sendall(request[-1:])
         taken = second.recv(100)
         first.close()
         until(lambda: len(accepted) == 1)
@@ -144,11 +147,47 @@ def test_connections_beyond_the_limit_are_told_when_to_come_back(
     assert (taken[:12], again.status_code) == (b"HTTP/1.1 200", 200)
 
 
-def test_far_too_many_connections_are_shut_at_once(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past a few that are answered, what connects is told the same before it has said anything."""
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 0)
-    monkeypatch.setattr(connections, "_MAX_SURPLUS", 1)
-    with connected(served), connected(served) as second:
+@pytest.mark.parametrize("limit", ["most", "most_of_one"])
+def test_who_says_nothing_keeps_nobody_out(served: Any, bodies: Any, limit: str) -> None:
+    """Where all places are taken by connections that wait, the oldest of them ends, with a word, for each that comes."""
+    setattr(served.collector._server.limits, limit, 2)
+    with connected(served) as first, connected(served), connected(served), connected(served):
+        assert answer(first).startswith(b"HTTP/1.1 503 ")
+        assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
+
+
+def test_an_address_has_so_many_connections_and_others_have_theirs(
+    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """Bodies that never end take the places of their own address only; probes are answered there, too."""
+    # Who waits here for its turn is not too slow.
+    monkeypatch.setattr(receiving, "MAX_RECEIVE_SECONDS", 600.0)
+    server = served.collector._server
+    server.limits.most_of_one = 2
+    host, port = served.collector.address
+    unfinished = HEAD + b"Content-Length: 99\r\n\r\n{"
+    with connected(served) as first, connected(served) as second:
+        for each in (first, second):
+            each.sendall(unfinished)
+        until(lambda: len(server.server_state.connections) == 2 and not server.limits._waiting)
+        with connected(served) as third:
+            third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            probed = answer(third)
+        refused = served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code
+        with socket.create_connection((host, port), timeout=60, source_address=("127.0.0.2", 0)) as other:
+            body = json.dumps(bodies.metrics(bodies.point())).encode()
+            other.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            taken = other.recv(100)
+
+    assert probed.startswith(b"HTTP/1.1 200 ")
+    assert (refused, taken[:12]) == (503, b"HTTP/1.1 200")
+
+
+def test_far_too_many_connections_are_shut_at_once(served: Any) -> None:
+    """Where not even a few more can be told after their request, what connects is told the same before it has said anything."""
+    limits = served.collector._server.limits
+    limits.most = limits.surplus = 0
+    with connected(served) as second:
         received = answer(second)
 
     assert received.startswith(b"HTTP/1.1 503 ")

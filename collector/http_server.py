@@ -1,0 +1,120 @@
+"""A server of HTTP in an event loop and thread of its own, with bounded connections; and its socket."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+import threading
+from ssl import SSLContext
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ..core.errors import StagelensError
+from .connection_limits import ConnectionLimits
+from .connections import Connection
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 512
+# Exporters post every 1, 5, 10 or 60 s: a connection that ends just then would cost them an export.
+_KEEP_ALIVE_SECONDS = 3
+
+
+class HttpServer(uvicorn.Server):
+    """Serves an application from a thread.
+
+    Args:
+        application: What answers.
+        limits: How many connections it has, and its name in errors and the log.
+        tls: To speak TLS with; None speaks plain text.
+        drain_seconds: How long requests under way have at the end.
+
+    Attributes:
+        limits: Of its connections.
+        ready: Set once it accepts.
+    """
+
+    def __init__(
+        self, application: ASGIApp, limits: ConnectionLimits, *, tls: SSLContext | None = None, drain_seconds: int
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application,
+                http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type] - it is only called
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                proxy_headers=False,  # who calls is who has connected
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=drain_seconds,
+            )
+        )
+        self.limits, self._tls = limits, tls
+        self.ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    def begin(self, listening: socket.socket) -> None:
+        """Accept in a thread, and return once requests are answered.
+
+        Args:
+            listening: Where requests come in; it is closed at the end.
+
+        Raises:
+            StagelensError: The thread has ended.
+        """
+        name = self.limits.name
+        self._thread = threading.Thread(
+            target=self._in_thread, args=(listening,), name=f"stagelens-{name}", daemon=True
+        )
+        self._thread.start()
+        while not self.ready.wait(0.05):
+            if not self._thread.is_alive():
+                if isinstance(self._failure, StagelensError):
+                    raise self._failure
+                msg = f"the {name}'s server ended while it started; the log says why"
+                raise StagelensError(msg)
+
+    def end(self) -> None:
+        """Accept no more, and return once what was accepted is answered."""
+        self.should_exit = True
+        self._thread.join()
+
+    def _in_thread(self, listening: socket.socket) -> None:
+        with listening:
+            try:
+                self.run([listening])
+            except BaseException as error:  # noqa: BLE001 - SystemExit too, which is how uvicorn gives up
+                self._failure = error
+                if not isinstance(error, StagelensError):
+                    _log.exception("the %s's server ended", self.limits.name)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        self.config.ssl = self._tls
+        await super().startup(sockets)
+        self.ready.set()
+
+
+def listen(host: str, port: int, who: str, cure: str) -> socket.socket:
+    """Return a socket that listens on *host* and *port*.
+
+    Args:
+        host: A name or an address.
+        port: 0 for a free one.
+        who: What listens, for the error.
+        cure: What to do where it cannot, for the error.
+
+    Raises:
+        StagelensError: It cannot; what to do about it.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        msg = f"the {who} cannot listen on {host}:{port} ({error.strerror or error}).\n    {cure}"
+        raise StagelensError(msg) from error
