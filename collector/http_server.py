@@ -18,8 +18,6 @@ from .connections import Connection
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 512
-# Exporters post every 1, 5, 10 or 60 s: a connection that ends just then would cost them an export.
-_KEEP_ALIVE_SECONDS = 3
 
 
 class HttpServer(uvicorn.Server):
@@ -29,6 +27,7 @@ class HttpServer(uvicorn.Server):
         application: What answers.
         limits: How many connections it has, and its name in errors and the log.
         tls: To speak TLS with; None speaks plain text.
+        keep_alive_seconds: How long a connection is kept for the next request.
         drain_seconds: How long requests under way have at the end.
 
     Attributes:
@@ -37,7 +36,13 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(
-        self, application: ASGIApp, limits: ConnectionLimits, *, tls: SSLContext | None = None, drain_seconds: int
+        self,
+        application: ASGIApp,
+        limits: ConnectionLimits,
+        *,
+        tls: SSLContext | None = None,
+        keep_alive_seconds: int,
+        drain_seconds: int,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -50,7 +55,7 @@ class HttpServer(uvicorn.Server):
                 proxy_headers=False,  # who calls is who has connected
                 server_header=False,
                 backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_keep_alive=keep_alive_seconds,
                 timeout_graceful_shutdown=drain_seconds,
             )
         )

@@ -14,6 +14,8 @@ from .http_server import HttpServer
 from .otherwise import PROBES
 
 _DRAIN_SECONDS = 15
+# Exporters post every 1, 5, 10 or 60 s: a connection that ends just then would cost them an export.
+_KEEP_ALIVE_SECONDS = 3
 
 
 class Servers(HttpServer):
@@ -30,7 +32,13 @@ class Servers(HttpServer):
 
     def __init__(self, application: Starlette, tls: SSLContext | None, grpc: GrpcServer | None) -> None:
         # With those of gRPC below the usual limit of 1024 open files of a process, which the database needs some of.
-        super().__init__(application, ConnectionLimits("collector", PROBES), tls=tls, drain_seconds=_DRAIN_SECONDS)
+        super().__init__(
+            application,
+            ConnectionLimits("collector", PROBES),
+            tls=tls,
+            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
+            drain_seconds=_DRAIN_SECONDS,
+        )
         self._grpc = grpc
         self.grpc_port: int | None = None
 

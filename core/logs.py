@@ -28,7 +28,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 FORMATS = ("text", "json")
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 # What these say when all is well is of no use to an operator.
-_QUIET = ("alembic", "httpx", "uvicorn", "waitress", "werkzeug")
+_QUIET = ("alembic", "httpx", "uvicorn", "werkzeug")
 # What a record has without anybody's doing.
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 

@@ -9,7 +9,7 @@ from flask import Flask, Response, request
 
 PATH = "/_dash-update-component"
 # An address has at most a few kB, and so has what was seen.
-_MAX_BODY_BYTES = 1024 * 1024
+MAX_BODY_BYTES = 1024 * 1024
 
 # What the one callback is about, as `app` connects it: the ends that it takes, and the kinds of their values.
 _OUTPUT = "..made.data...seen.data.."
@@ -22,7 +22,7 @@ _ENDS: Mapping[str, list[tuple[str, str, type]]] = {
 
 def check(server: Flask) -> None:
     """Refuse what no page of ours sends to `PATH` on *server*: 400, with a sentence. Nothing larger is read anywhere."""
-    server.config["MAX_CONTENT_LENGTH"] = _MAX_BODY_BYTES
+    server.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
     def refuse() -> Response | None:
         if request.path != PATH or request.method != "POST" or _is_call(_body()):

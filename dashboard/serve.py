@@ -1,29 +1,28 @@
-"""The dashboard as a running part: waitress in a background thread."""
+"""The dashboard as a running part: a server in a background thread."""
 
 from __future__ import annotations
 
-import logging
-import socket
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-from waitress.server import create_server
-
+from ..collector.connection_limits import ConnectionLimits
+from ..collector.http_server import HttpServer, listen
 from ..collector.store import Store
-from ..core.errors import StagelensError
+from . import health
 from .app import build
 from .config import DashboardConfig
+from .front import Front
 from .source import AlertsSource, Source
 
 __all__ = ["Dashboard", "DashboardConfig"]
 
-_log = logging.getLogger(__name__)
-
-# A browser opens six connections and fetches the scripts all at once.
-_THREADS = 8
-_STOP_SECONDS = 10.0
+_PORT_CURE = "Stop what listens there, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
+_DRAIN_SECONDS = 10
+# Longer than proxies in front keep a connection: one that ended just when they send would be an error to a reader.
+_KEEP_ALIVE_SECONDS = 75
+_MAX_CONNECTIONS = 300
+# A browser has six at a time; as many readers as ten may come from one address.
+_MAX_OF_ONE_ADDRESS = 64
 
 
 class Dashboard:
@@ -46,16 +45,14 @@ class Dashboard:
     ) -> None:
         self.config = config
         self.app = build(Source(store, alerts, clock, tracer=config.tracer, config=config), config)
-        self._server: Any = None
-        self._watched: dict[int, Any] = {}
-        self._thread: threading.Thread | None = None
+        self._server: HttpServer | None = None
+        self._front: Front | None = None
+        self._address = (config.host, config.port)
 
     @property
     def address(self) -> tuple[str, int]:
         """The host and port it listens on; before `start`, those it was told to."""
-        if self._server is None:
-            return self.config.host, self.config.port
-        return self.config.host, int(self._server.effective_port)
+        return self._address
 
     def start(self) -> None:
         """Listen, and return once connections are accepted.
@@ -63,46 +60,28 @@ class Dashboard:
         Raises:
             StagelensError: The port is taken or the address is not of this machine.
         """
-        # A proxy's headers are left to `identity`, which knows whose to believe.
-        self._server = create_server(
-            self.app.server,
-            map=self._watched,
-            sockets=[self._bound()],
-            threads=_THREADS,
-            ident="stagelens",
-            clear_untrusted_proxy_headers=False,
+        config = self.config
+        listening = listen(config.host, config.port, "dashboard", _PORT_CURE)
+        # All readers may come through one proxy.
+        is_direct = not (config.behind_proxy or config.trusted_proxies)
+        limits = ConnectionLimits(
+            "dashboard",
+            health.PATHS,
+            most=_MAX_CONNECTIONS,
+            most_of_one=_MAX_OF_ONE_ADDRESS if is_direct else _MAX_CONNECTIONS,
         )
-        # It warns whenever a request waits for a thread, which on a first visit is usual.
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        self._thread = threading.Thread(target=self._run, name="stagelens-dashboard", daemon=True)
-        self._thread.start()
+        self._address = (config.host, int(listening.getsockname()[1]))
+        self._front = Front(self.app.server)
+        # A proxy's headers are left to `identity`, which knows whose to believe.
+        self._server = HttpServer(
+            self._front, limits, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
+        )
+        self._server.begin(listening)
 
     def stop(self) -> None:
         """Close the port, let the requests under way finish, and return."""
-        server, thread = self._server, self._thread
-        if server is None or thread is None:
+        if self._server is None or self._front is None:
             return
-        server.task_dispatcher.shutdown(timeout=_STOP_SECONDS)
-        # waitress's loop ends when it has nothing left to watch; only its own thread may close what it watches.
-        server.trigger.pull_trigger(self._close_all)
-        thread.join(_STOP_SECONDS)
-        self._server = self._thread = None
-
-    def _bound(self) -> socket.socket:
-        host, port = self.config.host, self.config.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            return socket.create_server((host, port), family=family)
-        except OSError as error:
-            msg = (
-                f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}.\n"
-                "    Stop what listens there, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
-            )
-            raise StagelensError(msg) from error
-
-    def _run(self) -> None:
-        self._server.run()
-
-    def _close_all(self) -> None:
-        for each in list(self._watched.values()):
-            each.close()
+        self._server.end()
+        self._front.close()
+        self._server = self._front = None

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stagelens.collector import http_server
+from stagelens.collector import servers
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Batch, Event, Selection, Store
 from stagelens.core import names
@@ -169,7 +169,7 @@ def last_day() -> Selection:
 def _kept_alive() -> Generator[None]:
     """A connection that nobody uses for a while is not closed, perhaps just as its client sends the next request on it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http_server, "_KEEP_ALIVE_SECONDS", 600)
+        patch.setattr(servers, "_KEEP_ALIVE_SECONDS", 600)
         yield
 
 

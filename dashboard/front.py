@@ -1,0 +1,144 @@
+"""Between the connections and the pages: bodies come whole and bounded before anything is asked, and probes have threads of their own.
+
+A thread answers a request and never waits for the other end, neither for its body nor for it to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+from werkzeug.test import run_wsgi_app
+
+from . import calls, health
+
+# A browser opens six connections and fetches the scripts all at once.
+_THREADS = 8
+_PROBE_THREADS = 2
+# As long as a reader's own network may take for the little that pages send.
+MAX_BODY_SECONDS = 10.0
+# The rest of a body that is too large is read and thrown away, so that its sender gets to read why; to this multiple.
+_DISCARD_FACTOR = 4
+
+
+class TooLargeError(Exception):
+    """A body is larger than anything a page sends."""
+
+
+class Front:
+    """An ASGI application over one of WSGI.
+
+    Args:
+        pages: What answers, once a request is here as a whole.
+    """
+
+    def __init__(self, pages: Any) -> None:
+        self._wsgi = pages
+        self._pages = ThreadPoolExecutor(_THREADS, "stagelens-page")
+        self._probes = ThreadPoolExecutor(_PROBE_THREADS, "stagelens-probe")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        is_probe = scope["path"] in health.PATHS
+        try:
+            body = b"" if is_probe else await _body(Request(scope, receive))
+        except ClientDisconnect:
+            return
+        except (TooLargeError, TimeoutError) as error:
+            await _refused(error)(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        threads = self._probes if is_probe else self._pages
+        status, headers, answer = await loop.run_in_executor(threads, self._answer, environ_of(scope, body))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        for each in (self._pages, self._probes):
+            each.shutdown(wait=False, cancel_futures=True)
+
+    def _answer(self, environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        parts, status, headers = run_wsgi_app(self._wsgi, environ, buffered=True)
+        sent = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        return int(status.partition(" ")[0]), sent, b"".join(parts)
+
+
+def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
+    """Return a request as PEP 3333 has it.
+
+    A header with an underscore is left out: there it would be the same as one with a hyphen, which a proxy in front may have taken
+    out or set.
+    """
+    host, port = scope.get("server") or ("", 0)
+    client = scope.get("client") or ("", 0)
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": scope["method"],
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(scope["raw_path"]).decode("latin-1"),
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "CONTENT_LENGTH": str(len(body)),
+        "SERVER_NAME": host,
+        "SERVER_PORT": str(port),
+        "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
+        "REMOTE_ADDR": client[0],
+        "REMOTE_PORT": str(client[1]),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scope["scheme"],
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+    for raw, value in scope["headers"]:
+        name = raw.decode("latin-1").upper()
+        # The body is here as a whole, however it came.
+        if "_" in name or name in ("CONTENT-LENGTH", "TRANSFER-ENCODING"):
+            continue
+        key = "CONTENT_TYPE" if name == "CONTENT-TYPE" else f"HTTP_{name.replace('-', '_')}"
+        said = value.decode("latin-1")
+        environ[key] = f"{environ[key]},{said}" if key in environ else said
+    return environ
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of *request*.
+
+    Raises:
+        TooLargeError: It is larger than the limit.
+        TimeoutError: It took too long.
+        ClientDisconnect: The sender left before its end.
+    """
+    chunks, size = list[bytes](), 0
+    async with asyncio.timeout(MAX_BODY_SECONDS):
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > calls.MAX_BODY_BYTES * _DISCARD_FACTOR:
+                break
+            if size <= calls.MAX_BODY_BYTES:
+                chunks.append(chunk)
+            else:
+                chunks.clear()
+    if size > calls.MAX_BODY_BYTES:
+        raise TooLargeError
+    return b"".join(chunks)
+
+
+def _refused(error: Exception) -> PlainTextResponse:
+    headers = {"Connection": "close"}
+    if isinstance(error, TooLargeError):
+        text = f"no page of this dashboard sends more than {calls.MAX_BODY_BYTES} bytes\n"
+        return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
+    text = f"the request was not here as a whole after {MAX_BODY_SECONDS:g} s\n"
+    return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)

@@ -1,0 +1,140 @@
+"""Before the pages: connections that say nothing, bodies that are too much, and probes that are answered whatever goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from ipaddress import ip_network
+
+import flask
+import pytest
+
+from stagelens.collector.store import Store
+from stagelens.dashboard import front
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.serve import Dashboard
+
+TOKEN = "correct horse battery staple"  # noqa: S105 - the secret of this test
+HEAD = b"POST /signin HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+Start = Callable[..., Dashboard]
+
+
+@pytest.fixture
+def start(filled: Store) -> Iterator[Start]:
+    """Starts dashboards, and stops them."""
+    started: list[Dashboard] = []
+
+    def start_one(**settings: object) -> Dashboard:
+        started.append(Dashboard(DashboardConfig(port=0, **settings), filled))  # type: ignore[arg-type] - as the test has them
+        started[-1].start()
+        return started[-1]
+
+    yield start_one
+    for each in started:
+        each.stop()
+
+
+def connected(dashboard: Dashboard) -> socket.socket:
+    return socket.create_connection(dashboard.address, timeout=60)
+
+
+def asked(dashboard: Dashboard, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    """Ask for *path* and return status and body."""
+    with contextlib.closing(HTTPConnection(*dashboard.address, timeout=60)) as connection:
+        connection.request("GET", path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the other end closes."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):  # it has not read all of ours
+        while more := connection.recv(65_536):
+            received += more
+    return received
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
+def test_connections_that_say_nothing_keep_nobody_out(start: Start, said: bytes) -> None:
+    """Four times as many as there are places: a reader is answered, and so is a probe."""
+    dashboard = start(token=TOKEN)
+    with contextlib.ExitStack() as idle:
+        for _ in range(260):
+            connection = idle.enter_context(connected(dashboard))
+            connection.sendall(said)
+        page = asked(dashboard, "/", {"Authorization": f"Bearer {TOKEN}"})
+        probe = asked(dashboard, "/livez")
+
+    assert page[0] == 200
+    assert probe == (200, b"ok\n")
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 2000000\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -> None:
+    """It is refused at the socket: nobody has signed in yet."""
+    dashboard = start(token=TOKEN)
+    seen: list[str] = []
+    dashboard.app.server.before_request(lambda: seen.append("a page was asked"))
+    chunk = b"%x\r\n" % 2_000_000 + b"x" * 2_000_000 + b"\r\n0\r\n\r\n" if b"chunked" in length else b"x" * 2_000_000
+    with connected(dashboard) as connection:
+        connection.sendall(HEAD + length + b"\r\n" + chunk)
+        received = answer(connection)
+
+    assert received.startswith(b"HTTP/1.1 413 ")
+    assert seen == []
+
+
+def test_a_body_that_trickles_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread waits for it meanwhile, either."""
+    monkeypatch.setattr(front, "MAX_BODY_SECONDS", 0.2)
+    dashboard = start(token=TOKEN)
+    with connected(dashboard) as connection:
+        connection.sendall(HEAD + b"Content-Length: 99\r\n\r\nname=")
+        received = answer(connection)
+
+    assert received.startswith(b"HTTP/1.1 408 ")
+
+
+def test_probes_are_answered_while_all_threads_work(start: Start) -> None:
+    """An orchestrator would restart what is only busy."""
+    dashboard = start()
+    working, go_on = threading.Semaphore(0), threading.Event()
+
+    def work() -> None:
+        if flask.request.path == "/slow":
+            working.release()
+            go_on.wait(60)
+
+    dashboard.app.server.before_request(work)
+    with contextlib.ExitStack() as busy:
+        for _ in range(20):
+            connection = busy.enter_context(connected(dashboard))
+            connection.sendall(b"GET /slow HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        for _ in range(8):
+            assert working.acquire(timeout=60)
+        probes = [asked(dashboard, path)[0] for path in ("/livez", "/readyz")]
+        go_on.set()
+
+    assert probes == [200, 200]
+
+
+def test_a_header_with_an_underscore_is_nobodys(start: Start) -> None:
+    """A proxy takes `X-Forwarded-User` out of what readers send, and lets `X_Forwarded_User` pass: they must not be the same."""
+    dashboard = start(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1/32"),))
+
+    assert asked(dashboard, "/", {"X-Forwarded-User": "ada"})[0] == 200
+    assert asked(dashboard, "/", {"X_Forwarded_User": "ada"})[0] == 401
+
+
+@pytest.mark.parametrize("path", [b"/?a=\xff\xfe", b"/%ff%00", b"/s/%E2%82", b"//", b"/?from=%zz"])
+def test_bytes_that_are_no_text_are_answered(start: Start, path: bytes) -> None:
+    """With a page, or with what is wrong with them; the log stays quiet."""
+    with connected(start()) as connection:
+        connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        status = int(answer(connection).split(b" ")[1])
+
+    assert status < 500
