@@ -9,19 +9,21 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 
 from werkzeug.wrappers import Request
 
 from ..core.addresses import address_of
 from .config import DashboardConfig
-from .patience import Patience
+from .login_throttle import LoginThrottle
 from .sessions import is_session, name_in, session_of
 from .users import Users
 
 COOKIE = "stagelens_session"
 _MAX_REMEMBERED = 256
 _MAX_NAME = 128
+# Of the threads that answer pages, so many may look at secrets; one of them hashes. [seconds until one is free]
+_MAX_HASHING, _BUSY_SECONDS = 3, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Asker:
 
 
 class TooManyError(Exception):
-    """Too many wrong guesses came from this address.
+    """Too many wrong guesses came from this address, or too many secrets are being looked at.
 
     Args:
         wait_seconds: How long it has to wait.
@@ -65,12 +67,13 @@ class Door:
     def __init__(self, config: DashboardConfig, clock: Callable[[], float] = time.time) -> None:
         self._config = config
         self._clock = clock
-        self._patience = Patience()
+        self._throttle = LoginThrottle()
         self.users = Users(config.users) if config.users else None
         # A password costs most of a core for a moment: programs that send it each time pay once.
         self._remembered: OrderedDict[str, None] = OrderedDict()
         self._remember_key = secrets.token_bytes(32)
         self._lock = Lock()
+        self._hashing = BoundedSemaphore(_MAX_HASHING)
 
     def asker(self, request: Request) -> Asker | None:
         """Return who asks, None where they have to sign in.
@@ -146,13 +149,18 @@ class Door:
             if mark in self._remembered:
                 return signer
         address = self._address(request)
-        wait = self._patience.wait_seconds(address)
-        if wait:
-            raise TooManyError(wait)
-        if not self._is_right(name, secret):
-            self._patience.failed(address)
-            return None
-        self._patience.succeeded(address)
+        # Hashing takes a thread: guessers must leave most of them to readers.
+        if not self._hashing.acquire(blocking=False):
+            raise TooManyError(_BUSY_SECONDS)
+        try:
+            wait = self._throttle.attempt(address)
+            if wait:
+                raise TooManyError(wait)
+            if not self._is_right(name, secret):
+                return None
+        finally:
+            self._hashing.release()
+        self._throttle.succeeded(address)
         self._remember(mark)
         return signer
 

@@ -92,7 +92,7 @@ def refuse(status: int, reason: str) -> Response:
 def too_many(error: TooManyError) -> Response:
     """Return the answer to who guessed too often."""
     seconds = str(int(error.wait_seconds) + 1)
-    response = refuse(429, f"Too many wrong attempts from this address. Try again in {seconds} s.")
+    response = refuse(429, f"Too many attempts to sign in. Try again in {seconds} s.")
     response.headers["Retry-After"] = seconds
     return response
 

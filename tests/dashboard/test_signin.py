@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import stat
+import threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard import users as users_module
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.patience import Patience
+from stagelens.dashboard.login_throttle import LoginThrottle
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.sessions import is_session, name_in, session_of
 from stagelens.dashboard.users import Users, add_user
@@ -189,7 +191,7 @@ def test_a_program_is_told_how_and_a_browser_is_not_asked_by_itself(filled: Stor
 
 def test_who_guesses_waits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even for the right token; a reader who is in stays in."""
-    monkeypatch.setattr("stagelens.dashboard.identity.Patience", lambda: Patience(lambda: 0.0))
+    monkeypatch.setattr("stagelens.dashboard.identity.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     server = Dashboard(DashboardConfig(token=TOKEN), filled).app.server
     inside, guesser = server.test_client(), server.test_client()
     inside.get("/", query_string={"token": TOKEN})
@@ -202,24 +204,74 @@ def test_who_guesses_waits(filled: Store, monkeypatch: pytest.MonkeyPatch) -> No
     assert inside.get("/_dash-layout").status_code == 200
 
 
-def test_patience_doubles_forgets_and_is_bounded() -> None:
+def test_a_wait_doubles_is_forgotten_and_bounded() -> None:
     """A mistyped password costs nothing; each guess after the fifth costs twice as long."""
     now = [0.0]
-    patience = Patience(lambda: now[0])
+    throttle = LoginThrottle(lambda: now[0])
     waits: list[float] = []
     for _ in range(8):
-        patience.failed("a")
-        waits.append(patience.wait_seconds("a"))
+        assert throttle.attempt("a") == 0
+        waits.append(throttle.attempt("a") if len(waits) >= 4 else 0)
+        now[0] += waits[-1]
     for number in range(5000):
-        patience.failed(str(number))
+        throttle.attempt(str(number))
 
     assert waits == [0, 0, 0, 0, 1, 2, 4, 8]
-    assert patience.wait_seconds("a") == 0
+    assert throttle.attempt("a") == 0
 
-    patience.failed("b")
-    patience.succeeded("b")
+    for _ in range(5):
+        throttle.attempt("b")
+    throttle.succeeded("b")
 
-    assert patience.wait_seconds("b") == 0
+    assert throttle.attempt("b") == 0
+
+
+def test_a_network_of_ipv6_is_one_guesser() -> None:
+    """Its owner has 2^64 addresses to guess from."""
+    throttle = LoginThrottle(lambda: 0.0)
+    for number in range(5):
+        throttle.attempt(f"2001:db8::{number}")
+
+    assert throttle.attempt("2001:db8::ffff") > 0
+    assert throttle.attempt("2001:db8:0:1::1") == 0
+
+
+def test_of_many_guesses_at_once_no_more_are_looked_at(
+    filled: Store, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty at once are five, as they are one after the other; who is in reads on meanwhile."""
+    monkeypatch.setattr("stagelens.dashboard.identity.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
+    looked_at: list[str] = []
+    hashing = threading.Event()
+
+    def accept(_users: Users, _name: str, password: str) -> bool:
+        looked_at.append(password)
+        hashing.wait(60)
+        return password == PASSWORD
+
+    server = Dashboard(DashboardConfig(users=file), filled).app.server
+    inside = server.test_client()
+    monkeypatch.setattr(Users, "accept", accept)
+    hashing.set()
+    inside.post("/signin", data={"name": "ada", "secret": PASSWORD})
+    looked_at.clear()
+    hashing.clear()
+
+    def guess(number: int) -> int:
+        return server.test_client().post("/signin", data={"name": "ada", "secret": str(number)}).status_code
+
+    with ThreadPoolExecutor(60) as guessers:
+        answers = [guessers.submit(guess, number) for number in range(60)]
+        page = inside.get("/_dash-layout").status_code
+        # All but those that are looked at are answered without waiting for them.
+        refused, _ = wait(answers, timeout=60, return_when=FIRST_COMPLETED)
+        hashing.set()
+        codes = [each.result() for each in answers]
+
+    assert page == 200
+    assert refused
+    assert len(looked_at) <= 5
+    assert codes.count(429) == 60 - len(looked_at)
 
 
 def proxied(filled: Store, **more: str) -> int:

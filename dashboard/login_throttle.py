@@ -1,4 +1,4 @@
-"""Who guesses secrets waits: longer with every wrong guess from the same address."""
+"""Who guesses secrets waits: longer with every wrong guess from the same address or IPv6 network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 
+from ..core.addresses import owner_of
+
 # Everybody mistypes; from here on each wrong guess doubles the wait.
 _FREE = 5
 _LONGEST_SECONDS = 300.0
 _MAX_ADDRESSES = 4096
 
 
-class Patience:
+class LoginThrottle:
     """Counts wrong guesses by address. Thread-safe, and bounded: the address that was quiet longest is forgotten.
 
     Args:
@@ -26,22 +28,25 @@ class Patience:
         # Address to wrong guesses and the time until which it waits.
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
-    def wait_seconds(self, address: str) -> float:
-        """Return how long *address* has to wait before its next guess; 0 for not at all."""
-        with self._lock:
-            _, until = self._known.get(address, (0, 0.0))
-            return max(0.0, until - self._clock())
+    def attempt(self, address: str) -> float:
+        """Return how long *address* has to wait before it may guess, in seconds; 0 where it may now.
 
-    def failed(self, address: str) -> None:
-        """Take note of a wrong guess."""
+        Such a guess counts as a wrong one until `succeeded`: of many at once no more are looked at than of as many one after the other.
+        """
+        owner, now = owner_of(address), self._clock()
         with self._lock:
-            wrong = self._known.pop(address, (0, 0.0))[0] + 1
+            wrong, until = self._known.get(owner, (0, 0.0))
+            if until > now:
+                return until - now
+            wrong += 1
             wait = min(2.0 ** (wrong - _FREE), _LONGEST_SECONDS) if wrong >= _FREE else 0.0
-            self._known[address] = (wrong, self._clock() + wait)
+            self._known[owner] = (wrong, now + wait)
+            self._known.move_to_end(owner)
             if len(self._known) > _MAX_ADDRESSES:
                 self._known.popitem(last=False)
+            return 0.0
 
     def succeeded(self, address: str) -> None:
         """Forget the wrong guesses of *address*."""
         with self._lock:
-            self._known.pop(address, None)
+            self._known.pop(owner_of(address), None)
