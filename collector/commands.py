@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,6 +128,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _backup(config: CollectorConfig, file: Path) -> None:
+    _check_name(file)
     if file.exists():
         msg = f"{file} is there already; name another file, or move it away"
         raise StoreError(msg)
@@ -166,10 +168,35 @@ def _remove(file: Path) -> None:
 
 
 def _restore(config: CollectorConfig, file: Path) -> None:
+    _check_name(file)
     if not file.is_file():
         msg = f"there is no backup {file}"
         raise StoreError(msg)
+    _check_tables(file)
     _move(CollectorConfig(database=f"sqlite:///{file}"), config)
+
+
+def _check_name(file: Path) -> None:
+    if "?" in str(file):
+        msg = f"{file} has a question mark in it, after which a database's address has settings; give another name"
+        raise StoreError(msg)
+
+
+def _check_tables(file: Path) -> None:
+    """Look whether *file* has tables and nothing else: a view or a trigger computes whatever its author likes, without end.
+
+    Raises:
+        StoreError: It has something else.
+    """
+    query = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
+    with (
+        suppress(sqlite3.DatabaseError),
+        closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        found = connection.execute(query).fetchone()
+        if found is not None:
+            msg = f"{file} is no backup of Stagelens: {found[0]} in it is no table; restore a file that `stagelens backup` wrote"
+            raise StoreError(msg)
 
 
 def _migrate(config: CollectorConfig, to: str, to_points: str | None) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -231,6 +232,46 @@ def test_a_backup_overwrites_nothing(tmp_path: Path, store: Store) -> None:
     assert (tmp_path / "kept.db").read_text() == "mine"
     assert made.returncode == 0
     assert counted_at(f"sqlite:///{tmp_path}/backup.db") == counted(store)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_backup_is_its_owners_only(tmp_path: Path) -> None:
+    """Whoever else has an account on the machine does not read it."""
+    assert stagelens(tmp_path, "backup", "backup.db").returncode == 0
+    assert stat.S_IMODE((tmp_path / "backup.db").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "computing",
+    [
+        """ALTER TABLE points RENAME TO hidden; CREATE VIEW points AS WITH RECURSIVE more AS
+        (SELECT * FROM hidden UNION ALL SELECT * FROM more) SELECT * FROM more;""",
+        "CREATE TRIGGER more AFTER INSERT ON points BEGIN DELETE FROM services; END;",
+    ],
+)
+def test_a_backup_that_computes_is_not_restored(tmp_path: Path, store: Store, computing: str) -> None:
+    """A view may have no end, a trigger does what its author likes: what is none of ours is named."""
+    stagelens(tmp_path, "backup", "backup.db")
+    with sqlite3.connect(tmp_path / "backup.db") as connection:
+        connection.executescript(computing)
+    connection.close()
+    before = counted(store)
+    store.close()
+    result = stagelens(tmp_path, "restore", "backup.db")
+
+    assert result.returncode == 1
+    assert "backup.db is no backup of Stagelens" in result.stderr
+    assert counted_at(f"sqlite:///{tmp_path}/stagelens.db") == before
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_name_that_would_be_read_as_settings_is_refused(tmp_path: Path, command: str) -> None:
+    """`q?timeout=5` is no setting of the backup."""
+    result = stagelens(tmp_path, command, "q?timeout=5")
+
+    assert result.returncode == 1
+    assert "q?timeout=5 has a question mark in it" in result.stderr
 
 
 def test_a_backup_needs_a_folder(tmp_path: Path, store: Store) -> None:

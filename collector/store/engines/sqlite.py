@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,15 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:
         for pragma in pragmas:
             _set(connection, pragma)
 
+    def create(*_: Any) -> None:
+        # For its owner only; what SQLite puts beside a file is as open as the file. One that is there stays as it is.
+        if not path.startswith("file:"):
+            with suppress(OSError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+    path = str(url.database)
     engine = create_engine(url, pool_size=8, max_overflow=24, connect_args={"timeout": 10})
+    event.listen(engine, "do_connect", create)
     event.listen(engine, "connect", configure)
     event.listen(engine, "begin", _begin)
     return engine

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,19 @@ def test_a_new_file_is_made_and_an_old_one_is_kept(site: Callable[..., Site]) ->
     one.reopen()
 
     assert one.store.read.latency(one.around()).count == 1
+
+
+def test_a_new_file_is_its_owners_only(tmp_path: Path) -> None:
+    """And what SQLite puts beside it; one that somebody has opened for a group stays so."""
+    path = tmp_path / "new.db"
+    with closing(Store.open(f"sqlite:///{path}")) as store:
+        modes = {stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
+        path.chmod(0o640)
+        store.read.state()
+    Store.open(f"sqlite:///{path}").close()
+
+    assert modes == {0o600}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_the_file_is_safe_for_one_writer_and_many_readers(sqlite_site: Callable[..., Site]) -> None:
