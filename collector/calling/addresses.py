@@ -49,8 +49,12 @@ _METADATA = frozenset(
 )
 # https://cloud.google.com/compute/docs/metadata/querying-metadata; instance-data is Amazon's
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
-# RFC 6052 and RFC 4291 2.5.5.1: the last 32 bits are an address of IPv4.
-_WITH_IPV4 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+# RFC 6052, RFC 4291 2.5.5.1 and RFC 2765 2.1: the last 32 bits are an address of IPv4.
+_WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+# RFC 8215: an address of IPv4 is somewhere in these, and only the network knows where.
+_MAYBE_METADATA = ipaddress.IPv6Network("64:ff9b:1::/48")
+# What Python's ipaddress takes for global: site-local (RFC 3879) and the way to 6to4 relays (RFC 7526), both given up.
+_PRIVATE = tuple(map(ipaddress.ip_network, ("fec0::/10", "192.88.99.0/24")))
 
 
 class NotCalledError(StagelensError):
@@ -149,12 +153,13 @@ class MayCall:
 
 def kind_of(address: Address) -> Kind:
     """Return the kind of *address*, which is no IPv4 in the clothes of IPv6."""
-    if address.is_link_local or address in _METADATA:
+    if address.is_link_local or address in _METADATA or address in _MAYBE_METADATA:
         return "metadata"
     # Linux takes 0.0.0.0 for the machine itself.
     if address.is_loopback or address.is_unspecified:
         return "loopback"
-    return "public" if address.is_global and not address.is_multicast else "private"
+    is_public = address.is_global and not address.is_multicast and not any(address in each for each in _PRIVATE)
+    return "public" if is_public else "private"
 
 
 def _address(text: str) -> Address | None:

@@ -24,6 +24,8 @@ def written(address: ipaddress.IPv4Address) -> list[str]:
         f"::ffff:{address}",
         f"::ffff:{high:x}:{low:x}",
         f"64:ff9b::{address}",
+        f"64:ff9b:1::{address}",
+        f"::ffff:0:{high:x}:{low:x}",
         f"::{high:x}:{low:x}",
         f"2002:{high:x}:{low:x}::1",
         str(ipaddress.IPv6Address(0x20010000 << 96 | 0xC0000201 << 64 | number ^ 0xFFFFFFFF)),
@@ -123,3 +125,9 @@ def test_what_is_no_kind_network_or_name_is_an_error(text: str) -> None:
 def test_the_default(text: str) -> None:
     """Everything but metadata, which is also what nothing means."""
     assert MayCall.from_env({ENV: text}) == MayCall()
+
+
+@pytest.mark.parametrize("address", ["fec0::1", "feff::1", "192.88.99.1", "2002:c058:6301::1"])
+def test_networks_that_were_given_up_are_not_public(address: str) -> None:
+    """Python's ipaddress takes them for global; what still routes them is inside."""
+    assert MayCall.from_env({ENV: "public"}).why_not("host", address)
