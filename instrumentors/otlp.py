@@ -99,7 +99,7 @@ class Encoder:
         """Return an export of metrics or of spans: down to the items they have the same form."""
         scope = message(1, text(1, names.SCOPE)) + b"".join(message(2, item) for item in items)
         # Level 1: a third of the time of the default for a tenth more bytes.
-        return gzip.compress(message(1, self._resource + message(2, scope)), compresslevel=1)
+        return gzip.compress(message(1, self._resource + message(2, scope)), compresslevel=1, mtime=0)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
