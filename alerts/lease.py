@@ -69,6 +69,12 @@ def holder_of(connection: Connection, name: str, now: float) -> str | None:
     return connection.execute(select(leases.c.holder).where(leases.c.name == name, leases.c.until > now)).scalar()
 
 
+def held(connection: Connection, prefix: str, now: float) -> set[str]:
+    """Return the names beginning with *prefix* of the leases that somebody has at *now*, in Unix seconds."""
+    mine = leases.c.name.startswith(prefix, autoescape=True), leases.c.until > now
+    return set(connection.scalars(select(leases.c.name).where(*mine)))
+
+
 def forget(connection: Connection, prefix: str, now: float) -> None:
     """Delete the leases whose names begin with *prefix* and that nobody has at *now*, in Unix seconds."""
     connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), leases.c.until <= now))

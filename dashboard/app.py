@@ -74,7 +74,7 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     charts.serve(server, source.care)
     trace_file.serve(server, source)
     transfer.compress(server, ("/_dash-component-suites/", "/assets/"))
-    guard.protect(server, config, app.csp_hashes())
+    guard.protect(server, config, source.signed_out, app.csp_hashes())
     # After the doors: who may not come in is told that.
     calls.check(server)
     return app

@@ -20,19 +20,20 @@ from . import charts, health, hooks, signin
 from .config import DashboardConfig
 from .identity import COOKIE, Asker, Door, TooManyError
 from .sessions import Proofs
+from .signed_out import SignedOut
 
 PROOF_HEADER = "X-Stagelens-Proof"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
-def protect(server: Flask, config: DashboardConfig, script_hashes: Sequence[str]) -> None:
+def protect(server: Flask, config: DashboardConfig, signed_out: SignedOut, script_hashes: Sequence[str]) -> None:
     """Put the checks in front of every request to *server* and the headers on every answer.
 
     Raises:
         ConfigError: The file of users cannot be read.
     """
     policy = _policy(script_hashes)
-    door = Door(config)
+    door = Door(config, signed_out)
     server.extensions["stagelens door"] = door
     server.extensions["stagelens proofs"] = Proofs()
 

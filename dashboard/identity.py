@@ -17,6 +17,7 @@ from ..core.addresses import address_of
 from .config import DashboardConfig
 from .login_throttle import LoginThrottle
 from .sessions import is_session, name_in, session_of
+from .signed_out import SignedOut
 from .users import Users
 
 COOKIE = "stagelens_session"
@@ -58,14 +59,16 @@ class Door:
 
     Args:
         config: Who may.
+        signed_out: The sessions that were ended.
         clock: Unix seconds.
 
     Raises:
         ConfigError: The file of users cannot be read.
     """
 
-    def __init__(self, config: DashboardConfig, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: DashboardConfig, signed_out: SignedOut, clock: Callable[[], float] = time.time) -> None:
         self._config = config
+        self._signed_out = signed_out
         self._clock = clock
         self._throttle = LoginThrottle()
         self.users = Users(config.users) if config.users else None
@@ -94,6 +97,11 @@ class Door:
         signer = self._proved(request, name, secret)
         return session_of(name, signer, self._clock()) if signer else None
 
+    def leave(self, request: Request) -> None:
+        """End the session of *request* before its time; of one that is none there is nothing to end."""
+        if self._of_cookie(request) is not None:
+            self._signed_out.add(request.cookies[COOKIE])
+
     def is_trusted_proxy(self, request: Request) -> bool:
         """Say whether the request came through a proxy that is believed."""
         address = address_of(request.remote_addr or "")
@@ -119,6 +127,8 @@ class Door:
         name = name_in(cookie)
         signer = None if name is None else self._signer(name)
         if name is None or signer is None or not is_session(cookie, signer, self._clock()):
+            return None
+        if cookie in self._signed_out:
             return None
         return Asker(name, cookie)
 

@@ -18,21 +18,23 @@ def session_of(name: str, secret: str, now: float) -> str:
     """Return the cookie of *name*, who showed *secret*, from *now* on, in Unix seconds."""
     until = str(int(now) + LENGTH_SECONDS)
     who = urlsafe_b64encode(name.encode()).decode()
-    return f"{who}.{until}.{_signed(secret, 'session', who, until)}"
+    # Without it two sessions that begin in one second would be one, and end together.
+    which = secrets.token_hex(8)
+    return f"{who}.{until}.{which}.{_signed(secret, 'session', who, until, which)}"
 
 
 def name_in(cookie: str) -> str | None:
     """Return whose session *cookie* claims to be, to find the secret it must be signed with."""
     try:
-        return urlsafe_b64decode(cookie.partition(".")[0].encode()).decode() if cookie.count(".") == 2 else None  # noqa: PLR2004 - the three parts of `session_of`
+        return urlsafe_b64decode(cookie.partition(".")[0].encode()).decode() if cookie.count(".") == 3 else None  # noqa: PLR2004 - the four parts of `session_of`
     except ValueError:
         return None
 
 
 def is_session(cookie: str, secret: str, now: float) -> bool:
     """Say whether *cookie* was made by `session_of` with *secret* and has not ended by *now*."""
-    who, until, signature = cookie.split(".")
-    genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", who, until).encode())
+    who, until, which, signature = cookie.split(".")
+    genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", who, until, which).encode())
     return genuine and until.isdigit() and int(until) > now
 
 

@@ -38,6 +38,7 @@ def add_routes(server: Flask, config: DashboardConfig, door: Door) -> None:
         return _with_session(redirect(to, 303), session, door)
 
     def sign_out() -> AnyResponse:
+        door.leave(request)
         response = redirect(SIGN_IN, 303)
         response.delete_cookie(COOKIE)
         return response

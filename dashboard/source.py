@@ -24,6 +24,7 @@ from .answers import Answers
 from .care import Care
 from .config import DashboardConfig
 from .costs import Costs
+from .signed_out import SignedOut
 from .view import BUCKET_SECONDS, View
 
 P = ParamSpec("P")
@@ -78,6 +79,7 @@ class Source:
         self._clock = clock
         self.costs = Costs(config.prices, self.now) if config and config.prices else None
         self.tracer = tracer
+        self.signed_out = SignedOut(store, clock)
         self.config = config
         self.care = Care(store, self.now)
         self._answers = Answers(_MAX_BYTES)

@@ -19,12 +19,13 @@ from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard import users as users_module
 from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.identity import COOKIE
 from stagelens.dashboard.login_throttle import LoginThrottle
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.sessions import is_session, name_in, session_of
 from stagelens.dashboard.users import Users, add_user
 
-TOKEN = "correct horse battery staple"  # noqa: S105 - the secret of this test
+TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test
 
 
@@ -148,6 +149,25 @@ def test_signing_out_ends_it(filled: Store, file: Path) -> None:
 
     assert answer.status_code == 303
     assert client.get("/").status_code == 401
+
+
+def test_a_copy_of_a_cookie_ends_with_its_session(filled: Store, file: Path) -> None:
+    """In another browser, and after a restart; who signs in again is let in."""
+    config = DashboardConfig(users=file)
+    client = client_of(filled, config)
+    client.post("/signin", data={"name": "ada", "secret": PASSWORD})
+    copied = client.get_cookie(COOKIE)
+    assert copied is not None
+    client.post("/signout")
+    codes: list[int] = []
+    for thief in (client, client_of(filled, config)):
+        thief.set_cookie(COOKIE, copied.value)
+        codes.append(thief.get("/").status_code)
+    again = client_of(filled, config)
+    again.post("/signin", data={"name": "ada", "secret": PASSWORD})
+
+    assert codes == [401, 401]
+    assert again.get("/").status_code == 200
 
 
 def test_who_is_taken_out_of_the_file_is_signed_out(filled: Store, file: Path) -> None:
