@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..collector.access.section import MIN_TOKEN_CHARS
 from ..core.addresses import is_loopback
 from ..core.errors import ConfigError
 
@@ -53,6 +54,12 @@ class DashboardConfig:
             msg = (
                 f"STAGELENS_DASHBOARD_PROXY_HEADER is {self.proxy_header}, but anybody can send that header.\n"
                 "    Name the proxy in STAGELENS_DASHBOARD_TRUSTED_PROXIES, such as 10.0.0.5 or 10.0.0.0/24."
+            )
+            raise ConfigError(msg)
+        if self.token and len(self.token) < MIN_TOKEN_CHARS and not is_loopback(self.host):
+            msg = (
+                f"STAGELENS_DASHBOARD_TOKEN has {len(self.token)} characters, which can be guessed where others reach {self.host}.\n"
+                f"    It needs at least {MIN_TOKEN_CHARS}: `openssl rand -hex 32` makes one."
             )
             raise ConfigError(msg)
         if not (is_loopback(self.host) or self.signs_in or self.behind_proxy):

@@ -47,8 +47,8 @@ def protect(server: Flask, config: DashboardConfig, signed_out: SignedOut, scrip
         # Who fetches the chart of an incident shows a signature instead; by the view and not by the path: nothing else is open.
         if request.endpoint == charts.ENDPOINT:
             return None
-        if request.method not in _SAFE and not _is_own_page(config):
-            return signin.refuse(403, "This request came from a page of another site.")
+        if request.method not in _SAFE and (foreign := _foreign(config)) is not None:
+            return foreign
         # What Slack and PagerDuty send is proved by its signature.
         if request.method == "POST" and request.path in hooks.PATHS:
             return None
@@ -128,12 +128,19 @@ def _is_called(host: str, config: DashboardConfig) -> bool:
     return not config.hosts or name in config.hosts or address_of(name) is not None
 
 
-def _is_own_page(config: DashboardConfig) -> bool:
-    """Say whether a browser, if it was one, sent the request for one of our pages."""
+def _foreign(config: DashboardConfig) -> AnyResponse | None:
+    """Return the answer to what a browser, if it was one, sent for a page that is not ours; None for what came from ours."""
+    refused = signin.refuse(403, "This request came from a page of another site.")
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
-        return False
+        return refused
     origin = request.headers.get("Origin")
-    return origin is None or urlsplit(origin).netloc == request.host or _name_of_origin(origin) in config.hosts
+    if origin is None:
+        return None
+    try:
+        is_own = urlsplit(origin).netloc == request.host or _name_of_origin(origin) in config.hosts
+    except ValueError:
+        return signin.refuse(400, "The Origin of this request is no address.")
+    return None if is_own else refused
 
 
 def _name_of_origin(origin: str) -> str:

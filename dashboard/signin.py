@@ -26,7 +26,10 @@ def add_routes(server: Flask, config: DashboardConfig, door: Door) -> None:
     """Answer `SIGN_IN` and `SIGN_OUT` on *server*."""
 
     def sign_in() -> AnyResponse:
-        to = _local(request.values.get("next", ""))
+        try:
+            to = _local(request.values.get("next", ""))
+        except ValueError:
+            return refuse(400, "What is to come after signing in is no address.")
         if request.method == "GET":
             return form(config, to)
         try:
@@ -48,8 +51,12 @@ def add_routes(server: Flask, config: DashboardConfig, door: Door) -> None:
 
 
 def from_address(door: Door) -> AnyResponse | None:
-    """Sign in with the token in the address, if there is one that fits, and leave it out of the history."""
-    offered = request.args.get("token")
+    """Sign in with the token in the address, if there is one that fits, and leave it out of the history.
+
+    One that a page of another site leads to is not looked at: its wrong ones would lock the reader out.
+    """
+    is_foreign = request.headers.get("Sec-Fetch-Site") == "cross-site"
+    offered = None if is_foreign else request.args.get("token")
     session = None if offered is None else door.enter(request, "", offered)
     if session is None:
         return None
@@ -122,7 +129,11 @@ def _cure(config: DashboardConfig) -> str:
 
 
 def _local(address: str) -> str:
-    """Return *address* if it leads to this dashboard and nowhere else."""
+    """Return *address* if it leads to this dashboard and nowhere else.
+
+    Raises:
+        ValueError: It is no address.
+    """
     parts = urlsplit(address)
     safe = address.startswith("/") and not address.startswith(("//", "/\\")) and not parts.netloc
     return address if safe and address.isprintable() else "/"

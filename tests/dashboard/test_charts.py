@@ -21,7 +21,7 @@ from stagelens.dashboard.serve import Dashboard
 from tests.dashboard import notified_store
 from tests.dashboard.notified_store import NOW
 
-GUARDED = DashboardConfig(host="0.0.0.0", token="correct horse battery staple", hosts=("lens.example.com",))  # noqa: S106 - of this test
+GUARDED = DashboardConfig(host="0.0.0.0", token="correct horse battery staple, again", hosts=("lens.example.com",))  # noqa: S106 - of this test
 HERE = {"Host": "lens.example.com"}
 
 

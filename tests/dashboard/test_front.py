@@ -17,7 +17,7 @@ from stagelens.dashboard import front
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
 
-TOKEN = "correct horse battery staple"  # noqa: S105 - the secret of this test
+TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 HEAD = b"POST /signin HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 Start = Callable[..., Dashboard]
 

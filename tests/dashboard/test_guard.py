@@ -19,7 +19,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
 from tests.support.ports import free_port
 
-TOKEN = "correct horse battery staple"  # noqa: S105 - the secret of this test
+TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 
 
 def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
@@ -34,8 +34,17 @@ def test_only_loopback_may_be_open() -> None:
 
     for way in ("TOKEN", "USERS", "PROXY_HEADER", "BEHIND_PROXY"):
         assert f"STAGELENS_DASHBOARD_{way}" in str(refused.value)
+
     assert DashboardConfig(host="0.0.0.0", token=TOKEN).token == TOKEN
     assert DashboardConfig(host="0.0.0.0", behind_proxy=True).behind_proxy
+
+
+def test_a_token_that_can_be_guessed_is_for_loopback_only() -> None:
+    """It does not start where others reach it, and says what makes a better one."""
+    with pytest.raises(ConfigError, match=r"STAGELENS_DASHBOARD_TOKEN has 1 characters.*\n.*openssl rand"):
+        DashboardConfig(host="0.0.0.0", token="x")  # noqa: S106 - of this test
+
+    assert DashboardConfig(token="x").token == "x"  # noqa: S105, S106 - of this test
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,7 @@ def test_a_wrong_setting_names_its_key(key: str, value: str) -> None:
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:
     """All of them; a secret may be in a file."""
-    (tmp_path / "token").write_text("t\n")
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
     env = {
         "HOST": "0.0.0.0",
         "PORT": "0",
@@ -74,7 +83,7 @@ def test_settings_come_from_the_environment(tmp_path: Path) -> None:
     assert config == DashboardConfig(
         "0.0.0.0",
         0,
-        "t",
+        TOKEN,
         behind_proxy=True,
         users=Path("users.txt"),
         proxy_header="X-Forwarded-User",
@@ -215,3 +224,11 @@ def test_it_starts_serves_stops_and_starts_again(filled: Store) -> None:
         dashboard.stop()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, port), timeout=60)
+
+
+@pytest.mark.parametrize("path", ["/signin", "/signout", "/api/v1/events", "/_dash-update-component"])
+def test_an_origin_that_is_no_address_is_refused(filled: Store, path: str) -> None:
+    """With what is wrong; urlsplit raises over it."""
+    client = client_of(filled, DashboardConfig(token=TOKEN))
+
+    assert client.post(path, headers={"Origin": "http://["}).status_code == 400

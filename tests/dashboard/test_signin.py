@@ -141,6 +141,26 @@ def test_signing_in_leads_nowhere_else(filled: Store, file: Path, to: str) -> No
     assert answer.headers["Location"] == "/"
 
 
+def test_a_next_that_is_no_address_is_refused(filled: Store, file: Path) -> None:
+    """With what is wrong; urlsplit raises over it."""
+    client = client_of(filled, DashboardConfig(users=file))
+    said = {"name": "ada", "secret": PASSWORD, "next": "//["}
+
+    assert client.get("/signin", query_string={"next": "//["}).status_code == 400
+    assert client.post("/signin", data=said).status_code == 400
+
+
+def test_a_page_of_another_site_does_not_lock_its_reader_out(filled: Store) -> None:
+    """Whatever tokens it leads to: they are not looked at, and do not count. A link of one's own signs in."""
+    client = client_of(filled, DashboardConfig(token=TOKEN))
+    foreign = {"Sec-Fetch-Site": "cross-site"}
+    codes = {client.get("/", query_string={"token": f"bad {each}"}, headers=foreign).status_code for each in range(9)}
+
+    assert codes == {401}
+    assert client.get("/", query_string={"token": TOKEN}, headers={"Sec-Fetch-Site": "none"}).status_code == 302
+    assert client.get("/").status_code == 200
+
+
 def test_signing_out_ends_it(filled: Store, file: Path) -> None:
     """And asks again."""
     client = client_of(filled, DashboardConfig(users=file))
