@@ -54,7 +54,7 @@ class SeriesCaps:
     """How many values of a dimension are told apart within a service; the rest folds into `__other__`.
 
     Args:
-        services: Services in the whole store.
+        services: Services in the whole store that were used within `ACTIVE_SECONDS`; ten times as many may be remembered.
         version: Versions of a service.
         environment: Environments of a service.
         model: Models of a service.
@@ -91,6 +91,9 @@ _KNOWN = {*BY_KEY, *BATCHES.names, *TOKENS.names, *DEFINITIONS, *AGENT_LEVELS, T
 # Processes and GPUs of a service that are told apart in an hour, times what is asked of each; the rest is one. They come and
 # go with every deployment, so that a cap for ever would soon leave none.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
+# A service that nobody has used for so long takes no place any more; what was counted of it stays. [seconds]
+ACTIVE_SECONDS = 86_400
+_REMEMBERED_FACTOR = 10
 _CAPPED = ("version", "environment", "model", "model_version", "route", "device")
 _FINE = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
 
@@ -112,6 +115,10 @@ class SeriesIndex:
         self._series: dict[Series, Interned] = {}
         self._folded: dict[Series, Series] = {}
         self._services: dict[str, int] = {}
+        # When each was used last, as far as is known here; and when anything was. [Unix seconds]
+        self._used: dict[str, int] = {}
+        self._latest = 0
+        self._service_of: dict[int, str] = {}
         self._values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._stages: defaultdict[int, set[str]] = defaultdict(set)
         self._totals: dict[tuple[str, ...], int] = {}
@@ -122,6 +129,7 @@ class SeriesIndex:
 
     def intern(self, connection: Connection, series: Series, at: int) -> Interned:
         """Return the numbers of *series*, folded where a cap is reached; a new one is first seen *at* these Unix seconds."""
+        self._latest = max(self._latest, at)
         folded = self._folded.get(series) or self._fold(series)
         known = self._series.get(folded)
         if known is None:
@@ -179,11 +187,11 @@ class SeriesIndex:
         ):
             self._services[name] = number
             self._last_service = max(self._last_service, number)
-        columns = [series.c[name] for name in ("id", "service_id", "total_id", *schema.DIMENSIONS)]
+        columns = [series.c[name] for name in ("id", "service_id", "total_id", "last_seen", *schema.DIMENSIONS)]
         added = connection.execute(select(*columns).where(series.c.id > self._last_series)).mappings().all()
         for row in added:
             one = Series(**{name: row[name] for name in schema.DIMENSIONS})
-            self._remember(one, Interned(row["id"], row["service_id"], row["total_id"]))
+            self._remember(one, Interned(row["id"], row["service_id"], row["total_id"]), row["last_seen"])
         for number, stage in connection.execute(select(stages)):
             self._stages[number].add(stage)
 
@@ -196,6 +204,8 @@ class SeriesIndex:
         """
         wider: dict[int, tuple[int, int]] = {}
         for number, bucket in seen:
+            service = self._service_of[number]
+            self._used[service] = max(self._used[service], bucket)
             low, high = self._seen.get(number, (bucket, bucket - 1))
             if not low <= bucket <= high:
                 wider[number] = self._seen[number] = (min(low, bucket), max(high, bucket))
@@ -213,11 +223,12 @@ class SeriesIndex:
         )
         connection.execute(statement, [{"number": one, "low": lo, "high": hi} for one, (lo, hi) in wider.items()])
 
-    def _remember(self, series: Series, interned: Interned) -> None:
+    def _remember(self, series: Series, interned: Interned, at: int) -> None:
         self._last_series = max(self._last_series, interned.series_id)
         self._series[series] = interned
         self._totals[_total_key(series)] = interned.total_id
-        self._values["", "service"].add(series.service)
+        self._service_of[interned.series_id] = series.service
+        self._used[series.service] = max(self._used.get(series.service, 0), at)
         self._values[series.service, "series"].add(_combination(series))
         for dimension in _CAPPED:
             self._values[series.service, dimension].add(getattr(series, dimension))
@@ -233,15 +244,28 @@ class SeriesIndex:
             status=STATUS_ERROR if series.status == STATUS_ERROR else STATUS_OK,
             cold=COLD if series.cold == COLD else WARM,
         )
-        folded = replace(folded, service=self._admit("", "service", folded.service, self._caps.services))
+        has_place = self._has_place(folded.service)
+        if not has_place:
+            # Unknown stays unknown: the empty string takes no place.
+            folded = replace(folded, service=folded.service and OTHER)
         for dimension in _CAPPED:
             value = self._admit(folded.service, dimension, getattr(folded, dimension), getattr(self._caps, dimension))
             folded = replace(folded, **{dimension: value})
         if self._admit(folded.service, "series", _combination(folded), self._caps.series) == OTHER:
             folded = replace(folded, **_FINE)
-        if len(self._folded) < 10 * self._caps.series:
+        # Of one without a place it is asked again: tomorrow there may be one.
+        if has_place and len(self._folded) < 10 * self._caps.series:
             self._folded[series] = folded
         return folded
+
+    def _has_place(self, service: str) -> bool:
+        """Say whether *service* is known, or may become so."""
+        if service in self._used or len(self._used) < self._caps.services:
+            return True
+        if len(self._used) >= self._caps.services * _REMEMBERED_FACTOR:
+            return False
+        active = sum(at > self._latest - ACTIVE_SECONDS for at in self._used.values())
+        return active < self._caps.services
 
     def _admit(self, service: str, dimension: str, value: str, cap: int) -> str:
         known = self._values[service, dimension]
@@ -264,7 +288,7 @@ class SeriesIndex:
         total_id = self._totals.get(_total_key(series), series_id)
         connection.execute(update(schema.series).where(schema.series.c.id == series_id).values(total_id=total_id))
         interned = Interned(series_id, service_id, total_id)
-        self._remember(series, interned)
+        self._remember(series, interned, at)
         return interned
 
 

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event, select
 
 from stagelens.collector.store import Batch, KeptTrace, SeriesCaps, schema
+from stagelens.collector.store.series import ACTIVE_SECONDS
 from stagelens.core.errors import StoreError
 from tests.collector.store.store_contents import number as number_of
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
@@ -50,6 +51,23 @@ def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
     counts = {name: one.store.read.latency(one.around(service=name)).count for name in ("s0", "s1", "__other__")}
 
     assert counts == {"s0": 1, "s1": 1, "__other__": 3}
+
+
+def test_a_service_nobody_uses_gives_its_place_up(site: Callable[..., Site]) -> None:
+    """A day later; what was counted of it stays, and it goes on under its name where it comes again."""
+    one = site(series_caps=SeriesCaps(services=2))
+    one.write([Request({"forward": 1}, series=Series(name)) for name in ("invented", "used", "late")])
+    for _ in range(2):
+        one.clock.now += ACTIVE_SECONDS / 2
+        one.write([Request({"forward": 1}, int(one.clock.now), Series("used"))])
+    one.write([Request({"forward": 1}, int(one.clock.now), Series(name)) for name in ("late", "later", "invented")])
+    start, end = NOON - 3600, int(one.clock.now) + 60
+    counts = {
+        name: one.store.read.latency(one.between(start, end, service=name)).count
+        for name in ("invented", "used", "late", "later", "__other__")
+    }
+
+    assert counts == {"invented": 2, "used": 3, "late": 1, "later": 0, "__other__": 2}
 
 
 def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:
