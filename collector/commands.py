@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import shutil
 import sqlite3
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import StoreError
 from ..core.settings import format_size
@@ -27,17 +29,19 @@ _INTERRUPTED = 130
 _TIERS = {10: "10 s", 60: "1 min", 3600: "1 h"}
 # Tables below are not worth a line of their own.
 _SMALL_SHARE = 0.01
+# Names of services that are printed.
+_SHOWN = 10
 # What SQLite puts beside a file.
 _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
-def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, str | None]) -> int:
+def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, Any]) -> int:
     """Run *command* over the store that *environment* names.
 
     Args:
         command: `storage`, `backup`, `restore` or `migrate`.
         environment: The settings.
-        arguments: `file` of a backup; `to` and `to_points` of a migration.
+        arguments: `what` of `storage`; `file` of a backup; `to` and `to_points` of a migration.
 
     Returns:
         The exit code.
@@ -56,9 +60,13 @@ def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, s
     return 0
 
 
-def _run(command: str, config: CollectorConfig, arguments: Mapping[str, str | None]) -> None:
+def _run(command: str, config: CollectorConfig, arguments: Mapping[str, Any]) -> None:
     if command == "storage":
-        _storage(config)
+        word, *services = arguments["what"] or ("",)
+        if word:
+            _forget(config, word, services)
+        else:
+            _storage(config)
     elif command == "backup":
         _backup(config, Path(arguments["file"] or ""))
     elif command == "restore":
@@ -74,6 +82,24 @@ def _storage(config: CollectorConfig) -> None:
         storage, folds = store.read.storage(), store.read.folds()
         where = database.location(store.engine.url)
     print("\n".join((*_described(where, storage), *(f"{fold}: new ones count as __other__." for fold in folds))))
+
+
+def _forget(config: CollectorConfig, word: str, patterns: Sequence[str]) -> None:
+    if word != "forget" or not patterns:
+        msg = f"`stagelens storage {word}` is nothing it can do; write `stagelens storage forget SERVICE …`"
+        raise StoreError(msg)
+    with closing(open_existing(config)) as store:
+        known = store.services()
+        for pattern in patterns:
+            if not fnmatch.filter(known, pattern):
+                msg = f"no service is called {pattern}; nothing was deleted. The overview lists their names"
+                raise StoreError(msg)
+        named = sorted({name for pattern in patterns for name in fnmatch.filter(known, pattern)})
+        store.forget(named)
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    print(
+        f"Forgot {', '.join(named[:_SHOWN])}{more}: they take no place any more. What is sent of them from now on counts anew."
+    )
 
 
 def _described(where: str, storage: Storage) -> Iterator[str]:

@@ -33,7 +33,10 @@ ADD_USER = "write NAME with a password, asked for here, into the file STAGELENS_
 
 # What a command over the store takes besides: name, whether it must be given, help.
 TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
-    "storage": ("what takes the store's room, by tier and by table, and how large it will get", ()),
+    "storage": (
+        "what takes the store's room, by tier and by table, and how large it will get; deletes services",
+        (("what", False, "delete services with all that was counted of them; `*` in a name is any letters"),),
+    ),
     "backup": (
         "copy the store into one file, while it is used",
         (("file", True, "a new file; `stagelens dashboard --database sqlite:///FILE` shows what is in it"),),
@@ -85,8 +88,12 @@ def parser(version: str) -> argparse.ArgumentParser:
     for name, (meaning, arguments) in TOOLS.items():
         command = _add_command(commands, name, meaning, STORE)
         for argument, required, text in arguments:
-            given: dict[str, Any] = {"required": required} if argument.startswith("--") else {}
-            command.add_argument(argument, metavar="X" if given else "FILE", help=text, **given)
+            given: dict[str, Any] = {"metavar": "FILE"}
+            if argument.startswith("--"):
+                given = {"metavar": "X", "required": required}
+            elif not required:
+                given = {"metavar": "forget SERVICE", "nargs": "*"}
+            command.add_argument(argument, help=text, **given)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -50,3 +50,16 @@ def cut(connection: Connection, tier: int, until: int) -> None:
     """Strike out what *tier* held before *until*, the start of a slot."""
     table = schema.ledger
     connection.execute(delete(table).where(table.c.tier == tier, table.c.slot < until))
+
+
+def forget(connection: Connection, rows: Iterable[tuple[int, int, int]]) -> None:
+    """Strike out *rows*, by tier and bucket (tier, bucket, rows), at the mean size of their slot."""
+    gone: Counter[tuple[int, int]] = Counter()
+    for tier, bucket, number in rows:
+        gone[tier, floor(bucket, schema.SLOT_SECONDS[tier])] += number
+    table = schema.ledger
+    for (tier, slot), number in sorted(gone.items()):
+        here = (table.c.tier == tier, table.c.slot == slot)
+        connection.execute(delete(table).where(*here, table.c.rows <= number))
+        left = table.c.bytes - table.c.bytes * number / table.c.rows
+        connection.execute(update(table).where(*here).values(rows=table.c.rows - number, bytes=left))

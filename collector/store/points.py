@@ -134,6 +134,10 @@ class Points(Protocol):
         """Free what *tier* holds before *until*; what cannot be freed by itself yet may stay, nobody reads it any more."""
         ...
 
+    def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Delete all rows of *services*, by their numbers; return how many there were by tier and bucket: (tier, bucket, rows)."""
+        ...
+
     def freed_seconds(self, tier: int) -> int:
         """Return the stretch of time of *tier* that is freed as a whole."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise, zip_longest
@@ -138,6 +139,21 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
     return _forget_series(connection, read(connection)[-1].kept_from)
 
 
+def forget_services(connection: Connection, points: Points, names: Collection[str]) -> None:
+    """Delete all that is known of the services called *names*, and them: they take no place any more."""
+    services, series = schema.services, schema.series
+    numbers = connection.scalars(select(services.c.id).where(services.c.name.in_(names))).all()
+    ledger.forget(connection, points.forget(connection, numbers))
+    theirs = select(series.c.id).where(series.c.service_id.in_(numbers))
+    connection.execute(delete(schema.traces).where(schema.traces.c.series_id.in_(theirs)))
+    for table in (series, schema.stages):
+        connection.execute(delete(table).where(table.c.service_id.in_(numbers)))
+    for table in (schema.events, schema.loads):
+        connection.execute(delete(table).where(table.c.service.in_(names)))
+    connection.execute(delete(services).where(services.c.id.in_(numbers)))
+    _renumber(connection)
+
+
 def _forget_traces(connection: Connection, retention: Retention, now: int) -> None:
     traces, series = schema.traces, schema.series
     connection.execute(delete(traces).where(traces.c.started < (now - int(retention.traces.total_seconds())) * _NS))
@@ -163,6 +179,11 @@ def _forget_series(connection: Connection, oldest: int) -> bool:
     kept = select(traces.c.trace_id).where(traces.c.series_id == series.c.id).exists()
     forgotten = connection.execute(delete(series).where(series.c.last_seen < oldest, ~kept)).rowcount > 0
     if forgotten:
-        table = schema.store
-        connection.execute(update(table).values(series_epoch=table.c.series_epoch + 1))
+        _renumber(connection)
     return forgotten
+
+
+def _renumber(connection: Connection) -> None:
+    """Have all who hold numbers of series in memory read them anew."""
+    table = schema.store
+    connection.execute(update(table).values(series_epoch=table.c.series_epoch + 1))

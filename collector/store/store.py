@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, select
 
 from . import clock as clocks
-from . import events, folding, inbox, ingest, retention, rollup, scrapes
+from . import events, folding, inbox, ingest, retention, rollup, schema, scrapes
 from .engines import database
 from .engines.dialect import InUseError
 from .engines.sql_points import SqlPoints
@@ -25,6 +25,9 @@ from .store_questions import StoreQuestions
 
 if TYPE_CHECKING:
     from .queries import Reader
+
+# Services that are forgotten in one transaction, while others wait to write.
+_AT_ONCE = 100
 
 
 class Store:
@@ -211,6 +214,25 @@ class Store:
         """
         with self.transaction() as connection:
             events.add(connection, event)
+
+    def services(self) -> list[str]:
+        """Return the names of all services, whenever they were used.
+
+        Raises:
+            StoreError: They cannot be read.
+        """
+        with database.reading(self.engine) as connection:
+            return sorted(connection.scalars(select(schema.services.c.name)))
+
+    def forget(self, services: Sequence[str]) -> None:
+        """Delete all that is known of *services*; others may write meanwhile, and one that comes again begins anew.
+
+        Raises:
+            StoreError: It could not be committed.
+        """
+        for first in range(0, len(services), _AT_ONCE):
+            with self.transaction() as connection:
+                retention.forget_services(connection, self.points, services[first : first + _AT_ONCE])
 
     def maintain(self) -> None:
         """Roll up what is complete and forget what is past its time or room; doing it again changes nothing.

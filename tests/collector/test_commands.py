@@ -19,12 +19,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import func, select
 
 from stagelens.__main__ import main
 from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.opening import places
-from stagelens.collector.store import Batch, Selection, Series, Store
+from stagelens.collector.store import Batch, Selection, Series, Store, schema
 from stagelens.core.errors import StoreError
 from tests.collector.store.clickhouse_server import (  # pyright: ignore[reportMissingImports] - the store's tests have a conftest of their own
     clickhouse_server,
@@ -124,6 +125,29 @@ def test_storage_says_what_takes_the_room(tmp_path: Path, store: Store) -> None:
         assert text in result.stdout
     assert "never reached" in result.stdout
     assert f"{store.read.storage().tiers[0].rows:,}" in result.stdout
+
+
+def test_services_are_forgotten_by_name(tmp_path: Path, store: Store) -> None:
+    """With all that was counted of them, in every tier; others stay, and the ledger is that of what is left."""
+    before = counted(store)
+    mistaken = stagelens(tmp_path, "storage", "forget", "service-1", "nobody-*")
+    result = stagelens(tmp_path, "storage", "forget", "service-[12]")
+    store.write([batch("again", int(time.time()) // 3 * 3 + 1)])
+    after = counted(store)
+
+    assert mistaken.returncode == 1
+    assert "no service is called nobody-*; nothing was deleted" in mistaken.stderr
+    assert (result.returncode, result.stdout.partition(":")[0]) == (0, "Forgot service-1, service-2")
+    assert set(before) == {"service-0", "service-1", "service-2"}
+    assert after["service-0"] == before["service-0"]
+    assert set(after) == {"service-0", "service-1"}
+    with store.engine.connect() as connection:
+        told = dict(
+            connection.execute(select(schema.ledger.c.tier, func.sum(schema.ledger.c.rows)).group_by("tier")).all()
+        )
+        kept = dict(connection.execute(select(schema.points.c.tier, func.count()).group_by("tier")).all())
+
+    assert told == kept
 
 
 def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:

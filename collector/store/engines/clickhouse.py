@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from ast import literal_eval
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from sqlalchemy import Connection, Engine, delete, insert, select
@@ -153,6 +153,16 @@ class ClickHousePoints:
                 self.server.command(
                     f"ALTER TABLE {self._place.local}{self._place.everywhere} DROP PARTITION {partition}"
                 )
+
+    def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
+        """See `Points`. A transaction that is rolled back does not bring them back: it is to be repeated."""
+        theirs = f"service_id IN {ddl.listed(services)}"
+        counted = f"{theirs} AND {_visible(connection)}"
+        rows = self.server.rows(
+            sql.select("tier, bucket, count()", self._place.points, counted, "GROUP BY tier, bucket")
+        )
+        self.server.command(f"DELETE FROM {self._place.local}{self._place.everywhere} WHERE {theirs}")  # noqa: S608 - numbers
+        return [(tier, bucket, number) for tier, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
         """See `Points`."""

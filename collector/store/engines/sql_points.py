@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Engine, Select, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, literal_column, select
 
 from .. import schema
 from ..columns import Columns, Steps
@@ -108,6 +108,15 @@ class SqlPoints:
     def cut(self, connection: Connection, tier: int, until: int) -> None:
         """See `Points`."""
         self._dialect.free(connection, tier, until)
+
+    def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
+        """See `Points`."""
+        points = schema.points
+        theirs = points.c.service_id.in_(services)
+        counted = select(points.c.tier, points.c.bucket, func.count()).where(theirs)
+        rows = connection.execute(counted.group_by(points.c.tier, points.c.bucket)).all()
+        connection.execute(delete(points).where(theirs))
+        return [(tier, bucket, number) for tier, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
         """See `Points`."""
