@@ -22,7 +22,7 @@ from .store import Batch
 from .tally import Tally
 from .traces.columns import encode
 from .traces.reading import SpanReader
-from .wire import Attributes, ResourceMetrics
+from .wire import Attributes, Correction, ResourceMetrics
 
 Signal: TypeAlias = Literal["metrics", "traces"]
 
@@ -84,7 +84,7 @@ def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
     name: str | None,
     window: Window,
     spans: SpanReader,
-    environment: str | None = None,
+    correct: Correction | None = None,
 ) -> Export:
     """Read an inflated OTLP body.
 
@@ -95,26 +95,26 @@ def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
         name: The `X-Stagelens-Batch` header, None when there is none.
         window: Which times are plausible.
         spans: Reads spans.
-        environment: What replaces the environment that senders claim; None for nothing.
+        correct: What is done to each resource; None for nothing.
 
     Raises:
         TooLargeError: It has more elements than the collector holds.
         WireError: It is malformed, or *name* is.
     """
     if signal == "metrics":
-        return judge([parse_metrics(media_type, body, name, environment)], window)[0]
-    batch, tally = _traces(batch_id(signal, body, name), media_type, body, window, spans, environment)
+        return judge([parse_metrics(media_type, body, name, correct)], window)[0]
+    batch, tally = _traces(batch_id(signal, body, name), media_type, body, window, spans, correct)
     return Export(batch, tally, named=name is not None, size_bytes=len(body))
 
 
-def parse_metrics(media_type: str, body: bytes, name: str | None, environment: str | None = None) -> Parsed:
+def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Correction | None = None) -> Parsed:
     """Parse an inflated export of metrics; arguments and errors are those of `read_export`."""
     number = batch_id("metrics", body, name)
     wire = json_wire if media_type == JSON else protobuf_wire
     resources = wire.read_metrics(body)
-    if environment is not None:
+    if correct is not None:
         for item in resources:
-            item.resource[names.ENVIRONMENT] = environment
+            correct(item.resource)
     return Parsed(number, resources, name is not None, len(body))
 
 
@@ -130,10 +130,10 @@ def judge(exports: Sequence[Parsed], window: Window) -> list[Export]:
 
 
 def _traces(  # noqa: PLR0917 - what was sent, and what it is read with
-    number: str, media_type: str, body: bytes, window: Window, spans: SpanReader, environment: str | None
+    number: str, media_type: str, body: bytes, window: Window, spans: SpanReader, correct: Correction | None
 ) -> tuple[Batch, Tally]:
     reader = TraceReader(window)
-    found, kept = spans.read(media_type, body, window, reader.tally, environment)
+    found, kept = spans.read(media_type, body, window, reader.tally, correct)
     reader.read(kept)
     return Batch(
         id=number,

@@ -193,14 +193,14 @@ class Intake:
             return await self._decoders.read(body, encoding, read_and_pack, together), onward
 
     def _parse_metrics(self, arrival: Arrival, admission: Admission, body: bytes) -> Parsed:
-        return parse_metrics(arrival.media_type, body, arrival.name, admission.environment)
+        return parse_metrics(arrival.media_type, body, arrival.name, admission.correct)
 
     def _judge(self, exports: Sequence[Parsed]) -> list[Export]:
         return judge(exports, self._window())
 
     def _read_traces(self, arrival: Arrival, admission: Admission, body: bytes) -> Export:
         window = self._window()
-        return read_export("traces", arrival.media_type, body, arrival.name, window, self._spans, admission.environment)
+        return read_export("traces", arrival.media_type, body, arrival.name, window, self._spans, admission.correct)
 
     def _window(self) -> Window:
         now = int(self._clock())

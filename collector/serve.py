@@ -98,6 +98,8 @@ class Collector:
         )
         self.destinations = self._forwarder.states
         metrics.include(self.destinations)
+        self._gate = Gate(lambda: self._file.current.access, is_open=config.is_open)
+        self._decoders = Decoders(config.max_inflated_bytes)
         self._reporter = Reporter(
             store,
             metrics=metrics,
@@ -105,8 +107,8 @@ class Collector:
             file=self._file,
             targets=self._scraper.states.all,
             destinations=self.destinations.all,
+            greedy=self._gate.shares.greedy,
         )
-        self._decoders = Decoders(config.max_inflated_bytes)
         self._server = self._servers(store, clock)
         self._address: tuple[str, int] | None = None
         self._runs = False
@@ -115,11 +117,10 @@ class Collector:
         """Return what listens, for HTTP and for gRPC; both hand on to one intake."""
         config, health, metrics = self._config, self.health, self.metrics
         access = self._file.current.access
-        gate = Gate(lambda: self._file.current.access, is_open=config.is_open)
         receiving = Receiving(config.max_body_bytes, config.queue_bytes, metrics)
         intake = Intake(
             config,
-            gate=gate,
+            gate=self._gate,
             writer=self._writer,
             decoders=self._decoders,
             receiving=receiving,
@@ -132,7 +133,12 @@ class Collector:
             clock=clock,
         )
         http = Http(
-            intake, receiving=receiving, gate=gate, health=health, metrics=metrics, dashboard_url=config.dashboard_url
+            intake,
+            receiving=receiving,
+            gate=self._gate,
+            health=health,
+            metrics=metrics,
+            dashboard_url=config.dashboard_url,
         )
         grpc = None
         if config.grpc_port is not None:

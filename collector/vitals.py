@@ -30,7 +30,7 @@ INTERVAL_SECONDS = 10.0
 # Rates are of so many intervals: a minute.
 _INTERVALS = 6
 _P99 = 0.99
-# What is shown of each reason, and how many targets that are down.
+# What is shown of each reason, and how many targets that are down, or senders that want too much.
 _MAX_CHARS, _MAX_DOWN = 300, 20
 
 
@@ -44,6 +44,7 @@ class Reporter(Loop):
         file: What is wrong with its file.
         targets: How the targets of its scraper are.
         destinations: How those are to whom it sends on.
+        greedy: The senders that named more services than their share.
         clock: Unix seconds.
     """
 
@@ -56,11 +57,12 @@ class Reporter(Loop):
         file: LiveConfig,
         targets: Callable[[], Sequence[State]] = lambda: (),
         destinations: Callable[[], Sequence[Destination]] = lambda: (),
+        greedy: Callable[[], Sequence[str]] = lambda: (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("vitals")
         self._store, self._metrics, self._health, self._file = store, metrics, health, file
-        self._targets, self._destinations, self._clock = targets, destinations, clock
+        self._targets, self._destinations, self._greedy, self._clock = targets, destinations, greedy, clock
         self._id, self.name, self._started = secrets.token_hex(8), "", clock()
         self._version = metadata.version("stagelens")
         self._taken: deque[tuple[float, Samples]] = deque(maxlen=_INTERVALS + 1)
@@ -111,6 +113,7 @@ class Reporter(Loop):
             destinations_lost={each.name: each.lost_bodies for each in destinations if each.lost_bodies},
             failing=tuple((part, why[:_MAX_CHARS], self._since[part]) for part, why in failing.items()),
             file_errors=tuple(line[:_MAX_CHARS] for line in self._file.errors),
+            greedy=tuple(self._greedy()[:_MAX_DOWN]),
         )
         with self._store.transaction() as connection:
             spans = waiting(connection)

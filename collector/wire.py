@@ -6,7 +6,7 @@ that are no scalars, exemplars and links are passed over. Times are nanoseconds 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +16,8 @@ from ..core.hardware import BY_METRIC
 
 Scalar: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = dict[str, Scalar]
+# What is done to the attributes of a resource before they are believed: a sender may not claim everything.
+Correction: TypeAlias = Callable[[Attributes], None]
 
 # opentelemetry/proto/metrics/v1/metrics.proto, AggregationTemporality and DataPointFlags.
 DELTA, CUMULATIVE = 1, 2

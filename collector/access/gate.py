@@ -6,6 +6,7 @@ Asked for every export (HTTP and gRPC), for `/v1/events` and for `/metrics`; not
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import threading
@@ -16,8 +17,13 @@ from http import HTTPStatus
 
 from ...core.addresses import owner_of
 from ...core.errors import StagelensError
+from ...core.names import ENVIRONMENT, SERVICE_NAME
+from ...core.stages import OTHER
+from ..dimensions import UNKNOWN_SERVICE, text
+from ..wire import Attributes
 from .clients import Access, Certificate, Limits, Token
 from .rates import Meter, Meters, whole_seconds
+from .service_shares import ServiceShares
 
 # Longer than any token, and short enough that to hash it costs nothing. [characters]
 MAX_AUTHORIZATION_CHARS = 4096
@@ -72,12 +78,21 @@ class Admission:
     Args:
         client: Its name: of its token or certificate, or its address.
         environment: What takes the place of the environment that its resources claim, or None.
+        names: Says whether it may name a service.
         meter: What counts what it sends; `Gate.received` tells it.
     """
 
     client: str
     environment: str | None = None
+    names: Callable[[str], bool] = field(default=lambda _: True, repr=False, compare=False)
     meter: Meter | None = field(default=None, repr=False, compare=False)
+
+    def correct(self, resource: Attributes) -> None:
+        """Put into the attributes of a resource what its sender cannot choose: its environment, and `__other__` past its share of services."""
+        if self.environment is not None:
+            resource[ENVIRONMENT] = self.environment
+        if not self.names(text(resource.get(SERVICE_NAME, "")) or UNKNOWN_SERVICE):
+            resource[SERVICE_NAME] = OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,9 @@ class Gate:
         access: Says who may send now; asked at every call, so that what is taken out of a file no longer counts.
         is_open: Whether those are let in who show neither token nor certificate though others must.
         clock: Seconds of a monotonic clock.
+
+    Attributes:
+        shares: How many services each has named.
     """
 
     def __init__(
@@ -102,6 +120,7 @@ class Gate:
     ) -> None:
         self._access, self._is_open, self._clock = access, is_open, clock
         self._meters = Meters()
+        self.shares = ServiceShares(clock)
         self._lock = threading.Lock()
 
     def admit(self, caller: Caller) -> Admission:
@@ -111,8 +130,9 @@ class Gate:
             RefusedError: It is not known, or has sent too much.
         """
         client = self._client(self._access(), caller)
+        names = functools.partial(self.shares.admit, (client.kind, client.name))
         if client.limits == Limits():
-            return Admission(client.name, client.environment)
+            return Admission(client.name, client.environment, names)
         with self._lock:
             now = self._clock()
             meter = self._meters.of((client.kind, client.name), client.limits, now)
@@ -121,7 +141,7 @@ class Gate:
             seconds = whole_seconds(wait_seconds)
             msg = f"{client.name} sends more than it may; send it again in {seconds} s, or raise its limit"
             raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, msg, seconds)
-        return Admission(client.name, client.environment, meter)
+        return Admission(client.name, client.environment, names, meter)
 
     def received(self, admission: Admission, size_bytes: int) -> None:
         """Note how large the body was that came with *admission*, as it came; the client's next request waits for it."""

@@ -26,6 +26,7 @@ from ..traces.keeping import Keep
 from ..traces.leftovers import Patience
 from ..traces.reading import SpanReader
 from ..traces.rules import Rule
+from ..wire import Attributes
 from . import otlp
 from .formats import format_of
 from .imported import Imported
@@ -101,6 +102,10 @@ class _Importing:
         self._batches: list[Batch] = []
         self._batch = self._rows = 0
 
+    def _correct(self, resource: Attributes) -> None:
+        if self._environment is not None:
+            resource[names.ENVIRONMENT] = self._environment
+
     def take(self, place: str, export: Object) -> None:
         """Take in *export*; what is malformed in it is told, with its *place*."""
         try:
@@ -118,7 +123,7 @@ class _Importing:
             _rename(export, self._service)
         signal = "metrics" if otlp.METRICS in export else "traces"
         body = json.dumps(export, separators=(",", ":")).encode()
-        read = read_export(signal, JSON, body, None, self._window, self._reader, self._environment)
+        read = read_export(signal, JSON, body, None, self._window, self._reader, self._correct)
         self._tell(place, read)
         batch = read.batch
         if batch.spans:

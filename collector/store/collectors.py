@@ -41,6 +41,7 @@ class Vitals:
         spans_waiting_seconds: How long the oldest of them has waited.
         failing: What it cannot do, why, and since when. [Unix seconds]
         file_errors: What is wrong with its file.
+        greedy: Senders that named more services than their share within a day.
     """
 
     exports_per_second: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -62,6 +63,7 @@ class Vitals:
     spans_waiting_seconds: float = 0
     failing: tuple[tuple[str, str, float], ...] = ()
     file_errors: tuple[str, ...] = ()
+    greedy: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,6 @@ def _vitals(text: str) -> Vitals:
     """Read vitals of another version, too: what is not known here is left out."""
     found: dict[str, Any] = json.loads(text)
     known = {each.name: found[each.name] for each in fields(Vitals) if each.name in found}
-    for name in ("failing", "file_errors"):
+    for name in ("failing", "file_errors", "greedy"):
         known[name] = tuple(tuple(each) if isinstance(each, list) else each for each in known.get(name, ()))
     return Vitals(**known)

@@ -18,7 +18,7 @@ from ..json_fields import (
     string,
     whole,
 )
-from ..wire import Attributes, Event, ResourceSpans, Scalar, Span
+from ..wire import Attributes, Correction, Event, ResourceSpans, Scalar, Span
 from .assembling import NO_SPAN, Read, Tells
 from .conditions import KINDS
 from .meanings import Key, Meanings, Place
@@ -32,14 +32,14 @@ _KINDS = {f"SPAN_KIND_{kind.upper()}": number for number, kind in enumerate(KIND
 _MAX_UINT64 = 2**64 - 1
 
 
-def read_json(body: bytes, meanings: Meanings, environment: str | None) -> tuple[Read, list[ResourceSpans]]:
+def read_json(body: bytes, meanings: Meanings, correct: Correction | None) -> tuple[Read, list[ResourceSpans]]:
     """Read *body*, as `read_protobuf` does."""
     read = Read()
     kept: list[ResourceSpans] = []
     for item in objects(load(body), "resourceSpans"):
         resource = attributes(object_at(item, "resource"))
-        if environment is not None:
-            resource[names.ENVIRONMENT] = environment
+        if correct is not None:
+            correct(resource)
         source = source_of(resource)
         for scope in objects(item, "scopeSpans"):
             name = string(object_at(scope, "scope"), "name")

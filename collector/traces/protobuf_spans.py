@@ -13,7 +13,7 @@ from ...core import names
 from ...core.errors import WireError
 from ..protobuf_bulk import check_bulk
 from ..protobuf_wire import scalar
-from ..wire import MAX_ELEMENTS, MAX_OBJECTS, Attributes, Event, ResourceSpans, Span, TooLargeError
+from ..wire import MAX_ELEMENTS, MAX_OBJECTS, Attributes, Correction, Event, ResourceSpans, Span, TooLargeError
 from . import lite
 from .assembling import NO_SPAN, Read, Tells
 from .meanings import Key, Meanings, Place, Shape
@@ -30,13 +30,13 @@ _ERROR = 2
 _STATUS = {b"": False, b"\x18\x01": False, b"\x18\x02": True}
 
 
-def read_protobuf(body: bytes, meanings: Meanings, environment: str | None) -> tuple[Read, list[ResourceSpans]]:
+def read_protobuf(body: bytes, meanings: Meanings, correct: Correction | None) -> tuple[Read, list[ResourceSpans]]:
     """Read *body*.
 
     Args:
         body: An ExportTraceServiceRequest.
         meanings: What spans are.
-        environment: What replaces the environment that processes claim; None for nothing.
+        correct: What is done to each resource; None for nothing.
 
     Returns:
         The spans of all programs, and our own kept traces.
@@ -50,7 +50,9 @@ def read_protobuf(body: bytes, meanings: Meanings, environment: str | None) -> t
     try:
         request, large = _parsed(body)
         for number, item in enumerate(request.resource_spans):
-            resource = _attributes(Resource.FromString(item.resource).attributes, environment)
+            resource = _attributes(Resource.FromString(item.resource).attributes)
+            if correct is not None:
+                correct(resource)
             source = source_of(resource)
             for at, scope in enumerate(item.scope_spans):
                 if scope.scope.name == names.SCOPE:
@@ -163,16 +165,14 @@ def _whole(span: Any) -> Span:
         start_ns=span.start,
         end_ns=span.end,
         error=_is_error(span.status),
-        attributes=_attributes(map(KeyValue.FromString, span.attributes), None),
+        attributes=_attributes(map(KeyValue.FromString, span.attributes)),
     )
 
 
-def _attributes(pairs: Iterable[KeyValue], environment: str | None) -> Attributes:
+def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
     found: Attributes = {}
     for pair in pairs:
         value = scalar(pair.value)
         if value is not None:
             found[pair.key] = value
-    if environment is not None:
-        found[names.ENVIRONMENT] = environment
     return found

@@ -9,7 +9,7 @@ from ...core.errors import WireError
 from ..points import Window
 from ..replies import JSON
 from ..tally import Tally
-from ..wire import ResourceSpans
+from ..wire import Correction, ResourceSpans
 from .assembling import assemble
 from .columns import Spans
 from .json_spans import read_json
@@ -44,7 +44,7 @@ class SpanReader:
         self._in_force = rules, _meanings(rules)
 
     def read(
-        self, media_type: str, body: bytes, window: Window, tally: Tally, environment: str | None = None
+        self, media_type: str, body: bytes, window: Window, tally: Tally, correct: Correction | None = None
     ) -> Export:
         """Read an inflated ExportTraceServiceRequest.
 
@@ -53,7 +53,7 @@ class SpanReader:
             body: Inflated.
             window: Which times are plausible.
             tally: Counts what is refused, with the reasons.
-            environment: What replaces the environment that processes claim; None for nothing.
+            correct: What is done to each resource; None for nothing.
 
         Raises:
             TooLargeError: It has more elements than the collector holds.
@@ -61,7 +61,7 @@ class SpanReader:
         """
         read_as = read_json if media_type == JSON else read_protobuf
         try:
-            read, kept = read_as(body, self._current(), environment)
+            read, kept = read_as(body, self._current(), correct)
         except RecursionError as error:
             msg = "the body is nested too deeply"
             raise WireError(msg) from error

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from dash import html
+from dash.development.base_component import Component
+
+from ...collector.access.service_shares import MAX_SERVICES
 from ...collector.store.collectors import SILENT_AFTER, Report, Vitals
+from ...core.stages import OTHER
+from ..components import dot, link
 from ..format import count, size, span
+from .page import Context
 
 State = Literal["silent", "failing", "look", "ok"]
 
@@ -94,6 +101,9 @@ def _looks(vitals: Vitals) -> Iterator[Trouble]:
     if vitals.file_errors:
         cure = "what was read before stays in force; mend the file, it is read again by itself"
         yield Trouble(f"Its file has mistakes: {'; '.join(vitals.file_errors)}", cure)
+    for sender in vitals.greedy:
+        cure = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` frees their places"
+        yield Trouble(f"{sender} named more than {MAX_SERVICES} services within a day", cure)
     for code, rate in sorted(vitals.refused_per_second.items()):
         yield Trouble(f"{count(rate)} requests/s are answered with {code}", _REFUSALS.get(code, _OTHER_REFUSAL))
     if vitals.commit_p99_seconds is not None and vitals.commit_p99_seconds > SLOW_COMMIT_SECONDS:
@@ -111,6 +121,20 @@ def _looks(vitals: Vitals) -> Iterator[Trouble]:
         waited = span(timedelta(seconds=vitals.spans_waiting_seconds))
         text = f"Spans wait for {waited} to become requests ({size(vitals.spans_waiting_bytes)})"
         yield Trouble(text, "more come than are folded: start another collector")
+
+
+def greedy_line(context: Context) -> Component | None:
+    """Return one line that names who has named more services than its share lately; None where nobody has."""
+    senders = sorted({each for report in context.source.read.collectors() for each in report.vitals.greedy})
+    if not senders:
+        return None
+    more_than = f"{senders[0]}{f' and {len(senders) - 1} more' if len(senders) > 1 else ''}"
+    said = [
+        html.B("Too many services"),
+        f": {more_than} named more than {MAX_SERVICES} within a day; new ones count as {OTHER}. ",
+    ]
+    more = link("More", href=context.view.link("/collectors"), className="link")
+    return html.Div([dot("at_risk"), html.Span([*said, more])], className="quiet")
 
 
 def _moment(seconds: float) -> datetime:

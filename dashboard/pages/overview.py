@@ -8,6 +8,7 @@ from dash.development.base_component import Component
 from ..components import Node, attributes, delta, link_tabs, ratio_of, spark, tile, tiles
 from ..costs import HOUR_SECONDS, MILLION
 from ..format import count, money, percent, signed_change
+from .collectors_facts import greedy_line
 from .empty import no_data
 from .fleet import KINDS, Row, urgent_first
 from .overview_course import course_card, happened_card, rates_by_service, released
@@ -37,6 +38,7 @@ def render(context: Context) -> Page:
     body: list[Node] = [
         _head(context, rows, shown),
         unwatched_line(context),
+        greedy_line(context),
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
         panel("Services", lambda: services_card(context, shown)),

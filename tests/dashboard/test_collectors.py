@@ -12,7 +12,7 @@ import pytest
 from stagelens.collector.store import Store
 from stagelens.collector.store.collectors import Report, Vitals, put
 from stagelens.dashboard.html_out import as_html
-from stagelens.dashboard.pages.collectors_facts import judge
+from stagelens.dashboard.pages.collectors_facts import greedy_line, judge
 from stagelens.dashboard.rendering import page, told
 from stagelens.dashboard.router import context_of
 from stagelens.dashboard.source import Source
@@ -55,6 +55,7 @@ def test_a_collector_that_works_is_ok() -> None:
     ("vitals", "words"),
     [
         ({"file_errors": ("collector.yaml:3: no",)}, ("collector.yaml:3: no", "stays in force")),
+        ({"greedy": ("token team-a",)}, ("token team-a named more than 250 services within a day", "storage forget")),
         ({"refused_per_second": {"401": 0.4}}, ("0.4 requests/s", "401", "token")),
         ({"refused_per_second": {"429": 2.0}}, ("429", "raise the limit")),
         ({"refused_per_second": {"418": 2.0}}, ("418", "log")),
@@ -157,3 +158,16 @@ def test_every_page_leads_there(store: Store) -> None:
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 
     assert 'href="/collectors"' in as_html(framed(context, page(context))["side"])
+
+
+def test_the_overview_names_who_takes_too_many_places(store: Store) -> None:
+    """In a line, whichever collector it sent to; without anybody there is none."""
+    context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
+
+    assert greedy_line(context) is None
+
+    write(store, WELL, replace(with_vitals(greedy=("token a", "address 10.0.0.7")), id="b", name="pod-b:4318"))
+    line = greedy_line(context)
+
+    assert line is not None
+    assert "address 10.0.0.7 and 1 more named more than 250 within a day" in as_html(line)

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from stagelens.collector.access import gate as module
 from stagelens.collector.access.clients import Access, Certificate, Limits, TlsFiles, Token
 from stagelens.collector.access.gate import Admission, Caller, Gate, RefusedError
+from stagelens.collector.access.service_shares import MAX_SERVICES
+from stagelens.collector.wire import Attributes
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16
@@ -49,6 +51,21 @@ def test_a_token_gives_its_name_and_environment() -> None:
 
     assert asking.admit(bearer(SECRET)) == Admission("team-a", "prod")
     assert asking.admit(Caller("10.0.0.1", f"bearer {OTHER} ")) == Admission("team-b", None)
+
+
+def test_past_its_share_what_a_sender_names_is_one_service() -> None:
+    """By token as by address; its environment is put in all the same, and another sender is not touched."""
+    asking = gate(Access(tokens=ASKING.tokens), is_open=True)
+    greedy, honest = asking.admit(bearer(SECRET)), asking.admit(Caller("10.0.0.9"))
+    resources: list[Attributes] = [{"service.name": f"invented-{number}"} for number in range(MAX_SERVICES + 1)]
+    for resource in resources:
+        greedy.correct(resource)
+    own: Attributes = {"service.name": "shop"}
+    honest.correct(own)
+
+    assert resources[-2] == {"service.name": f"invented-{MAX_SERVICES - 1}", "deployment.environment.name": "prod"}
+    assert resources[-1] == {"service.name": "__other__", "deployment.environment.name": "prod"}
+    assert own == {"service.name": "shop"}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
+from stagelens.collector.access.gate import Admission
 from stagelens.collector.points import Window
 from stagelens.collector.replies import JSON, PROTOBUF
 from stagelens.collector.tally import Reason, Tally
@@ -207,7 +208,7 @@ def test_who_is_let_in_for_an_environment_is_in_it(media_type: str) -> None:
     body = export(span(), resource={"deployment.environment.name": "prod"})
     body["resourceSpans"] += export(span(), scope=names.SCOPE)["resourceSpans"]
     sent = as_protobuf(body) if media_type == PROTOBUF else json.dumps(body).encode()
-    spans, kept = READER.read(media_type, sent, ALWAYS, Tally(), environment="staging")
+    spans, kept = READER.read(media_type, sent, ALWAYS, Tally(), Admission("team-a", "staging").correct)
 
     assert [source.environment for source in spans.sources] == ["staging"]
     assert [item.resource[names.ENVIRONMENT] for item in kept] == ["staging"]
