@@ -41,11 +41,11 @@ test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, database
 
 KILLS  ?= 100
 INPUTS ?= 1000000
-.PHONY: soak chaos fuzz flood
-soak: $(VENV)/stacks-$(INSTALL) stacks ## what takes long: leaks, new examples for property tests, chaos, fuzz, flood (over an hour; KILLS=100 INPUTS=1000000)
+.PHONY: soak chaos fuzz flood outside
+soak: $(VENV)/stacks-$(INSTALL) stacks ## what takes long: leaks, new examples for property tests, chaos, fuzz, flood, outside (over an hour; KILLS=100 INPUTS=1000000)
 	$(PYTEST) --tier soak
 	$(PYTEST) --tier first -m hypothesis --hypothesis-profile explore
-	$(MAKE) --no-print-directory chaos fuzz flood
+	$(MAKE) --no-print-directory chaos fuzz flood outside
 
 chaos: $(VENV)/stacks-$(INSTALL) ## kill collectors KILLS times under load and break what is around them; then count (docs/reliability.md)
 	$(BIN)/python -m tests.chaos --kills $(KILLS)
@@ -55,6 +55,9 @@ fuzz: $(VENV)/stacks-$(INSTALL) ## feed INPUTS broken inputs to everything that 
 
 flood: $(VENV)/stacks-$(INSTALL) ## send a collector what nobody should, and print the peak of its memory (four minutes)
 	$(BIN)/python -m tests.chaos.flood
+
+outside: $(VENV)/stacks-$(INSTALL) ## attack a dashboard and a collector as somebody without a secret can; a reader or sender that is kept out fails (two minutes)
+	$(BIN)/python -m tests.chaos.outside
 
 check: types lint ## lint, formatting, import arrows, types
 
