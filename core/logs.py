@@ -32,6 +32,10 @@ _QUIET = ("alembic", "httpx", "uvicorn", "werkzeug")
 # What a record has without anybody's doing.
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
+# What a terminal obeys instead of showing it, but for the end of a line and a tab; and what some take for the end of a line.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_UNINDENTED = re.compile(r"\n(?! )")
+
 _HIDDEN = "…"
 # user:password@ of an address, up to the last "@": a password may have any in it.
 _LOGIN = re.compile(r"(?<=://)([^\s/@:]*):(\S+)(?=@)")
@@ -117,14 +121,15 @@ def _one_of(env: Mapping[str, str], key: str, otherwise: str, allowed: Mapping[s
 
 
 class _Lines(logging.Formatter):
-    """One line a record, and its traceback, without secrets."""
+    """One line a record, and below it what belongs to it, indented: no text that somebody sent looks like a record of its own."""
 
     def __init__(self, secrets: list[str]) -> None:
         super().__init__(_TEXT)
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._clean(super().format(record))
+        text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], super().format(record))
+        return self._clean(_UNINDENTED.sub("\n  ", text))
 
     def _clean(self, text: str) -> str:
         text = _LOGIN.sub(rf"\1:{_HIDDEN}", text)

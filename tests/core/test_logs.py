@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Generator
@@ -75,6 +76,18 @@ def test_whatever_is_logged_is_one_line_of_json(message: str) -> None:
     LOG.warning("%s", message)
 
     assert [said["level"] for said in map(json.loads, stream.getvalue().strip("\n").split("\n"))] == ["warning"]
+
+
+@given(st.text())
+def test_nothing_that_is_logged_looks_like_another_record(message: str) -> None:
+    """In text: what follows the first line is indented, and nothing moves a terminal's cursor."""
+    stream = logged({"STAGELENS_LOG_FORMAT": "text"})
+    LOG.warning("%s", f"{message}\r\n2026-11-26 00:00:00 ERROR forged\x1b[2K")
+    first, *more = stream.getvalue().removesuffix("\n").split("\n")
+
+    assert "WARNING" in first
+    assert all(line.startswith(" ") for line in more)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]", stream.getvalue())
 
 
 @pytest.mark.parametrize(("level", "seen"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
