@@ -1,0 +1,25 @@
+"""What somebody outside can do: a short part of what `make outside` does at length."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.audit import held
+from tests.chaos.outside import ATTACKS, Stagelens, attacked
+
+pytestmark = pytest.mark.soak
+
+
+def test_who_has_no_secret_keeps_nobody_out(tmp_path: Path) -> None:
+    """Readers get their pages, probes their answer, senders their acknowledgement, and what was acknowledged is there."""
+    to, acknowledged = Stagelens(tmp_path), Counter[str]()
+    outcomes = [attacked(to, attack, attackers, 2, acknowledged) for attack, attackers in ATTACKS]
+    to.end()
+    counted = held(to.url).requests
+
+    assert {each.name: +each.refused for each in outcomes} == {each.name: Counter() for each in outcomes}
+    assert acknowledged.total() > 0
+    assert {name: counted[name] for name in acknowledged} == dict(acknowledged)
