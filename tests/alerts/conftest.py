@@ -1,10 +1,9 @@
-"""A store with traffic in it, made of the very histograms an agent sends."""
+"""A store with traffic in it, and what alerts say of it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,71 +13,11 @@ from stagelens.alerts.delivery.finding_parts import Burn, Course, Exemplar
 from stagelens.alerts.delivery.message import Finding, Message
 from stagelens.alerts.objectives.slo_file import SloFileError, read
 from stagelens.alerts.tail.regression import StageGrowth
-from stagelens.collector.store import Batch, Point, Series, Store
-from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.collector.store import Store
+from tests.alerts.traffic import Clock, Traffic
 from tests.support.postgresql_server import Server
 
 NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
-_BUCKET = timedelta(seconds=10)
-
-
-@dataclass
-class Clock:
-    """The store's clock: it stands still until traffic moves it."""
-
-    at: datetime
-
-    def __call__(self) -> float:
-        """Say the time in Unix seconds."""
-        return self.at.timestamp()
-
-
-@dataclass
-class Traffic:
-    """Writes requests into a store, ten seconds at a time, as if they had just come in."""
-
-    store: Store
-    clock: Clock
-    batches: int = field(default=0)
-
-    def __call__(
-        self,
-        start: datetime,
-        length: timedelta,
-        mixes: Mapping[int, Mapping[str, float]],
-        *,
-        service: str = "magika-demo",
-        version: str = "1",
-        errors: int = 0,
-    ) -> None:
-        """Write, for every ten seconds, so many requests (the key) of such stages in seconds (the value)."""
-        at, points = start, list[Point]()
-        while at < start + length:
-            for count, stages in mixes.items():
-                points += _points(Series(service, version, "", "", "", "", "", "ok"), at, count, stages)
-            if errors:
-                points += _points(Series(service, version, "", "", "", "", "", "error"), at, errors, {"forward": 0.01})
-            at += _BUCKET
-        self.batches += 1
-        self.clock.at = max(self.clock.at, at)
-        self.store.write([Batch(f"batch:{self.batches}", points, [], 0, "test")])
-
-
-def _points(series: Series, at: datetime, count: int, stages: Mapping[str, float]) -> list[Point]:
-    total, when = sum(stages.values()), int(at.timestamp())
-    dominant = max(stages, key=lambda stage: stages[stage])
-    points = [Point(series, REQUEST_DURATION, dominant, when, _histogram(total, count))]
-    for stage, seconds in stages.items():
-        points.append(Point(series, STAGE_DURATION, stage, when, _histogram(seconds, count)))
-        points.append(Point(series, STAGE_TIME, stage, when, _histogram(total, round(seconds * 1e6) * count)))
-    return points
-
-
-def _histogram(value: float, count: int) -> Histogram:
-    histogram = Histogram()
-    histogram.record(value, count)
-    return histogram
 
 
 @pytest.fixture

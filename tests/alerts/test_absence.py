@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -15,14 +14,12 @@ from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.collector.store import Store
+from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
 FAST = {"forward": 0.020, "queue": 0.002}
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 DEFINITIONS = Definitions((LATENCY,), (), "http://127.0.0.1:8600")
-
-# The fixture of conftest.py; its class cannot be imported from there.
-Traffic = Callable[..., None]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +21,7 @@ from stagelens.alerts.policy_file import default_policy
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.collector.store import Store
+from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
@@ -32,9 +32,6 @@ LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedel
 DEFINITIONS = Definitions(
     (LATENCY,), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),), "http://127.0.0.1:8600"
 )
-
-# The fixture of conftest.py; its class cannot be imported from there.
-Traffic = Callable[..., None]
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.alerts.verdict import Judge, Verdict
 from stagelens.collector.store import Store
+from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)
 FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
@@ -32,9 +33,6 @@ SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 CHANNELS = (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),)
 DEFINITIONS = Definitions((LATENCY,), CHANNELS, "http://127.0.0.1:8600")
-
-# The fixture of conftest.py; its class cannot be imported from there.
-Traffic = Callable[..., None]
 
 
 class Killed(BaseException):

@@ -18,6 +18,7 @@ from stagelens.alerts.watching.showing import course as course_of_tail
 from stagelens.collector.store import Batch, Store
 from stagelens.collector.store.records import KeptTrace
 from stagelens.collector.store.series import Series
+from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 DASHBOARD = "http://127.0.0.1:8600"
@@ -25,8 +26,6 @@ FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001
 SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 
-# The fixture of conftest.py; its class cannot be imported from there.
-Traffic = Callable[..., None]
 Keep = Callable[..., None]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +14,7 @@ from stagelens.alerts.objectives.maintenance import Calendar, Once, Work
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
 from stagelens.collector.store import Store
+from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
@@ -22,9 +22,6 @@ SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001
 MONTH = timedelta(days=30)
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
 POLICY = default_policy()
-
-# The fixture of conftest.py; its class cannot be imported from there.
-Traffic = Callable[..., None]
 
 
 def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, now: datetime) -> None:

@@ -6,7 +6,6 @@ import logging
 import random
 import socket
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.store import Store
 from stagelens.core.errors import ChannelError, StagelensError
+from tests.alerts.traffic import Traffic
 from tests.support import prometheus_tool
 
 MINUTE = timedelta(minutes=1)
@@ -34,9 +34,6 @@ SLOW = {"forward": 0.020, "preprocess": 0.390}
 LATENCY = Slo("latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 CHANNELS = tuple(ChannelEntry(name, "webhook", None, "URL") for name in ("pager", "slack", "mail"))
 DEFINITIONS = Definitions((LATENCY,), CHANNELS)
-
-# The fixture of conftest.py; its class cannot be imported from there.
-Traffic = Callable[..., None]
 
 
 def exposed(store: Store, at: datetime) -> dict[str, float]:

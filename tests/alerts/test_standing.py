@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from stagelens.alerts.policy_file import default_policy
 from stagelens.alerts.reader import AlertsReader
 from stagelens.alerts.standing import standing, status_of
 from stagelens.collector.store import Store
+from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE, MONTH = timedelta(hours=1), timedelta(minutes=1), timedelta(days=30)
 GOOD = {"forward": 0.020, "preprocess": 0.010}
@@ -29,9 +29,6 @@ SOME, NONE = Counts(1000, 3), Counts(0, 0)
 SINCE = datetime.fromisoformat("2026-11-20T03:04Z")
 WORK = Work("new disks", SINCE + HOUR)
 GUARD = default_policy().guard
-
-# The fixture of conftest.py; its class cannot be imported from there.
-Traffic = Callable[..., None]
 
 
 def measured(**changes: Any) -> Measurement:

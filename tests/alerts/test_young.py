@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -12,15 +11,13 @@ from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.collector.store import Store
+from tests.alerts.traffic import Traffic
 
 MINUTE, MONTH = timedelta(minutes=1), timedelta(days=30)
 FAST, COLD = {"forward": 0.020}, {"forward": 0.020, "load": 4.0}
 UP = Slo("up", "magika-demo", 0.999, MONTH)
 FAST_ENOUGH = Slo("latency", "magika-demo", 0.99, MONTH, timedelta(milliseconds=250))
 WATCHED = Definitions((UP, FAST_ENOUGH), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),))
-
-# The fixture of conftest.py; its class cannot be imported from there.
-Traffic = Callable[..., None]
 
 
 def paged(evaluator: Evaluator, start: datetime, length: timedelta) -> dict[str, timedelta]:

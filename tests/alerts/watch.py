@@ -1,0 +1,113 @@
+"""Processes of `stagelens alerts` over one store, and the clock of what they hold: leases run out when a test says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import select, update
+
+from stagelens.alerts.evaluate import LEASE
+from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.alerts.schema import leases, outbox
+from stagelens.collector.store import Store
+from tests.alerts.alert_processes import AlertProcesses
+
+
+class Lease(NamedTuple):
+    """Who has the right to evaluate, until when, and when it was last done; in Unix seconds, 0 for never."""
+
+    holder: str = ""
+    until: float = 0.0
+    done_at: float = 0.0
+
+
+def lease_of(store: Store) -> Lease:
+    """Return the lease to evaluate."""
+    with store.engine.connect() as connection:
+        found = connection.execute(select(leases).where(leases.c.name == LEASE)).first()
+    return Lease() if found is None else Lease(found.holder, found.until, found.done_at or 0.0)
+
+
+@dataclass
+class Watch:
+    """Processes of `stagelens alerts` over one store.
+
+    Args:
+        store: The store.
+        slo_yaml: Their SLO file.
+        channels: Its channels, in YAML.
+        processes: What starts and kills them.
+    """
+
+    store: Store
+    slo_yaml: Path
+    channels: str
+    processes: AlertProcesses = field(default_factory=AlertProcesses)
+
+    def promise(self, *services: str) -> None:
+        """Write an SLO for each of *services* into their file, in one go, and some that make evaluations last."""
+        quiet = [f"quiet-{number}" for number in range(10)]
+        slos = "".join(
+            f"  - {{name: {name}, service: {name}, objective: 0.99, threshold: 250ms, window: 30d}}\n"
+            for name in (*quiet, *services)
+        )
+        draft = self.slo_yaml.with_suffix(".new")
+        draft.write_text(f"slos:\n{slos}channels:\n{self.channels}", encoding="utf-8")
+        draft.replace(self.slo_yaml)
+
+    def start(self) -> int:
+        """Start one more, and return its process."""
+        return self.processes.watch(
+            {
+                "STAGELENS_DATABASE": self.store.engine.url.render_as_string(hide_password=False),
+                "STAGELENS_SLO_FILE": str(self.slo_yaml),
+                "STAGELENS_ALERT_INTERVAL": "1s",
+            }
+        )
+
+    def kill(self, process: int) -> None:
+        """Kill *process*; what it holds is kept from others until it is forgotten."""
+        self.processes.kill(process)
+
+    @contextmanager
+    def suspended(self, process: int) -> Generator[None]:
+        """Have *process* stand still meanwhile, as a machine does that is moved or swaps; then it goes on where it was."""
+        os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(process, signal.SIGCONT)
+
+    def forget(self, process: int) -> None:
+        """Let the time go by that what *process* has is kept from others."""
+        mine = f"{process}-%"
+        with self.store.transaction() as connection:
+            connection.execute(update(leases).where(leases.c.holder.like(mine)).values(until=1.0))
+            connection.execute(update(outbox).where(outbox.c.leased_by.like(mine)).values(leased_until=1.0))
+
+    def is_settled(self) -> bool:
+        """Say whether nothing is to be sent any more."""
+        unsettled = select(outbox.c.id).where(outbox.c.state.in_(("waiting", "sending")))
+        with self.store.engine.connect() as connection:
+            return connection.execute(unsettled).first() is None
+
+    def incidents(self) -> list[Incident]:
+        """Return all there ever were, the newest first."""
+        return AlertsReader(self.store, LiveFile(None, {})).incidents(limit=10_000)
+
+
+def process_of(holder: str) -> int:
+    """Return the process of a holder of a lease; 0 for that of nobody."""
+    return int(holder.partition("-")[0] or 0)
+
+
+def events(incident: Incident) -> list[str]:
+    """Return what became of *incident*, in order."""
+    return [each.event for each in incident.transitions]
