@@ -47,8 +47,9 @@ soak: $(VENV)/stacks-$(INSTALL) stacks ## what takes long: leaks, new examples f
 	$(PYTEST) --tier first -m hypothesis --hypothesis-profile explore
 	$(MAKE) --no-print-directory chaos fuzz flood outside
 
-chaos: $(VENV)/stacks-$(INSTALL) ## kill collectors KILLS times under load and break what is around them; then count (docs/reliability.md)
+chaos: $(VENV)/stacks-$(INSTALL) ## kill collectors KILLS times under load and break what is around them, then those who alert; count (docs/reliability.md)
 	$(BIN)/python -m tests.chaos --kills $(KILLS)
+	$(BIN)/python -m tests.chaos.incidents
 
 fuzz: $(VENV)/stacks-$(INSTALL) ## feed INPUTS broken inputs to everything that reads what strangers send
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS)

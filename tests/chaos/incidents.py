@@ -1,0 +1,239 @@
+"""Incidents while everything fails: who evaluates is killed or suspended, receivers fail half of all requests; then count.
+
+python -m tests.chaos.incidents [--incidents 100] [--seed N] [--database URL]
+
+Three processes of `stagelens alerts` watch one store and notify a webhook, PagerDuty and a mail server, which enforce the rules of
+the real ones. Services break, a few at a time, and are taken out of the file again. Meanwhile one process after the other is killed
+(SIGKILL), or suspended (SIGSTOP) until another has taken over, and then goes on where it was (SIGCONT).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import secrets
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import update
+
+from stagelens.alerts.reader import Incident
+from stagelens.alerts.schema import outbox
+from stagelens.collector.store import Store
+from stagelens.core.errors import StoreError
+from tests.alerts.mail_server import MailServer
+from tests.alerts.receiver import Moods
+from tests.alerts.traffic import Clock, Traffic
+from tests.alerts.vendors import PagerDutyService, SignedHook
+from tests.alerts.watch import Watch, events, lease_of, process_of
+
+PROCESSES = 3
+# [ratio of requests]
+FAILING = 0.5
+# Of more services that break within minutes people are notified as of one (alerts/policy/incidents.yaml).
+_AT_ONCE = 4
+# Between two troubles; how long a suspended process waits for another to take over; for whatever is to come. [seconds]
+_CALM_SECONDS, _SUSPENDED_SECONDS, _PATIENCE_SECONDS = (0.05, 0.8), 5.0, 300.0
+_SLOW = {"forward": 0.020, "preprocess": 0.390}
+_MINUTES = timedelta(minutes=10)
+
+
+@dataclass
+class Receivers:
+    """Whom the alerts notify.
+
+    Args:
+        seed: Of what they fail.
+    """
+
+    seed: int
+    hook: SignedHook = field(init=False)
+    pagerduty: PagerDutyService = field(init=False)
+    mail: MailServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hook = SignedHook(Moods(self.seed, FAILING, after=True))
+        self.pagerduty = PagerDutyService(Moods(self.seed + 1, FAILING, after=True))
+        self.mail = MailServer(Moods(self.seed + 2, FAILING, after=True))
+
+    @property
+    def all(self) -> tuple[SignedHook, PagerDutyService, MailServer]:
+        """Each of them."""
+        return self.hook, self.pagerduty, self.mail
+
+    @property
+    def channels(self) -> str:
+        """The channels that lead to them, in YAML."""
+        mail = f"host: 127.0.0.1, port: {self.mail.port}, security: none, from: a@example.com, to: [b@example.com]"
+        return (
+            f'  - {{kind: webhook, url: "{self.hook.url}/alerts", secret: s3cret}}\n'
+            f'  - {{kind: pagerduty, base_url: "{self.pagerduty.url}", routing_key: {"K" * 32}}}\n'
+            f"  - {{kind: email, {mail}}}\n"
+        )
+
+    def seen(self) -> dict[str, Counter[str]]:
+        """Return how often people see each message there, as `incident:1` for its opening and `incident:2` for its end."""
+        mails = [name.strip("<>").partition("@")[0].replace(".", ":") for name in self.mail.ids]
+        pages = Counter({f"{name}:1": number for name, number in self.pagerduty.created.items()})
+        ends = Counter({f"{name}:2": number for name, number in self.pagerduty.resolved.items()})
+        return {"webhook": Counter(self.hook.accepted), "pagerduty": pages + ends, "email": Counter(mails)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it.
+
+    Args:
+        services: Those that broke.
+        incidents: Those there were.
+        seen: By receiver, how often people see each message.
+        violations: The rules of receivers that were broken.
+        met: The troubles there were.
+        failed: Requests that receivers failed, of all that came.
+    """
+
+    services: Sequence[str]
+    incidents: Sequence[Incident]
+    seen: dict[str, Counter[str]]
+    violations: Sequence[str]
+    met: Counter[str]
+    failed: tuple[int, int]
+
+    def differences(self) -> list[str]:
+        """Return what is not as it should be: one incident for each service, and each turn of it seen once by everybody."""
+        found = list(self.violations)
+        if (names := sorted(each.name for each in self.incidents)) != sorted(self.services):
+            found.append(f"incidents of {Counter(names) - Counter(self.services)} are too many")
+            found.append(f"incidents of {Counter(self.services) - Counter(names)} are not there")
+        found += [
+            f"{each.name}: {events(each)} {each.muted}"
+            for each in self.incidents
+            if each.muted or events(each) != ["opened", "resolved"]
+        ]
+        due = Counter(f"{each.id}:{number}" for each in self.incidents for number in (1, 2))
+        for receiver, seen in self.seen.items():
+            found += [f"{receiver} has not seen {name}" for name in due - seen]
+            found += [f"{receiver} has seen {name} too often" for name in seen - due]
+        return found
+
+
+class _Chaos:
+    """Troubles for the processes of a watch.
+
+    Args:
+        watch: Whose.
+        rng: Decides whom it meets, and when.
+    """
+
+    def __init__(self, watch: Watch, rng: random.Random) -> None:
+        self.met = Counter[str]()
+        self._watch = watch
+        self._rng = rng
+        self._processes = [watch.start() for _ in range(PROCESSES)]
+        self._troubles = itertools.cycle((self._kill, self._suspend))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Make trouble until *condition* holds."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            assert time.monotonic() < end, "not within the deadline"
+            time.sleep(self._rng.uniform(*_CALM_SECONDS))
+            working = process_of(lease_of(self._watch.store).holder)
+            process = (
+                working
+                if working in self._processes and self._rng.random() < 0.5
+                else self._rng.choice(self._processes)
+            )
+            next(self._troubles)(process)
+            self._let_time_go_by()
+
+    def _kill(self, process: int) -> None:
+        self._watch.kill(process)
+        self._watch.forget(process)
+        self._processes.remove(process)
+        self._processes.append(self._watch.start())
+        self.met["killed"] += 1
+
+    def _suspend(self, process: int) -> None:
+        at, end = lease_of(self._watch.store).done_at, time.monotonic() + _SUSPENDED_SECONDS
+        with self._watch.suspended(process):
+            try:
+                self._watch.forget(process)
+            except StoreError:
+                # It stands still in the middle of a transaction, which nobody can take from it.
+                self.met["suspended in a transaction"] += 1
+                return
+            while time.monotonic() < end:
+                found = lease_of(self._watch.store)
+                if process_of(found.holder) != process and found.done_at > at:
+                    break
+                time.sleep(0.02)
+        self.met["suspended"] += 1
+
+    def _let_time_go_by(self) -> None:
+        """Have messages that wait for their next try be sent now: their waits would be minutes."""
+        with suppress(StoreError), self._watch.store.transaction() as connection:
+            connection.execute(update(outbox).where(outbox.c.state == "waiting").values(next_at=0.0))
+
+
+def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcome:
+    """Have so many *incidents* begin and end, up to four at a time, under troubles by *seed*; return what came of it."""
+    rng = random.Random(seed)
+    traffic = Traffic(watch.store, Clock(datetime.now(UTC)))
+    watch.promise()
+    chaos, services = _Chaos(watch, rng), list[str]()
+    while len(services) < incidents:
+        group = [f"shop-{len(services) + number}" for number in range(rng.randint(1, _AT_ONCE))]
+        for service in group:
+            traffic(datetime.now(UTC) - _MINUTES, _MINUTES, {50: _SLOW}, service=service)
+        services += group
+        for promised, state in ((group, "open"), ([], "resolved")):
+            watch.promise(*promised)
+            chaos.until(partial(_stand, watch, set(group), state))
+    failed, came = (sum(getattr(each, name) for each in receivers.all) for name in ("refused", "requests"))
+    violations = [wrong for each in receivers.all for wrong in each.violations]
+    return Outcome(services, watch.incidents(), receivers.seen(), violations, chaos.met, (failed, came))
+
+
+def _stand(watch: Watch, services: set[str], state: str) -> bool:
+    """Say whether the incidents of *services* are in that state, and everybody was notified."""
+    return services <= {each.name for each in watch.incidents() if each.state == state} and watch.is_settled()
+
+
+def main() -> int:
+    """Run what the command line asks for; return 1 if anybody was notified twice, or not at all."""
+    parser = argparse.ArgumentParser("python -m tests.chaos.incidents", description=__doc__)
+    parser.add_argument("--incidents", type=int, default=100, help="how many begin and end (default 100)")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="to meet the same troubles again")
+    parser.add_argument("--database", default="", help="which store (default: a new SQLite file)")
+    options = parser.parse_args()
+    print(f"seed {options.seed}, {options.incidents} incidents", flush=True)
+    started = time.monotonic()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        store = Store.open(options.database or f"sqlite:///{folder}/alerts.db")
+        stack.callback(store.close)
+        receivers = Receivers(options.seed)
+        for receiver in receivers.all:
+            stack.callback(receiver.close)
+        watch = Watch(store, folder / "slo.yaml", receivers.channels)
+        stack.callback(watch.processes.close)
+        outcome = run(watch, receivers, options.incidents, options.seed)
+    print(f"{', '.join(f'{what} x{often}' for what, often in outcome.met.most_common())}")
+    print("{} of {} requests failed".format(*outcome.failed), f"in {time.monotonic() - started:.0f} s")
+    found = outcome.differences()
+    print("\n".join(found) or "everybody was notified, nobody twice")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
