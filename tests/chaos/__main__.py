@@ -23,7 +23,7 @@ def main() -> int:
     started = time.monotonic()
     with ExitStack() as stack:
         if options.database == "sqlite":
-            deployment = stack.enter_context(on_sqlite(options.seed))
+            deployment = stack.enter_context(on_sqlite(options.seed, options.kills))
         else:
             programs = find_programs()
             assert programs, "no PostgreSQL on this machine"

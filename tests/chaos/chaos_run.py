@@ -121,11 +121,11 @@ def run(deployment: Deployment, plan: Plan, told: Callable[[str], None]) -> Outc
 
 
 @contextmanager
-def on_sqlite(seed: int) -> Generator[Deployment]:
-    """One collector on a file; on a small file system of its own where we may mount one."""
+def on_sqlite(seed: int, kills: int = 0) -> Generator[Deployment]:
+    """One collector on a file; on a small file system of its own where we may mount one, with room for what comes until *kills*."""
     folder = Path(tempfile.mkdtemp(prefix="stagelens-chaos"))
     with ExitStack() as stack:
-        disk = _small_disk(folder, stack)
+        disk = _small_disk(folder, _DISK_MEGABYTES + kills, stack)
         url = f"sqlite:///{disk or folder}/stagelens.db"
         deployment = Deployment(folder, url, 1, random.Random(seed), disk=disk)
         stack.callback(deployment.close)
@@ -134,11 +134,11 @@ def on_sqlite(seed: int) -> Generator[Deployment]:
     shutil.rmtree(folder)
 
 
-def _small_disk(folder: Path, stack: ExitStack) -> Path | None:
-    """Mount one in *folder*, until *stack* ends; None where that is not allowed."""
+def _small_disk(folder: Path, megabytes: int, stack: ExitStack) -> Path | None:
+    """Mount one of *megabytes* in *folder*, until *stack* ends; None where that is not allowed."""
     disk = folder / "disk"
     disk.mkdir()
-    command = ("mount", "-t", "tmpfs", "-o", f"size={_DISK_MEGABYTES}m", "stagelens", str(disk))
+    command = ("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "stagelens", str(disk))
     try:
         mounted = subprocess.run(command, check=False, capture_output=True).returncode == 0
     except OSError:
