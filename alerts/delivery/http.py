@@ -18,6 +18,7 @@ from ...collector.calling.addresses import MayCall, NotCalledError
 from ...collector.calling.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
 from .channel import OutcomeUnknownError
+from .cutting import line
 
 # The receiver has this long for each step: to be reached, to take the request, to answer. [seconds]
 TIMEOUT = httpx.Timeout(8.0, connect=4.0)
@@ -136,7 +137,7 @@ def shown(text: str, secrets: Sequence[str] = ()) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= MIN_SECRET_CHARS:
             text = text.replace(secret, "…")
-    return " ".join(text.split())[:MAX_SHOWN_CHARS]
+    return line(text, MAX_SHOWN_CHARS)
 
 
 def _reason(error: BaseException) -> str:
@@ -156,15 +157,15 @@ async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, 
     async with (
         asyncio.timeout(DEADLINE_SECONDS),
         httpx.AsyncClient(transport=transport, timeout=TIMEOUT) as client,
-        client.stream(method, url, content=body, headers=headers) as response,
+        client.stream(method, url, content=body, headers={**headers, "Accept-Encoding": "identity"}) as response,
     ):
         return Answer(response.status_code, response.headers, await _body(response, receiver))
 
 
 async def _body(response: httpx.Response, receiver: str) -> bytes:
-    """Return the body; one that is too long leaves the outcome unknown."""
+    """Return the body as it came, or what was small would become large; one that is too long leaves the outcome unknown."""
     body = bytearray()
-    async for piece in response.aiter_bytes():
+    async for piece in response.aiter_raw():
         body += piece
         if len(body) > MAX_ANSWER_BYTES:
             msg = f"{receiver} took the request and its answer has no end"

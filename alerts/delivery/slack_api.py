@@ -58,7 +58,7 @@ def call(base_url: str, token: str, method: str, arguments: Mapping[str, Any]) -
     answer = post(url, body, headers, receiver="Slack", secrets=[token])
     try:
         said = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict) or not isinstance(said.get("ok"), bool):
         msg = f"Slack answered {answer.status} with something that is not an answer of its API: {shown(answer.text, [token])}"

@@ -1,0 +1,88 @@
+"""Peers that answer as no server should, by name: what we call must not take anything from us but its own answer."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import itertools
+import re
+import socket
+import threading
+from collections.abc import Generator
+
+# Longer than anybody reads of an answer. [bytes]
+_ENDLESS_BYTES = 64 * 1024**2
+_PIECE = b"x" * 65536
+
+
+def _head(*lines: bytes, status: bytes = b"200 OK") -> bytes:
+    return b"\r\n".join((b"HTTP/1.1 " + status, *lines, b"", b""))
+
+
+def _whole(body: bytes, *lines: bytes, status: bytes = b"200 OK") -> bytes:
+    return _head(b"Content-Length: %d" % len(body), *lines, status=status) + body
+
+
+def _endless(beginning: bytes, piece: bytes = _PIECE) -> list[bytes]:
+    return [beginning, *[piece] * (_ENDLESS_BYTES // len(piece))]
+
+
+# What each says once it was asked, in pieces; then it hangs up.
+PEERS: dict[str, list[bytes]] = {
+    "hangs up": [],
+    "speaks something else": [b"SSH-2.0-OpenSSH_9.2\r\n\x00\xff\xfe"],
+    "a status beyond all": [_whole(b"", status=b"99999 \x1b[2J\x00")],
+    "a status that is no number": [_whole(b"", status=b"OK fine")],
+    "101": [_head(b"Upgrade: websocket", b"Connection: Upgrade", status=b"101 Switching Protocols")],
+    "100 without end": _endless(_head(status=b"100 Continue"), _head(status=b"100 Continue") * 1000),
+    "a head without end": _endless(b"HTTP/1.1 200 OK\r\nX-A: "),
+    "headers without end": _endless(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n" * 8000),
+    "a body without end": _endless(_head(b"Connection: close")),
+    "a length beyond all": [_head(b"Content-Length: 99999999999999999999"), b"x"],
+    "a length that is negative": [_head(b"Content-Length: -1"), b"x"],
+    "two lengths": [_head(b"Content-Length: 1", b"Content-Length: 2"), b"xy"],
+    "a chunk beyond all": [_head(b"Transfer-Encoding: chunked"), b"ffffffffffffffff\r\nx"],
+    "a chunk that is none": [_head(b"Transfer-Encoding: chunked"), b"-1\r\nx\r\n"],
+    "a bomb": [_whole(gzip.compress(bytes(_ENDLESS_BYTES)), b"Content-Encoding: gzip")],
+    "an encoding that is none": [_whole(b"\x1f\x8bxx", b"Content-Encoding: gzip")],
+    "JSON that is nested without end": [_whole(b"[" * 200_000, b"Content-Type: application/json")],
+    "text that is none": [_whole(b"\xff\xfe\x00\xed\xa0\x80", b"Content-Type: text/plain; charset=\xff\xfe")],
+    "a redirect to metadata": [_whole(b"", b"Location: http://169.254.169.254/latest", status=b"302 Found")],
+    "a redirect to nowhere": [_whole(b"", b"Location: http://[", status=b"308 Permanent Redirect")],
+    "a wait that is no number": [_whole(b"", b"Retry-After: 1e999", status=b"503 Service Unavailable")],
+    "a wait that is negative": [_whole(b"", b"Retry-After: -99999999999", status=b"429 Too Many Requests")],
+    "a wait in the year 1": [_whole(b"", b"Retry-After: Mon, 01 Jan 0001 00:00:00 -2359", status=b"503 Unavailable")],
+    "a wait without end": [_whole(b"", b"Retry-After: " + b"9" * 4000, status=b"503 Service Unavailable")],
+    "lines of a log": [_whole(b"\r\n2026-01-01 00:00:00,000 ERROR root: owned\x1b[2J", status=b"400 Bad Request")],
+}
+
+
+@contextlib.contextmanager
+def listening(name: str) -> Generator[str]:
+    """Have the peer of that name of `PEERS` answer whoever asks; yields its address."""
+    server = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=_serve, args=(server, PEERS[name]), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    # What waits in accept() is not woken by a close.
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+def _serve(server: socket.socket, said: list[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            calling, _ = server.accept()
+            threading.Thread(target=_answer, args=(calling, said), daemon=True).start()
+
+
+def _answer(calling: socket.socket, said: list[bytes]) -> None:
+    with contextlib.suppress(OSError), calling:
+        # What is closed with something unread is reset, and what was said is lost.
+        with calling.makefile("rb") as asking:
+            head = b"".join(itertools.takewhile(lambda line: line != b"\r\n", asking))
+            length = re.search(rb"content-length: *([0-9]+)", head, re.IGNORECASE)
+            asking.read(int(length[1]) if length else 0)
+        for piece in said:
+            calling.sendall(piece)
