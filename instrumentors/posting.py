@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 MAX_ANSWER_BYTES = 64 * 1024
+# Of all that is said on a connection, heads included: http.client reads any number of answers that only say 100 Continue.
+_MAX_SAID_BYTES = 4 * MAX_ANSWER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +103,19 @@ class _Reader(io.RawIOBase):
         self._sock, self._end = sock, end
         # Keeps the socket open while the response is read, as http.client expects.
         self._raw = sock.makefile("rb", buffering=0)
+        self._said = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int | None:
         self._sock.settimeout(_left(self._end))
-        return self._raw.readinto(buffer)
+        read = self._raw.readinto(buffer)
+        self._said += read or 0
+        if self._said > _MAX_SAID_BYTES:
+            msg = "the answer has no end"
+            raise OSError(msg)
+        return read
 
     def close(self) -> None:
         self._raw.close()

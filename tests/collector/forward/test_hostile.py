@@ -1,0 +1,48 @@
+"""Destinations that answer as no server should: what they are to get waits for them or is dropped, and everybody else is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from stagelens.collector.serve import Collector
+from tests.collector.forward.otlp_server import Destination
+from tests.collector.forward.sending import metrics, post
+from tests.support.hostile_peer import PEERS, listening
+
+
+def test_hostile_destinations_keep_nothing_from_others(
+    forwarding: Callable[..., Collector],
+    destination: Destination,
+    bodies: Any,
+    until: Callable[[Callable[[], object]], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """All of them at once, beside one that is honest: it gets all, senders are answered, and each log record is one line."""
+    sent = {metrics(bodies, number) for number in range(5)}
+    with ExitStack() as stack:
+        hostile = [
+            {"name": f"hostile-{number}", "endpoint": stack.enter_context(listening(name)), "timeout": "1s"}
+            for number, name in enumerate(PEERS)
+        ]
+        collector = forwarding({"name": "backend", "endpoint": destination.url, "timeout": "60s"}, *hostile)
+        for body in sent:
+            assert post(collector, "/v1/metrics", body).status_code == 200
+        until(lambda: destination.bodies() == sent)
+        until(lambda: all(_is_known(collector, entry["name"]) for entry in hostile))
+        collector.stop()
+
+    assert [record.getMessage() for record in caplog.records if not record.getMessage().isprintable()] == []
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+def _is_known(collector: Collector, name: str) -> bool:
+    """Say whether *name* was called, and what came of it is among the numbers."""
+    host, port = collector.address
+    rows = httpx.get(f"http://{host}:{port}/metrics", timeout=60).text.splitlines()
+    mine = [row for row in rows if f'destination="{name}"' in row and "_total" in row]
+    return any(float(row.rpartition(" ")[2]) > 0 for row in mine)

@@ -1,0 +1,47 @@
+"""Targets that answer as no server should: each costs its own reading, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from stagelens.collector.scrape import fetch
+from stagelens.collector.scrape.scraper import Scraper
+from stagelens.collector.scrape.section import Target
+from stagelens.collector.store import Store
+from tests.support.hostile_peer import PEERS, listening
+from tests.support.scrape_target import serving
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Generator[Store]:
+    opened = Store.open(f"sqlite:///{tmp_path}/s.db")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_hostile_target_is_down_and_another_is_read(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up within its time and size, and what people read of it is a line of text."""
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
+    with listening(name) as url, serving() as served:
+        served.counts(0.3)
+        targets = Target(f"{url}/metrics", "hostile"), Target(served.url, "honest")
+        scraper = Scraper(store, lambda: targets, dict(os.environ))
+
+        async def read() -> None:
+            await asyncio.gather(*(scraper.scrape(target) for target in targets))
+
+        asyncio.run(read())
+    hostile, honest = (next(each for each in scraper.states.all() if each.url == target.url) for target in targets)
+
+    assert (hostile.state, honest.state) == ("down", "up")
+    assert hostile.error.isprintable()
+    assert 0 < len(hostile.error) < 300
+    # What is not foreseen is named by its type.
+    assert "Error:" not in hostile.error

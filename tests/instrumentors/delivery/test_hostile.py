@@ -1,0 +1,46 @@
+"""Collectors that answer as no server should: the batch waits or is given up, and the host's process notices nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stagelens.instrumentors import exporter as module
+from stagelens.instrumentors.exporter import Exporter
+from stagelens.instrumentors.outbox import Batch
+from stagelens.instrumentors.trust import Trust
+from tests.instrumentors.delivery.conftest import Sink
+from tests.support.hostile_peer import PEERS, listening
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_after_a_hostile_collector_a_real_one_gets_what_comes(
+    name: str,
+    sink: Sink,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One batch meets it and waits or is given up, with one line in the log; the thread lives and delivers the next one."""
+    # Who failed once fails once: only leaving asks again.
+    monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
+    lost: list[tuple[str, int]] = []
+    # Room for one batch: what waits makes way for the next.
+    agent = Exporter(
+        headers={},
+        trust=Trust(),
+        timeout_seconds=5.0,
+        buffer_bytes=4,
+        lost=lambda *each: lost.append(each),
+        rng=random.Random(1),
+    )
+    with listening(name) as url:
+        agent.offer(Batch("instance:1", f"{url}/v1/metrics", b"body", 1))
+        agent.drain(60)
+    said = [record.getMessage() for record in caplog.records]
+    agent.offer(Batch("instance:2", f"{sink.url}/v1/metrics", b"body", 1))
+
+    assert agent.drain(60)
+    assert [post.name for post in sink.posts] == ["instance:2"]
+    assert len(said) <= 1
+    assert [line for line in said if not line.isprintable()] == []
