@@ -1,0 +1,82 @@
+"""Requests that never end: they cost a bounded place, and nobody else notices them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conftest import Service, Sink
+
+APP = """
+import resource
+
+import stagelens
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+
+async def forever():
+    while True:
+        # Far more marks than a request may have.
+        for _ in range(100):
+            with stagelens.stage("decode"):
+                pass
+            with stagelens.stage("postprocess"):
+                pass
+        yield bytes(1000)
+
+
+def memory(request):
+    with open("/proc/self/statm") as file:
+        return JSONResponse(int(file.read().split()[1]) * resource.getpagesize())
+
+
+app = Starlette(routes=[
+    Route("/forever", lambda request: StreamingResponse(forever())),
+    Route("/memory", memory),
+])
+"""
+STREAMS = 10
+# Of each stream: what is written down of a request is full long before. [bytes]
+BEFORE, MORE = 30_000, 60_000
+
+
+def read(streams: list[socket.socket], many: int) -> None:
+    """Read so many bytes of each."""
+    for stream in streams:
+        left = many
+        while left > 0:
+            got = len(stream.recv(min(left, 65536)))
+            assert got, "a stream has ended"
+            left -= got
+
+
+def test_streams_that_never_end_take_a_bounded_place(
+    serve: Callable[..., Service], sink: Sink, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """Ten of them, with stages without end: memory stays, others are counted, and the service ends when it is asked to."""
+    (tmp_path / "endless.py").write_text(APP)
+    service = serve("endless:app", "--timeout-graceful-shutdown", "1", cwd=tmp_path)
+    service.ask("/memory")
+    with ExitStack() as stack:
+        streams = list[socket.socket]()
+        for _ in range(STREAMS):
+            streams.append(stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 60)))
+            streams[-1].sendall(b"GET /forever HTTP/1.1\r\nHost: x\r\n\r\n")
+        read(streams, BEFORE)
+        before = service.ask("/memory")
+        read(streams, MORE)
+        after = service.ask("/memory")
+        until(lambda: sink.requests(http_route="/memory") == 3, "others are counted")
+
+        assert service.process.poll() is None
+        assert service.stop() == -signal.SIGTERM
+
+    assert after - before < 2_000_000
+    assert sink.requests(http_route="/memory") == 3
