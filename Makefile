@@ -39,6 +39,14 @@ test-changed: $(VENV)/dev-$(INSTALL) chromium ## of these, the tests of what dif
 test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser, the documentation's commands (15 minutes; needs 5 GB)
 	@$(if $(K),$(NAMED) --tier stacks --word '$(K)',$(PYTEST) --tier stacks)
 
+# The agent runs on whatever Python a service has.
+.PHONY: test-agent agent
+test-agent: ## of these, what runs in services, on another PYTHON=python3.14, in .venv-python3.14 (minutes)
+	@$(MAKE) --no-print-directory VENV=.venv-$(notdir $(PYTHON)) agent
+
+agent: $(VENV)/dev-$(INSTALL)
+	@$(PYTEST) --tier first tests/core tests/instrumentors
+
 KILLS  ?= 100
 INPUTS ?= 1000000
 .PHONY: soak chaos fuzz flood outside

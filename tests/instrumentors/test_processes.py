@@ -155,6 +155,8 @@ POOL = """
 """
 
 WAYS = ("fork", "spawn", "forkserver")
+# From 3.14 on a child has no running loop, with us or without: its tasks go on nowhere, and it waits for them for ever.
+_NO_TASKS_IN_CHILDREN = pytest.mark.skipif(sys.version_info >= (3, 14), reason="a child of a task waits for ever")
 CASES = {
     "through the end": (THROUGH_THE_END, {"outer": 1, "child": 3, "parent": 4}),
     "from a thread": (FROM_A_THREAD, {"outer": 1, "child": 1}),
@@ -197,7 +199,9 @@ def reporters(sink: Sink) -> dict[str, int]:
     return dict(Counter(route for route, _ in instances))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=_NO_TASKS_IN_CHILDREN if case == "from a task" else ()) for case in CASES]
+)
 def test_every_child_reports_its_own_and_none_its_parents(
     case: str, tmp_path: Path, sink: Sink, until: Callable[..., None]
 ) -> None:
