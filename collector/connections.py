@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..core.errors import StagelensError
 from .access.tls import certificate_of, named
-from .connection_limits import ConnectionLimits
+from .connection_limits import ConnectionLimits, Waiter
 from .otherwise import media_type_of, response_of
 from .receiving import discard
 from .replies import failure_reply
@@ -46,6 +46,7 @@ class Connection(HttpToolsProtocol):
 
     Args:
         limits: Of all connections of its server.
+        handshake: Whose place it takes, with TLS.
     """
 
     _head_bytes = 0
@@ -54,9 +55,9 @@ class Connection(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limits: ConnectionLimits, handshake: Waiter | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._limits = limits
+        self._limits, self._handshake = limits, handshake
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] - as uvicorn has it
         """Begin to wait for a head."""
@@ -64,6 +65,8 @@ class Connection(HttpToolsProtocol):
         self._unanswered = deque()
         self.app: Any = named(self.app, certificate_of(transport))
         self._expect_head()
+        if self._handshake is not None:
+            self._limits.leave(self._handshake)
         place = self._limits.enter(self, self.client[0] if self.client else "")
         if place == "surplus":
             self.app = _surplus(self.app, self._limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import socket
@@ -12,8 +13,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ..core.errors import StagelensError
-from .connection_limits import ConnectionLimits
+from .connection_limits import ConnectionLimits, Waiter
 from .connections import Connection
+from .tls_handshake import accept
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +62,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self.limits, self._tls = limits, tls
+        self._accepting: list[asyncio.Task[None]] = []
         self.ready = threading.Event()
         self._failure: BaseException | None = None
 
@@ -100,9 +103,29 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""
-        self.config.ssl = self._tls
-        await super().startup(sockets)
+        if self._tls is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            self._accepting = [
+                asyncio.create_task(accept(each, self._tls, self.limits, self._connection)) for each in sockets or ()
+            ]
         self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and wait for what is under way."""
+        for each in self._accepting:
+            each.cancel()
+        await super().shutdown(sockets)
+
+    def _connection(self, handshake: Waiter) -> Connection:
+        return Connection(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            limits=self.limits,
+            handshake=handshake,
+        )
 
 
 def listen(host: str, port: int, who: str, cure: str) -> socket.socket:

@@ -9,6 +9,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanKind
 
+from stagelens.collector import tls_handshake
 from stagelens.collector.access import rates
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
@@ -134,6 +136,12 @@ def environments(store: Store) -> Iterator[str]:
     """Yield the environment of each series."""
     with store.engine.connect() as connection:
         yield from connection.exec_driver_sql("SELECT environment FROM series").scalars()
+
+
+def limits_of(site: Site) -> Any:
+    """Return the limits of its connections over HTTP."""
+    server: Any = site.collector
+    return server._server.limits
 
 
 def test_a_token_opens_and_nothing_else_does(guarded: Site, bodies: Bodies, store: Store) -> None:
@@ -290,6 +298,38 @@ def test_grpc_asks_for_the_same_certificate(sealed: Site, authority: Authorities
     assert code(authority("clients").sign("checkout")) == grpc.StatusCode.OK
     assert code(authority("clients").sign("unlisted")) == grpc.StatusCode.PERMISSION_DENIED
     assert code(None) == code(authority("strangers").sign("checkout")) == grpc.StatusCode.UNAVAILABLE
+
+
+def test_who_never_shakes_hands_keeps_nobody_out(sealed: Site, authority: Authorities, bodies: Bodies) -> None:
+    """A connection that says nothing takes a place before its handshake, too: the oldest ends for each that comes."""
+    limits = limits_of(sealed)
+    limits.most_of_one, limits.surplus = 2, 0
+    client = authority("clients").sign("checkout")
+    context = ssl.create_default_context(cafile=authority("servers").file)
+    context.load_cert_chain(client.certificate, client.key)
+    with ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(socket.create_connection(sealed.collector.address, timeout=60))
+        taken = Site(sealed.collector, context, "https").post(bodies.metrics(bodies.point()))
+
+    assert taken.status_code == 200
+
+
+def test_a_handshake_that_does_not_end_is_not_waited_for(
+    sealed: Site, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """It has as long as the head of a request."""
+    monkeypatch.setattr(tls_handshake, "MAX_HEAD_SECONDS", 0.1)
+    with socket.create_connection(sealed.collector.address, timeout=60) as silent:
+        # The beginning of a hello.
+        silent.sendall(b"\x16\x03\x01\x02\x00\x01")
+        try:
+            heard = silent.recv(1)
+        except ConnectionResetError:
+            heard = b""
+
+    assert heard == b""
+    until(lambda: not limits_of(sealed)._members)
 
 
 def test_plain_text_gets_nothing_from_a_tls_port(sealed: Site) -> None:
