@@ -409,7 +409,9 @@ def test_results_exceptions_and_refusals_pass_through(finished: Finished, monkey
             pool.submit()  # pyright: ignore[reportCallIssue]
         thread = threading.Thread(target=work)
         with monkeypatch.context() as patch:
-            patch.setattr(threading, "_start_new_thread", refuse)
+            # Its name from Python 3.13 on, and the one before.
+            begins = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
+            patch.setattr(threading, begins, refuse)
             with pytest.raises(RuntimeError, match="start new"):
                 thread.start()
 
