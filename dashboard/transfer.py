@@ -7,6 +7,7 @@ keeping the compressed bytes costs under two megabytes and browsers are told to 
 from __future__ import annotations
 
 import gzip
+import hashlib
 from threading import Lock
 
 from flask import Flask, Response, request
@@ -19,11 +20,12 @@ _TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
 
 def compress(server: Flask, static_prefixes: tuple[str, ...]) -> None:
     """Compress the answers of *server*; those under *static_prefixes* are compressed once."""
-    kept: dict[str, bytes] = {}
+    kept: dict[bytes, bytes] = {}
     lock = Lock()
 
     def packed(body: bytes) -> bytes:
-        key = request.full_path
+        # Not by its address, of which anybody can make new ones.
+        key = hashlib.blake2b(body).digest()
         with lock:
             if key not in kept:
                 kept[key] = gzip.compress(body, _SMALL, mtime=0)

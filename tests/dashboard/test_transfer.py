@@ -1,0 +1,32 @@
+"""Fewer bytes: what leaves is compressed, and what never changes once, whatever address asks for it."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from flask import Flask, Response
+
+from stagelens.dashboard import transfer
+
+
+def test_a_file_is_compressed_once_whatever_address_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can make up addresses of one file, before signing in: each kept, they would fill the memory."""
+    server, packed = Flask("files"), list[int]()
+    server.add_url_rule("/assets/<name>", view_func=lambda **_: Response("x" * 10_000, mimetype="text/css"))
+    transfer.compress(server, ("/assets/",))
+    compress = gzip.compress
+
+    def counted(body: bytes, level: int, **options: int) -> bytes:
+        packed.append(len(body))
+        return compress(body, level, **options)
+
+    monkeypatch.setattr(gzip, "compress", counted)
+    client = server.test_client()
+    answers = [
+        client.get(f"/assets/style.v{number}.css?m={number}", headers={"Accept-Encoding": "gzip"})
+        for number in range(5)
+    ]
+
+    assert [gzip.decompress(answer.data) for answer in answers] == [b"x" * 10_000] * 5
+    assert packed == [10_000]
