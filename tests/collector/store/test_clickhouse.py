@@ -31,7 +31,7 @@ from stagelens.collector.store.rows import PointRow
 from stagelens.collector.store.tiers import Segment
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import METRICS
+from stagelens.core.names import METRICS, REQUEST_DURATION
 from tests.collector.store.clickhouse_server import clickhouse_server, embedded_url, new_database
 from tests.support.raw_requests import NOON, Request, Series, Site
 
@@ -345,6 +345,26 @@ def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
 
     assert (kept, stored(site), stored(site, 60)) == (2, 1, 1)
     assert 0 < after < before
+
+
+def test_a_service_is_forgotten_with_all_its_rows(site: Site) -> None:
+    """At once for readers, in every tier; another service stays, and the ledger counts what is left."""
+    for name in ("shop", "bench"):
+        histogram = Histogram()
+        histogram.record(0.1)
+        site.store.write([Batch(name, [Point(Series(name, "1"), REQUEST_DURATION, "queue", NOON - 7200, histogram)])])
+    site.store.maintain()
+    before = {tier: stored(site, tier) for tier in (10, 60, 3600)}
+    site.store.forget(["bench"])
+    with site.store.engine.connect() as connection:
+        rows = select(schema.ledger.c.tier, func.sum(schema.ledger.c.rows)).group_by("tier")
+        counted = {tier: int(number) for tier, number in connection.execute(rows) if number}
+
+    assert site.store.services() == ["shop"]
+    assert {tier: stored(site, tier) for tier in (10, 60, 3600)} == {
+        tier: number // 2 for tier, number in before.items()
+    }
+    assert counted == {tier: number // 2 for tier, number in before.items() if number}
 
 
 def test_a_story_from_requests_to_a_page(site: Site) -> None:
