@@ -39,9 +39,9 @@ test-changed: $(VENV)/dev-$(INSTALL) chromium ## of these, the tests of what dif
 test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser, the documentation's commands (15 minutes; needs 5 GB)
 	@$(if $(K),$(NAMED) --tier stacks --word '$(K)',$(PYTEST) --tier stacks)
 
-# The agent runs on whatever Python a service has.
+# The agent runs in the Python of the service.
 .PHONY: test-agent agent
-test-agent: ## of these, what runs in services, on another PYTHON=python3.14, in .venv-python3.14 (minutes)
+test-agent: ## the tests of the agent on another Python: PYTHON=python3.14 (minutes)
 	@$(MAKE) --no-print-directory VENV=.venv-$(notdir $(PYTHON)) agent
 
 agent: $(VENV)/dev-$(INSTALL)
@@ -65,7 +65,7 @@ fuzz: $(VENV)/stacks-$(INSTALL) ## feed INPUTS broken inputs to everything that 
 flood: $(VENV)/stacks-$(INSTALL) ## send a collector what nobody should, and print the peak of its memory (four minutes)
 	$(BIN)/python -m tests.chaos.flood
 
-outside: $(VENV)/stacks-$(INSTALL) ## attack a dashboard and a collector as somebody without a secret can; a reader or sender that is kept out fails (two minutes)
+outside: $(VENV)/stacks-$(INSTALL) ## attack a dashboard and a collector without credentials; fails if a regular reader or sender is kept out (two minutes)
 	$(BIN)/python -m tests.chaos.outside
 
 check: types lint ## lint, formatting, import arrows, types

@@ -209,7 +209,7 @@ def _check_name(file: Path) -> None:
 
 
 def _check_tables(file: Path) -> None:
-    """Look whether *file* has tables and nothing else: a view or a trigger computes whatever its author likes, without end.
+    """Check that *file* has only tables: views and triggers run SQL of their author, which may never end.
 
     Raises:
         StoreError: It has something else.

@@ -1,7 +1,6 @@
-"""How many connections a server has, how many of them one address may have, and which ends where one too many comes.
+"""Connection limits of a server: in total and for each address.
 
-Connections that wait for a request are worth nothing yet: who opens many of them and says nothing loses the oldest of them, and
-keeps nobody out.
+At a limit a new connection replaces the longest idle one, so that idle connections never keep other clients out.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ Place = Literal["in", "surplus", "out"]
 
 
 class Waiter(Protocol):
-    """A connection, as far as its place is concerned."""
+    """A connection that counts towards the limits."""
 
     def give_way(self) -> None:
-        """Say that there are too many, and end."""
+        """Respond that there are too many connections, and close."""
         ...
 
 
 @dataclass(eq=False)
 class ConnectionLimits:
-    """The connections of one server, in its event loop.
+    """The connections of one server. For use in its event loop only.
 
     Args:
-        name: What has them, in a word.
-        probes: The paths that are answered also where all places are taken, or an orchestrator would restart the process.
-        most: How many there may be.
-        most_of_one: And of one address; of IPv6 of one /64 network.
-        surplus: So many more are told that there are too many, after their request, which may be a probe.
+        name: Name of the server in messages.
+        probes: Health probe paths, which are served beyond the limits, or an orchestrator would restart the process.
+        most: Limit in total. [count]
+        most_of_one: Limit for one address, of IPv6 for one /64 network. [count]
+        surplus: Further connections that get a 503 to their request, unless it is a health probe. [count]
     """
 
     name: str
@@ -44,11 +43,11 @@ class ConnectionLimits:
     _members: dict[Waiter, str] = field(default_factory=dict[Waiter, str])
     _of: Counter[str] = field(default_factory=Counter[str])
     _surplus: set[Waiter] = field(default_factory=set[Waiter])
-    # In the order in which they began to wait.
+    # Idle connections, the longest idle one first.
     _waiting: dict[Waiter, None] = field(default_factory=dict[Waiter, None])
 
     def enter(self, connection: Waiter, address: str) -> Place:
-        """Return the place of a new *connection* from *address*, which waits for its first request."""
+        """Add a new *connection* from *address*, idle until its first request, and return how it counts."""
         owner = owner_of(address)
         if not self._has_room(owner):
             takes_from = {owner} if self._of[owner] >= self.most_of_one else set(self._of)
@@ -67,7 +66,7 @@ class ConnectionLimits:
         return "surplus"
 
     def leave(self, connection: Waiter) -> None:
-        """Take note that *connection* has ended; a second time does nothing."""
+        """Remove *connection*; calling it again does nothing."""
         self._waiting.pop(connection, None)
         self._surplus.discard(connection)
         owner = self._members.pop(connection, None)
@@ -77,13 +76,13 @@ class ConnectionLimits:
                 del self._of[owner]
 
     def waits(self, connection: Waiter) -> None:
-        """Take note that *connection* waits for a request from now on."""
+        """Mark *connection* as idle."""
         self._waiting.pop(connection, None)
         if connection in self._members or connection in self._surplus:
             self._waiting[connection] = None
 
     def works(self, connection: Waiter) -> None:
-        """Take note that the head of a request has come on *connection*."""
+        """Mark *connection* as busy with a request."""
         self._waiting.pop(connection, None)
 
     def _has_room(self, owner: str) -> bool:

@@ -46,7 +46,7 @@ class Connection(HttpToolsProtocol):
 
     Args:
         limits: Of all connections of its server.
-        handshake: Whose place it takes, with TLS.
+        handshake: The TLS handshake it follows, which no longer counts towards the limits.
     """
 
     _head_bytes = 0
@@ -136,7 +136,7 @@ class Connection(HttpToolsProtocol):
             self._abort_later()
 
     def give_way(self) -> None:
-        """Say that there are too many connections, and close this one."""
+        """Respond that there are too many connections, and close this one."""
         self._end(HTTPStatus.SERVICE_UNAVAILABLE, too_many(self._limits.name))
 
     def timeout_keep_alive_handler(self) -> None:
@@ -203,12 +203,12 @@ def _too_large() -> str:
 
 
 def too_many(name: str) -> str:
-    """Return what is said where *name* has too many connections."""
+    """Return the error message of the server *name* at its connection limit."""
     return f"the {name} has as many connections as it can bear; send it again"
 
 
 def _surplus(application: ASGIApp, limits: ConnectionLimits) -> ASGIApp:
-    """Return what answers a connection that is one too many: for probes *application*, or the process would be restarted."""
+    """Return the application of a connection beyond the limits: health probes are served, other requests get a 503."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in limits.probes:

@@ -1,4 +1,4 @@
-"""A server of HTTP in an event loop and thread of its own, with bounded connections; and its socket."""
+"""HTTP server in a thread with its own event loop and connection limits."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _BACKLOG = 512
 
 
 class HttpServer(uvicorn.Server):
-    """Serves an application from a thread.
+    """Uvicorn server that runs in a thread.
 
     Args:
-        application: What answers.
-        limits: How many connections it has, and its name in errors and the log.
-        tls: To speak TLS with; None speaks plain text.
-        keep_alive_seconds: How long a connection is kept for the next request.
-        drain_seconds: How long requests under way have at the end.
+        application: The ASGI application.
+        limits: Its connection limits, with the name of the server in errors and logs.
+        tls: TLS context; None serves plain text.
+        keep_alive_seconds: How long an idle connection stays open between requests.
+        drain_seconds: Time limit for requests in progress at shutdown.
 
     Attributes:
-        limits: Of its connections.
-        ready: Set once it accepts.
+        limits: Its connection limits.
+        ready: Set once it accepts connections.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class HttpServer(uvicorn.Server):
         self._failure: BaseException | None = None
 
     def begin(self, listening: socket.socket) -> None:
-        """Accept in a thread, and return once requests are answered.
+        """Start the thread, and return once requests are served.
 
         Args:
-            listening: Where requests come in; it is closed at the end.
+            listening: The listening socket, which the thread closes at its end.
 
         Raises:
-            StagelensError: The thread has ended.
+            StagelensError: The server could not start.
         """
         name = self.limits.name
         self._thread = threading.Thread(
@@ -88,7 +88,7 @@ class HttpServer(uvicorn.Server):
                 raise StagelensError(msg)
 
     def end(self) -> None:
-        """Accept no more, and return once what was accepted is answered."""
+        """Shut down, and return once requests in progress have been served."""
         self.should_exit = True
         self._thread.join()
 
@@ -102,7 +102,7 @@ class HttpServer(uvicorn.Server):
                     _log.exception("the %s's server ended", self.limits.name)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         if self._tls is None:
             await super().startup(sockets)
         else:
@@ -113,7 +113,7 @@ class HttpServer(uvicorn.Server):
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and wait for what is under way."""
+        """Stop accepting connections, and wait for requests in progress."""
         for each in self._accepting:
             each.cancel()
         await super().shutdown(sockets)
@@ -128,21 +128,21 @@ class HttpServer(uvicorn.Server):
         )
 
 
-def listen(host: str, port: int, who: str, cure: str) -> socket.socket:
-    """Return a socket that listens on *host* and *port*.
+def listen(host: str, port: int, who: str, fix: str) -> socket.socket:
+    """Return a listening socket on *host* and *port*.
 
     Args:
-        host: A name or an address.
-        port: 0 for a free one.
-        who: What listens, for the error.
-        cure: What to do where it cannot, for the error.
+        host: Host name or IP address.
+        port: TCP port; 0 for any free one.
+        who: Name of the server in the error.
+        fix: What to do if the address is not available, for the error.
 
     Raises:
-        StagelensError: It cannot; what to do about it.
+        StagelensError: The address is not available.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
-        msg = f"the {who} cannot listen on {host}:{port} ({error.strerror or error}).\n    {cure}"
+        msg = f"the {who} cannot listen on {host}:{port} ({error.strerror or error}).\n    {fix}"
         raise StagelensError(msg) from error

@@ -38,7 +38,7 @@ __all__ = ["Collector", "CollectorConfig"]
 
 _log = logging.getLogger(__name__)
 
-_PORT_CURE = (
+_PORT_FIX = (
     "Stop what uses that address, or choose another with STAGELENS_COLLECTOR_HOST and STAGELENS_COLLECTOR_PORT\n"
     "    (agents find it by OTEL_EXPORTER_OTLP_ENDPOINT)."
 )
@@ -183,7 +183,7 @@ class Collector:
         Raises:
             StagelensError: An address cannot be listened on.
         """
-        listening = listen(self._config.host, self._config.port, "collector", _PORT_CURE)
+        listening = listen(self._config.host, self._config.port, "collector", _PORT_FIX)
         host, port, *_ = listening.getsockname()
         self._address, self._runs = (host, port), True
         self._file.start()

@@ -1,7 +1,7 @@
-"""Connections that are to speak TLS, until they do: they take places like those that wait for a request, and have as long.
+"""TLS handshakes that count towards the connection limits and have a deadline.
 
-Asyncio's servers give a handshake a minute and tell nobody of a connection before its end: those that open many and say nothing
-would be counted by nobody.
+An asyncio server reports a connection only after its handshake, for which it allows a minute: connections without a handshake
+would escape the limits.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from .connections import MAX_HEAD_SECONDS, Connection
 
 _log = logging.getLogger(__name__)
 
-# How long nobody is let in where no connection can be accepted: until files are closed, or memory is free. [seconds]
+# Pause after a connection could not be accepted, for example without a free file descriptor. [seconds]
 _PAUSE_SECONDS = 1.0
 
 
 @dataclass(eq=False)
 class Handshake:
-    """A connection before its TLS has begun.
+    """A connection during its TLS handshake.
 
     Args:
-        socket: Of it.
+        socket: Its socket.
     """
 
     socket: socket.socket
 
     def give_way(self) -> None:
-        """End: before TLS has begun there is no saying why."""
-        # It is closed by what reads it.
+        """Close it, without a response: none can be sent before the handshake is done."""
+        # Not closed here: the event loop still uses the socket.
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -46,12 +46,12 @@ async def accept(
     """Accept connections until cancelled.
 
     Args:
-        listening: Where they come in.
-        tls: What to speak TLS with.
-        limits: Of all connections of the server.
-        connection: Makes what goes on where the handshake ends, whose place it takes.
+        listening: The listening socket.
+        tls: The TLS context.
+        limits: The connection limits of the server.
+        connection: Makes the connection that follows a handshake.
     """
-    loop, going_on = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     listening.setblocking(False)
     while True:
         try:
@@ -65,15 +65,15 @@ async def accept(
             accepted.close()
             continue
         task = loop.create_task(_shake_hands(handshake, tls, limits, connection))
-        going_on.add(task)
-        task.add_done_callback(going_on.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 async def _shake_hands(
     handshake: Handshake, tls: SSLContext, limits: ConnectionLimits, connection: Callable[[Waiter], Connection]
 ) -> None:
     try:
-        # Who says nothing, no TLS, or shows no certificate that is believed, has been disconnected when it raises.
+        # Raised for a timeout, a protocol error or a rejected certificate; the event loop has closed the socket then.
         with contextlib.suppress(OSError):
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection(handshake), handshake.socket, ssl=tls, ssl_handshake_timeout=MAX_HEAD_SECONDS

@@ -1,10 +1,10 @@
-"""Addresses: which of them nobody else can reach, and which belong to one owner."""
+"""IP addresses: loopback, and the unit that counts as one client."""
 
 from __future__ import annotations
 
 import ipaddress
 
-# An IPv6 network of this size is one household's or one machine's, who may change addresses in it at will.
+# Prefix length of an IPv6 network of one client, which can use any address in it. [bits]
 _IPV6_PREFIX_BITS = 64
 
 

@@ -32,7 +32,7 @@ _QUIET = ("alembic", "httpx", "uvicorn", "werkzeug")
 # What a record has without anybody's doing.
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
-# What a terminal obeys instead of showing it, but for the end of a line and a tab; and what some take for the end of a line.
+# Control characters except newline and tab, and Unicode line separators.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _UNINDENTED = re.compile(r"\n(?! )")
 
@@ -121,7 +121,7 @@ def _one_of(env: Mapping[str, str], key: str, otherwise: str, allowed: Mapping[s
 
 
 class _Lines(logging.Formatter):
-    """One line a record, and below it what belongs to it, indented: no text that somebody sent looks like a record of its own."""
+    """Log format: one line for each record, further lines indented, so that no logged text can look like another record."""
 
     def __init__(self, secrets: list[str]) -> None:
         super().__init__(_TEXT)

@@ -1,6 +1,6 @@
-"""Between the connections and the pages: bodies come whole and bounded before anything is asked, and probes have threads of their own.
+"""ASGI front of the WSGI dashboard: bounded request bodies, and separate threads for pages and for health probes.
 
-A thread answers a request and never waits for the other end, neither for its body nor for it to read.
+A worker thread gets a complete request and returns a complete response, so that a slow client never occupies one.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from werkzeug.test import run_wsgi_app
 
 from . import calls, health
 
-# A browser opens six connections and fetches the scripts all at once.
+# A browser opens six connections and requests all scripts at once.
 _THREADS = 8
 _PROBE_THREADS = 2
-# As long as a reader's own network may take for the little that pages send.
+# Time limit for a whole request body; pages send a few hundred bytes. [seconds]
 MAX_BODY_SECONDS = 10.0
-# The rest of a body that is too large is read and thrown away, so that its sender gets to read why; to this multiple.
+# The rest of an oversized body is read and discarded up to this multiple of the limit, so that the client can read the 413.
 _DISCARD_FACTOR = 4
 
 
 class TooLargeError(Exception):
-    """A body is larger than anything a page sends."""
+    """The request body exceeds `calls.MAX_BODY_BYTES`."""
 
 
 class Front:
-    """An ASGI application over one of WSGI.
+    """ASGI application that runs a WSGI application in threads.
 
     Args:
-        pages: What answers, once a request is here as a whole.
+        pages: The WSGI application.
     """
 
     def __init__(self, pages: Any) -> None:
@@ -46,7 +46,7 @@ class Front:
         self._probes = ThreadPoolExecutor(_PROBE_THREADS, "stagelens-probe")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Receive one request, run it in a thread, and send the response."""
         if scope["type"] != "http":
             return
         is_probe = scope["path"] in health.PATHS
@@ -64,7 +64,7 @@ class Front:
         await send({"type": "http.response.body", "body": answer})
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop the threads; queued requests are dropped."""
         for each in (self._pages, self._probes):
             each.shutdown(wait=False, cancel_futures=True)
 
@@ -75,10 +75,10 @@ class Front:
 
 
 def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
-    """Return a request as PEP 3333 has it.
+    """Return the WSGI environ (PEP 3333) of a request.
 
-    A header with an underscore is left out: there it would be the same as one with a hyphen, which a proxy in front may have taken
-    out or set.
+    Headers with an underscore are dropped: in the environ they equal the same name with hyphens, which a proxy in front may have
+    set or removed.
     """
     host, port = scope.get("server") or ("", 0)
     client = scope.get("client") or ("", 0)
@@ -103,12 +103,12 @@ def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
     }
     for raw, value in scope["headers"]:
         name = raw.decode("latin-1").upper()
-        # The body is here as a whole, however it came.
+        # The body is complete, whatever its transfer encoding was.
         if "_" in name or name in ("CONTENT-LENGTH", "TRANSFER-ENCODING"):
             continue
         key = "CONTENT_TYPE" if name == "CONTENT-TYPE" else f"HTTP_{name.replace('-', '_')}"
-        said = value.decode("latin-1")
-        environ[key] = f"{environ[key]},{said}" if key in environ else said
+        text = value.decode("latin-1")
+        environ[key] = f"{environ[key]},{text}" if key in environ else text
     return environ
 
 
@@ -117,8 +117,8 @@ async def _body(request: Request) -> bytes:
 
     Raises:
         TooLargeError: It is larger than the limit.
-        TimeoutError: It took too long.
-        ClientDisconnect: The sender left before its end.
+        TimeoutError: It was not complete within `MAX_BODY_SECONDS`.
+        ClientDisconnect: The client disconnected.
     """
     chunks, size = list[bytes](), 0
     async with asyncio.timeout(MAX_BODY_SECONDS):
@@ -138,7 +138,7 @@ async def _body(request: Request) -> bytes:
 def _refused(error: Exception) -> PlainTextResponse:
     headers = {"Connection": "close"}
     if isinstance(error, TooLargeError):
-        text = f"no page of this dashboard sends more than {calls.MAX_BODY_BYTES} bytes\n"
+        text = f"the request body is larger than {calls.MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"
         return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
-    text = f"the request was not here as a whole after {MAX_BODY_SECONDS:g} s\n"
+    text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
     return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)

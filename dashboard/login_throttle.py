@@ -1,4 +1,4 @@
-"""Who guesses secrets waits: longer with every wrong guess from the same address or IPv6 network."""
+"""Login throttle: delays repeated failed logins from one address or IPv6 network."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from threading import Lock
 
 from ..core.addresses import owner_of
 
-# Everybody mistypes; from here on each wrong guess doubles the wait.
+# Failed attempts without a delay; each further one doubles it.
 _FREE = 5
 _LONGEST_SECONDS = 300.0
 _MAX_ADDRESSES = 4096
 
 
 class LoginThrottle:
-    """Counts wrong guesses by address. Thread-safe, and bounded: the address that was quiet longest is forgotten.
+    """Failed logins by address. Thread-safe and bounded: the least recently used address is dropped.
 
     Args:
-        clock: Seconds that only grow.
+        clock: Monotonic time. [seconds]
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        # Address to wrong guesses and the time until which it waits.
+        # Address to its failed attempts and the end of its delay.
         self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def attempt(self, address: str) -> float:
-        """Return how long *address* has to wait before it may guess, in seconds; 0 where it may now.
+        """Return how long *address* has to wait before its next attempt, in seconds; 0 if it may try now.
 
-        Such a guess counts as a wrong one until `succeeded`: of many at once no more are looked at than of as many one after the other.
+        An allowed attempt counts as failed until `succeeded`, so that concurrent attempts are limited like consecutive ones.
         """
         owner, now = owner_of(address), self._clock()
         with self._lock:
@@ -47,6 +47,6 @@ class LoginThrottle:
             return 0.0
 
     def succeeded(self, address: str) -> None:
-        """Forget the wrong guesses of *address*."""
+        """Reset the failed attempts of *address*."""
         with self._lock:
             self._known.pop(owner_of(address), None)

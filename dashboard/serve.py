@@ -16,7 +16,7 @@ from .source import AlertsSource, Source
 
 __all__ = ["Dashboard", "DashboardConfig"]
 
-_PORT_CURE = "Stop what listens there, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
+_PORT_FIX = "Stop what listens there, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
 _DRAIN_SECONDS = 10
 # Longer than proxies in front keep a connection: one that ended just when they send would be an error to a reader.
 _KEEP_ALIVE_SECONDS = 75
@@ -61,7 +61,7 @@ class Dashboard:
             StagelensError: The port is taken or the address is not of this machine.
         """
         config = self.config
-        listening = listen(config.host, config.port, "dashboard", _PORT_CURE)
+        listening = listen(config.host, config.port, "dashboard", _PORT_FIX)
         # All readers may come through one proxy.
         is_direct = not (config.behind_proxy or config.trusted_proxies)
         limits = ConnectionLimits(

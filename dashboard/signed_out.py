@@ -1,4 +1,4 @@
-"""Sessions that were signed out before their time: whoever has a copy of the cookie is let in no more, by any dashboard of the store."""
+"""Revoked sessions: after sign-out every dashboard of the store rejects the session cookie, and any copy of it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..core.errors import StoreError
 from .sessions import LENGTH_SECONDS
 
 _PREFIX = "signed-out:"
-# What another dashboard of the same store was told shows here so much later.
+# Maximum delay until a sign-out at another dashboard takes effect here. [seconds]
 _FRESH_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 class SignedOut:
-    """Remembers them as long as they would have lasted, in the store. Thread-safe.
+    """Revoked session cookies, kept in the store until they would have expired. Thread-safe.
 
     Args:
-        store: Where.
-        clock: Unix seconds.
+        store: The store.
+        clock: The current time. [Unix seconds]
     """
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
@@ -36,7 +36,7 @@ class SignedOut:
         self._read_at = float("-inf")
 
     def add(self, cookie: str) -> None:
-        """Sign *cookie* out; where the store cannot be written, until the end of this process."""
+        """Revoke *cookie*; if the store cannot be written, only in this process."""
         name, now = _name(cookie), self._clock()
         with self._lock:
             self._known.add(name)
@@ -45,10 +45,10 @@ class SignedOut:
                 lease.hold(connection, name, lease.new_holder(), now, LENGTH_SECONDS)
                 lease.forget(connection, _PREFIX, now)
         except (StoreError, SQLAlchemyError):
-            _log.warning("who signed out is signed out until this dashboard ends only: the store cannot be written")
+            _log.warning("dashboard: the store cannot be written, so a sign-out holds only until this process ends")
 
     def __contains__(self, cookie: str) -> bool:
-        """Say whether *cookie* was signed out."""
+        """Return whether *cookie* is revoked."""
         with self._lock:
             now = self._clock()
             if now - self._read_at >= _FRESH_SECONDS:
@@ -61,7 +61,7 @@ class SignedOut:
             with self._store.engine.connect() as connection:
                 self._known |= lease.held(connection, _PREFIX, now)
         except (StoreError, SQLAlchemyError):
-            # What is known stays so; whoever asks for a page hears what is wrong with the store.
+            # Known revocations stay in force; the page itself reports the error of the store.
             pass
 
 

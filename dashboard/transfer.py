@@ -24,7 +24,7 @@ def compress(server: Flask, static_prefixes: tuple[str, ...]) -> None:
     lock = Lock()
 
     def packed(body: bytes) -> bytes:
-        # Not by its address, of which anybody can make new ones.
+        # Not by URL: anybody can invent URLs of one file, before signing in.
         key = hashlib.blake2b(body).digest()
         with lock:
             if key not in kept:

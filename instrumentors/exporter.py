@@ -211,8 +211,7 @@ class Exporter:
 
     def _failed(self, batch: Batch, reason: str, retry_after_seconds: float | None, cure: str) -> None:
         self._outbox.give_back(batch)
-        # Jitter: many processes that lost one collector must not come back at once. The floor holds whatever the answer asks for:
-        # a date is in the past where clocks differ.
+        # Jitter spreads the retries of many processes. The floor applies to any Retry-After: with clock skew its date may be in the past.
         limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
         delay = max(self._rng.uniform(limit / 2, limit), retry_after_seconds or 0.0)
         if not self._leaving:

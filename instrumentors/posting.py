@@ -1,6 +1,6 @@
-"""One POST to the collector, and one time for all that is said on a connection.
+"""HTTP POST with one deadline for the whole exchange.
 
-The timeout of a socket is one for each read: an answer that comes byte by byte would hold who waits for it as long as it likes.
+The timeout of a socket applies to each read, so a response that arrives byte by byte would block its reader indefinitely.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 MAX_ANSWER_BYTES = 64 * 1024
-# Of all that is said on a connection, heads included: http.client reads any number of answers that only say 100 Continue.
-_MAX_SAID_BYTES = 4 * MAX_ANSWER_BYTES
+# Limit of all bytes received, headers included: http.client reads any number of 100 Continue responses.
+_MAX_RECEIVED_BYTES = 4 * MAX_ANSWER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the collector said.
+    """An HTTP response.
 
     Args:
         status: The HTTP status.
-        headers: Of the answer.
-        body: The beginning of the body.
+        headers: The headers.
+        body: The first `MAX_ANSWER_BYTES` of the body.
     """
 
     status: int
@@ -39,18 +39,18 @@ class Answer:
 def post(
     url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float, context: Callable[[], ssl.SSLContext]
 ) -> Answer:
-    """Post *body* to *url* and return the answer.
+    """Post *body* to *url* and return the response.
 
     Args:
-        url: http or https.
-        body: What.
-        headers: Of the request.
-        timeout_seconds: How long it may take, from the first try to connect to the end of the answer. [seconds]
-        context: Returns whom to trust, where the URL is one of https.
+        url: An http or https URL.
+        body: The request body.
+        headers: The request headers.
+        timeout_seconds: Deadline from connecting to the end of the response. [seconds]
+        context: Returns the TLS context, for https.
 
     Raises:
-        OSError: There is nobody, or no answer in time.
-        http.client.HTTPException: What answers speaks no HTTP.
+        OSError: The connection failed, the deadline passed, or the response is too long.
+        http.client.HTTPException: The response is not HTTP.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -70,15 +70,15 @@ def post(
 
 
 def limit(connection: http.client.HTTPConnection, seconds: float) -> None:
-    """Connect, and have all that is sent and answered on *connection* take *seconds* from now.
+    """Connect *connection*, and limit all its reads and writes to *seconds* from now.
 
     Raises:
-        OSError: There is nobody; reads raise TimeoutError at the end of the time.
+        OSError: The connection failed. Later reads raise TimeoutError after the deadline.
     """
     end = time.monotonic() + seconds
 
     def response(sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
-        return http.client.HTTPResponse(_Until(sock, end), *args, **kwargs)  # type: ignore[arg-type] - all it asks of a socket
+        return http.client.HTTPResponse(_Until(sock, end), *args, **kwargs)  # type: ignore[arg-type] - the part of a socket it uses
 
     connection.response_class = response  # type: ignore[assignment] - it is only called
     connection.timeout = seconds
@@ -87,7 +87,7 @@ def limit(connection: http.client.HTTPConnection, seconds: float) -> None:
 
 
 class _Until:
-    """As much of a socket as a response asks for."""
+    """The part of the socket interface that `HTTPResponse` uses, with a deadline."""
 
     def __init__(self, sock: socket.socket, end: float) -> None:
         self._sock, self._end = sock, end
@@ -97,13 +97,13 @@ class _Until:
 
 
 class _Reader(io.RawIOBase):
-    """Reads a socket until *end*, by `time.monotonic`."""
+    """Reads a socket until *end* (`time.monotonic`) and up to `_MAX_RECEIVED_BYTES`."""
 
     def __init__(self, sock: socket.socket, end: float) -> None:
         self._sock, self._end = sock, end
         # Keeps the socket open while the response is read, as http.client expects.
         self._raw = sock.makefile("rb", buffering=0)
-        self._said = 0
+        self._received = 0
 
     def readable(self) -> bool:
         return True
@@ -111,9 +111,9 @@ class _Reader(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int | None:
         self._sock.settimeout(_left(self._end))
         read = self._raw.readinto(buffer)
-        self._said += read or 0
-        if self._said > _MAX_SAID_BYTES:
-            msg = "the answer has no end"
+        self._received += read or 0
+        if self._received > _MAX_RECEIVED_BYTES:
+            msg = "the response is too long"
             raise OSError(msg)
         return read
 

@@ -26,7 +26,7 @@ def tell(here: Keeping, run: Run, kept: Kept) -> bool:
     for trouble in here.finish():
         made = _failed(f"not all of the run could be counted: {trouble}")
     found = findings(here.store.read)
-    # What could not be counted was seen all the same: advice on what a request is would lead elsewhere.
+    # Without counted requests the summary would advise on instrumentation, while the cause is the failed store.
     if made or found.services:
         made &= _made(lambda: show(found, run))
     if here.send_on():

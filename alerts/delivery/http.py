@@ -22,7 +22,7 @@ from .cutting import line
 
 # The receiver has this long for each step: to be reached, to take the request, to answer. [seconds]
 TIMEOUT = httpx.Timeout(8.0, connect=4.0)
-# And so long for all of it, however slowly it comes: a row is leased for longer than that. [seconds]
+# Deadline for the whole exchange; shorter than the lease of an outbox row. [seconds]
 DEADLINE_SECONDS = 20.0
 # No receiver has so much to say.
 MAX_ANSWER_BYTES = 4_000_000
@@ -152,7 +152,7 @@ def _reason(error: BaseException) -> str:
 
 
 async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str) -> Answer:
-    """Send it; one deadline holds for all of it, also for an answer whose head comes byte by byte."""
+    """Send one request, with one deadline for the whole exchange."""
     transport = CheckedTransport(MayCall.from_env(os.environ), proxy=proxy_of(url))
     async with (
         asyncio.timeout(DEADLINE_SECONDS),
@@ -163,7 +163,7 @@ async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, 
 
 
 async def _body(response: httpx.Response, receiver: str) -> bytes:
-    """Return the body as it came, or what was small would become large; one that is too long leaves the outcome unknown."""
+    """Return the body without decompressing it; if it is too long, the outcome is unknown."""
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from ...collector.calling.addresses import MayCall
 
-# From the connection on, for all that is said: a server that answers byte by byte keeps to the limit of each step. [seconds]
+# Deadline for the whole session: a server that responds byte by byte stays within the timeout of each read. [seconds]
 DEADLINE_SECONDS = 30.0
 
 

@@ -1,4 +1,4 @@
-"""How many services each sender may name: one that invents names must not take the places of all others."""
+"""Limit of services for each sender: a sender that invents service names must not use up the limit of the whole store."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeAlias
 
-# Half of the places a store has (`SeriesCaps.services`): what comes through one gateway has enough of them, and nobody has all.
+# Half of the limit of a store (`SeriesCaps.services`): enough for a gateway that forwards for many services. [count]
 MAX_SERVICES = 250
-# Whoever was not named for so long gives its place up; so does a service in the store, see `series.ACTIVE_SECONDS`. [seconds]
+# A service that a sender has not used for so long no longer counts; the store does the same, see `series.ACTIVE_SECONDS`. [seconds]
 FORGOTTEN_SECONDS = 86_400.0
-# Of senders that are remembered at once; all others share one share. Each name takes about 300 bytes.
+# Senders that are tracked separately; all others have one limit in common. A service takes about 300 bytes. [count]
 _MAX_SENDERS = 1000
 
-# What it is known by, and its name: `token`, `certificate` or `address`.
+# How a sender is identified (`token`, `certificate` or `address`), and its name.
 Sender: TypeAlias = tuple[str, str]
 
 
 class ServiceShares:
-    """What each sender has named lately. Thread-safe.
+    """Services that each sender has used recently. Thread-safe.
 
     Args:
-        clock: Seconds that only grow.
+        clock: Monotonic time. [seconds]
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        # Of each sender (None for those there is no room to tell apart) the services, the one that was named longest ago first, and when that was.
+        # By sender (None for all untracked ones): its services and when each was used last, the least recently used first.
         self._named: OrderedDict[Sender | None, OrderedDict[str, float]] = OrderedDict()
-        # Who wanted more, and when last.
+        # Senders that exceeded the limit, and when last.
         self._greedy: dict[Sender | None, float] = {}
 
     def admit(self, sender: Sender | None, service: str) -> bool:
-        """Say whether *sender* may name *service*: it has done so lately, or has places left."""
+        """Return whether *sender* may use *service*: it has done so recently, or is below its limit."""
         now = self._clock()
         with self._lock:
             if sender not in self._named and len(self._named) >= _MAX_SENDERS:
@@ -51,14 +51,14 @@ class ServiceShares:
             return True
 
     def greedy(self) -> list[str]:
-        """Return the senders that wanted more than their share lately."""
+        """Return the senders that exceeded their limit recently."""
         now = self._clock()
         with self._lock:
-            self._greedy = {who: at for who, at in self._greedy.items() if now - at < FORGOTTEN_SECONDS}
-            return [" ".join(who) if who else "many addresses" for who in self._greedy]
+            self._greedy = {sender: at for sender, at in self._greedy.items() if now - at < FORGOTTEN_SECONDS}
+            return [" ".join(sender) if sender else "many addresses" for sender in self._greedy]
 
     def _forget(self, now: float) -> None:
-        """Forget the senders that have named nothing lately."""
+        """Drop senders without recent services."""
         for sender, named in list(self._named.items()):
             _clear(named, now)
             if not named:

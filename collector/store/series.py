@@ -91,7 +91,7 @@ _KNOWN = {*BY_KEY, *BATCHES.names, *TOKENS.names, *DEFINITIONS, *AGENT_LEVELS, T
 # Processes and GPUs of a service that are told apart in an hour, times what is asked of each; the rest is one. They come and
 # go with every deployment, so that a cap for ever would soon leave none.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
-# A service that nobody has used for so long takes no place any more; what was counted of it stays. [seconds]
+# A service unused for so long no longer counts towards the limit of services; its data stays. [seconds]
 ACTIVE_SECONDS = 86_400
 _REMEMBERED_FACTOR = 10
 _CAPPED = ("version", "environment", "model", "model_version", "route", "device")

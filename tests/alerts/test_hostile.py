@@ -1,4 +1,4 @@
-"""Receivers that answer as no server should: the message waits or is dead, for a reason people can read."""
+"""Hostile receivers: a delivery ends with a channel error that people can read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHANNELS: dict[str, Callable[[str], Channel]] = {
     "pagerduty": lambda url: PagerDuty("pagerduty", "K" * 32, url),
     "slack_bot": lambda url: SlackBot("slack_bot", "xoxb-1-2-secret", "C0123456789", base_url=url),
 }
-# A success and nothing else is what a webhook hears of these: it does not look at bodies.
+# Successful deliveries for a webhook or heartbeat, which ignores the response body.
 TAKEN = {"a bomb", "an encoding that is none", "JSON that is nested without end", "text that is none"}
 
 
 def error_of(act: Callable[[], object]) -> str:
-    """Return what people read of the error *act* ends with; empty for none."""
+    """Return the message of the channel error that *act* raises; empty without one."""
     try:
         act()
     except ChannelError as error:
@@ -39,7 +39,7 @@ def error_of(act: Callable[[], object]) -> str:
 def test_a_hostile_receiver_is_an_error_of_its_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
-    """Within its time and size, and what people read of it is one line of text."""
+    """The delivery ends within its time and size limits, and the error is one printable line."""
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
         said = error_of(lambda: CHANNELS[kind](url).send(message))
@@ -51,7 +51,7 @@ def test_a_hostile_receiver_is_an_error_of_its_channel(
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_hostile_heartbeat_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Whoever watches us may be anybody."""
+    """The same for the receiver of a heartbeat."""
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
         said = error_of(Heartbeat("heartbeat", url).ping)

@@ -1,4 +1,4 @@
-"""Traffic in a store, made of the very histograms an agent sends."""
+"""Writes request histograms into a store, as an agent sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of `stagelens alerts` over one store, and the clock of what they hold: leases run out when a test says so."""
+"""Processes of `stagelens alerts` over one store, whose leases a test can expire."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.alerts.alert_processes import AlertProcesses
 
 
 class Lease(NamedTuple):
-    """Who has the right to evaluate, until when, and when it was last done; in Unix seconds, 0 for never."""
+    """The lease to evaluate: its holder, its end, and the last evaluation, in Unix seconds; 0 for never."""
 
     holder: str = ""
     until: float = 0.0
@@ -42,8 +42,8 @@ class Watch:
     Args:
         store: The store.
         slo_yaml: Their SLO file.
-        channels: Its channels, in YAML.
-        processes: What starts and kills them.
+        channels: The channels of the SLO file, in YAML.
+        processes: Starts and kills the processes.
     """
 
     store: Store
@@ -52,7 +52,7 @@ class Watch:
     processes: AlertProcesses = field(default_factory=AlertProcesses)
 
     def promise(self, *services: str) -> None:
-        """Write an SLO for each of *services* into their file, in one go, and some that make evaluations last."""
+        """Replace the SLO file by one with an SLO for each of *services*, and ten more that make an evaluation take longer."""
         quiet = [f"quiet-{number}" for number in range(10)]
         slos = "".join(
             f"  - {{name: {name}, service: {name}, objective: 0.99, threshold: 250ms, window: 30d}}\n"
@@ -63,7 +63,7 @@ class Watch:
         draft.replace(self.slo_yaml)
 
     def start(self) -> int:
-        """Start one more, and return its process."""
+        """Start one more process and return its id."""
         return self.processes.watch(
             {
                 "STAGELENS_DATABASE": self.store.engine.url.render_as_string(hide_password=False),
@@ -73,12 +73,12 @@ class Watch:
         )
 
     def kill(self, process: int) -> None:
-        """Kill *process*; what it holds is kept from others until it is forgotten."""
+        """Kill *process*; its leases stay until `forget`."""
         self.processes.kill(process)
 
     @contextmanager
     def suspended(self, process: int) -> Generator[None]:
-        """Have *process* stand still meanwhile, as a machine does that is moved or swaps; then it goes on where it was."""
+        """Suspend *process* (SIGSTOP), as a paused virtual machine is, and resume it at the end."""
         os.kill(process, signal.SIGSTOP)
         try:
             yield
@@ -86,28 +86,28 @@ class Watch:
             os.kill(process, signal.SIGCONT)
 
     def forget(self, process: int) -> None:
-        """Let the time go by that what *process* has is kept from others."""
+        """Expire all leases of *process*."""
         mine = f"{process}-%"
         with self.store.transaction() as connection:
             connection.execute(update(leases).where(leases.c.holder.like(mine)).values(until=1.0))
             connection.execute(update(outbox).where(outbox.c.leased_by.like(mine)).values(leased_until=1.0))
 
     def is_settled(self) -> bool:
-        """Say whether nothing is to be sent any more."""
+        """Return whether no message waits to be sent."""
         unsettled = select(outbox.c.id).where(outbox.c.state.in_(("waiting", "sending")))
         with self.store.engine.connect() as connection:
             return connection.execute(unsettled).first() is None
 
     def incidents(self) -> list[Incident]:
-        """Return all there ever were, the newest first."""
+        """Return all incidents, the newest first."""
         return AlertsReader(self.store, LiveFile(None, {})).incidents(limit=10_000)
 
 
 def process_of(holder: str) -> int:
-    """Return the process of a holder of a lease; 0 for that of nobody."""
+    """Return the process id in the name of a lease holder; 0 without a holder."""
     return int(holder.partition("-")[0] or 0)
 
 
 def events(incident: Incident) -> list[str]:
-    """Return what became of *incident*, in order."""
+    """Return the transitions of *incident*, in order."""
     return [each.event for each in incident.transitions]

@@ -1,10 +1,10 @@
-"""Incidents while everything fails: who evaluates is killed or suspended, receivers fail half of all requests; then count.
+"""Exactly-once notifications under failures: kill and suspend alert processes, fail half of all deliveries; then count.
 
 python -m tests.chaos.incidents [--incidents 100] [--seed N] [--database URL]
 
-Three processes of `stagelens alerts` watch one store and notify a webhook, PagerDuty and a mail server, which enforce the rules of
-the real ones. Services break, a few at a time, and are taken out of the file again. Meanwhile one process after the other is killed
-(SIGKILL), or suspended (SIGSTOP) until another has taken over, and then goes on where it was (SIGCONT).
+Three processes of `stagelens alerts` watch one store and notify a webhook, PagerDuty and a mail server, which enforce the
+documented rules. Services violate their SLOs, up to four at a time, and are removed from the SLO file again. Meanwhile one process
+after the other is killed (SIGKILL), or suspended (SIGSTOP) until another has taken over, and resumed (SIGCONT).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tests.alerts.watch import Watch, events, lease_of, process_of
 PROCESSES = 3
 # [ratio of requests]
 FAILING = 0.5
-# Of more services that break within minutes people are notified as of one (alerts/policy/incidents.yaml).
+# More services that fail within minutes are grouped into one notification (alerts/policy/incidents.yaml).
 _AT_ONCE = 4
-# Between two troubles; how long a suspended process waits for another to take over; for whatever is to come. [seconds]
+# Pause between two failures; longest suspension; deadline for each step. [seconds]
 _CALM_SECONDS, _SUSPENDED_SECONDS, _PATIENCE_SECONDS = (0.05, 0.8), 5.0, 300.0
 _SLOW = {"forward": 0.020, "preprocess": 0.390}
 _MINUTES = timedelta(minutes=10)
@@ -49,10 +49,10 @@ _MINUTES = timedelta(minutes=10)
 
 @dataclass
 class Receivers:
-    """Whom the alerts notify.
+    """The receivers of the notifications.
 
     Args:
-        seed: Of what they fail.
+        seed: Seed of their failures.
     """
 
     seed: int
@@ -67,12 +67,12 @@ class Receivers:
 
     @property
     def all(self) -> tuple[SignedHook, PagerDutyService, MailServer]:
-        """Each of them."""
+        """All receivers."""
         return self.hook, self.pagerduty, self.mail
 
     @property
     def channels(self) -> str:
-        """The channels that lead to them, in YAML."""
+        """Channels for the SLO file, in YAML."""
         mail = f"host: 127.0.0.1, port: {self.mail.port}, security: none, from: a@example.com, to: [b@example.com]"
         return (
             f'  - {{kind: webhook, url: "{self.hook.url}/alerts", secret: s3cret}}\n'
@@ -81,7 +81,7 @@ class Receivers:
         )
 
     def seen(self) -> dict[str, Counter[str]]:
-        """Return how often people see each message there, as `incident:1` for its opening and `incident:2` for its end."""
+        """Return how often people see each message, by receiver; `incident:1` is its opening, `incident:2` its end."""
         mails = [name.strip("<>").partition("@")[0].replace(".", ":") for name in self.mail.ids]
         pages = Counter({f"{name}:1": number for name, number in self.pagerduty.created.items()})
         ends = Counter({f"{name}:2": number for name, number in self.pagerduty.resolved.items()})
@@ -90,15 +90,15 @@ class Receivers:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it.
+    """Result of a run.
 
     Args:
-        services: Those that broke.
-        incidents: Those there were.
+        services: The services that violated their SLO.
+        incidents: All incidents.
         seen: By receiver, how often people see each message.
-        violations: The rules of receivers that were broken.
-        met: The troubles there were.
-        failed: Requests that receivers failed, of all that came.
+        violations: Violated rules of receivers.
+        met: Number of failures by kind.
+        failed: Requests that receivers failed, and all requests. [count]
     """
 
     services: Sequence[str]
@@ -109,7 +109,7 @@ class Outcome:
     failed: tuple[int, int]
 
     def differences(self) -> list[str]:
-        """Return what is not as it should be: one incident for each service, and each turn of it seen once by everybody."""
+        """Return all deviations from one incident for each service, whose two messages each receiver shows once."""
         found = list(self.violations)
         if (names := sorted(each.name for each in self.incidents)) != sorted(self.services):
             found.append(f"incidents of {Counter(names) - Counter(self.services)} are too many")
@@ -127,11 +127,11 @@ class Outcome:
 
 
 class _Chaos:
-    """Troubles for the processes of a watch.
+    """Kills and suspends the processes of a watch.
 
     Args:
-        watch: Whose.
-        rng: Decides whom it meets, and when.
+        watch: The watch.
+        rng: Chooses the process and the time.
     """
 
     def __init__(self, watch: Watch, rng: random.Random) -> None:
@@ -142,7 +142,7 @@ class _Chaos:
         self._troubles = itertools.cycle((self._kill, self._suspend))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Make trouble until *condition* holds."""
+        """Kill and suspend processes until *condition* holds."""
         end = time.monotonic() + _PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < end, "not within the deadline"
@@ -169,7 +169,7 @@ class _Chaos:
             try:
                 self._watch.forget(process)
             except StoreError:
-                # It stands still in the middle of a transaction, which nobody can take from it.
+                # Suspended within a transaction: its database lock cannot be taken over.
                 self.met["suspended in a transaction"] += 1
                 return
             while time.monotonic() < end:
@@ -180,13 +180,13 @@ class _Chaos:
         self.met["suspended"] += 1
 
     def _let_time_go_by(self) -> None:
-        """Have messages that wait for their next try be sent now: their waits would be minutes."""
+        """Make all messages in back-off due now; their delays would take minutes."""
         with suppress(StoreError), self._watch.store.transaction() as connection:
             connection.execute(update(outbox).where(outbox.c.state == "waiting").values(next_at=0.0))
 
 
 def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcome:
-    """Have so many *incidents* begin and end, up to four at a time, under troubles by *seed*; return what came of it."""
+    """Open and resolve *incidents* incidents, up to four at a time, under failures by *seed*."""
     rng = random.Random(seed)
     traffic = Traffic(watch.store, Clock(datetime.now(UTC)))
     watch.promise()
@@ -205,16 +205,16 @@ def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcom
 
 
 def _stand(watch: Watch, services: set[str], state: str) -> bool:
-    """Say whether the incidents of *services* are in that state, and everybody was notified."""
+    """Return whether the incidents of *services* are in *state*, and all notifications are sent."""
     return services <= {each.name for each in watch.incidents() if each.state == state} and watch.is_settled()
 
 
 def main() -> int:
-    """Run what the command line asks for; return 1 if anybody was notified twice, or not at all."""
+    """Run the command line; return 1 if any notification is missing or duplicated."""
     parser = argparse.ArgumentParser("python -m tests.chaos.incidents", description=__doc__)
-    parser.add_argument("--incidents", type=int, default=100, help="how many begin and end (default 100)")
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="to meet the same troubles again")
-    parser.add_argument("--database", default="", help="which store (default: a new SQLite file)")
+    parser.add_argument("--incidents", type=int, default=100, help="number of incidents (default 100)")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="seed of a former run, to repeat it")
+    parser.add_argument("--database", default="", help="URL of the store (default: a new SQLite file)")
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.incidents} incidents", flush=True)
     started = time.monotonic()
@@ -231,7 +231,7 @@ def main() -> int:
     print(f"{', '.join(f'{what} x{often}' for what, often in outcome.met.most_common())}")
     print("{} of {} requests failed".format(*outcome.failed), f"in {time.monotonic() - started:.0f} s")
     found = outcome.differences()
-    print("\n".join(found) or "everybody was notified, nobody twice")
+    print("\n".join(found) or "every notification arrived exactly once")
     return int(bool(found))
 
 

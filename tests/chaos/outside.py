@@ -1,6 +1,6 @@
-"""What somebody without a secret can do to a dashboard and a collector, and what honest ones notice of it.
+"""Attacks without credentials on a dashboard and a collector, and their effect on regular readers and senders.
 
-python -m tests.chaos.outside [--seconds 20]    each kind of attack for so long; fails where a reader or a sender is kept out
+python -m tests.chaos.outside [--seconds 20]    duration of each attack; fails if a reader or sender is kept out
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tests.chaos.audit import held
 from tests.support.ports import free_port
 
 PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - of this attack
-# A reader gets a page within it, whatever goes on.
+# Limit for the response time of a page during an attack. [seconds]
 MOST_SECONDS = 2.0
 _TIMEOUT_SECONDS = 30.0
 _HOST = "127.0.0.1"
-# Attackers come from elsewhere, as far as one machine has an elsewhere.
+# Source address of the attacks, so that limits by address do not affect regular clients.
 _ATTACKER = "127.0.0.2"
 _numbers = itertools.count()
 
 
 @dataclass
 class Outcome:
-    """What came of one kind of attack.
+    """Result of one kind of attack.
 
     Args:
-        name: Which.
-        answers: To the attackers, by status; 0 for none.
-        pages: How long a signed-in reader waited for each page. [seconds]
-        probes: How long /livez took, of dashboard and collector. [seconds]
-        refused: Pages, probes and honest exports that were not answered with 200.
+        name: Name of the attack.
+        answers: Responses to the attackers by status; 0 for none. [count]
+        pages: Response times of pages for a signed-in reader. [seconds]
+        probes: Response times of /livez of dashboard and collector. [seconds]
+        refused: Pages, probes and regular exports with another status than 200. [count]
     """
 
     name: str
@@ -64,10 +64,10 @@ class Outcome:
 
 
 class Stagelens:
-    """`stagelens up` with one user, started as people do.
+    """A running `stagelens up` with one user.
 
     Args:
-        folder: For its database, users and log.
+        folder: Folder for its database, users file and log.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,7 +95,7 @@ class Stagelens:
         connection.close()
 
     def end(self) -> None:
-        """Have it finish what it accepted."""
+        """Shut down gracefully."""
         self._process.terminate()
         assert self._process.wait(60) == 0
 
@@ -110,7 +110,7 @@ def ask(
     headers: dict[str, str] | None = None,
     source: str = _HOST,
 ) -> tuple[int, float]:
-    """Return the status of an answer, 0 for none, and how long it took in seconds."""
+    """Return the status of the response, 0 for none, and the response time in seconds."""
     started = time.monotonic()
     connection = http.client.HTTPConnection(_HOST, port, timeout=_TIMEOUT_SECONDS, source_address=(source, 0))
     try:
@@ -125,23 +125,23 @@ def ask(
 
 
 def idle_readers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Open connections to the dashboard and say little or nothing, as many as there is room for."""
+    """Hold idle and half-open connections to the dashboard."""
     return _half_open(to.dashboard, rng, end, 40)
 
 
 def idle_senders(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """The same to the collector."""
+    """Hold idle and half-open connections to the collector."""
     return _half_open(to.collector, rng, end, 75)
 
 
 def large_bodies(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Send megabytes to the page to sign in."""
+    """Send bodies of 20 MB to the sign-in page."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     return Counter(_until(end, lambda: ask(to.dashboard, "/signin", rng.randbytes(20_000_000), form, _ATTACKER)[0]))
 
 
 def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
-    """Guess passwords, from many addresses."""
+    """Guess passwords from many addresses."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
 
     def guess() -> int:
@@ -152,7 +152,7 @@ def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 
 
 def inventors(to: Stagelens, _rng: random.Random, end: float) -> Counter[int]:
-    """Send each export under a service of its own."""
+    """Send each export with a new service name."""
 
     def invent() -> int:
         body = export([point({})], f"invented-{next(_numbers)}")
@@ -161,7 +161,7 @@ def inventors(to: Stagelens, _rng: random.Random, end: float) -> Counter[int]:
     return Counter(_until(end, invent))
 
 
-# Each with how many are at it at once.
+# Each attack with its number of concurrent attackers.
 ATTACKS: Sequence[tuple[Attack, int]] = (
     (idle_readers, 12),
     (large_bodies, 12),
@@ -172,7 +172,7 @@ ATTACKS: Sequence[tuple[Attack, int]] = (
 
 
 def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, acknowledged: Counter[str]) -> Outcome:
-    """Have so many *attackers* at it for so long, while a reader reads, an orchestrator probes and honest services send."""
+    """Run *attackers* concurrent attackers for *seconds*, beside a reader, health probes and regular senders."""
     outcome = Outcome(attack.__name__.replace("_", " "))
     end = time.monotonic() + seconds
 
@@ -206,7 +206,7 @@ def _until(end: float, attempt: Callable[[], int]) -> list[int]:
 
 
 def _half_open(port: int, rng: random.Random, end: float, many: int) -> Counter[int]:
-    """Hold *many* connections open; those that are ended are opened anew."""
+    """Hold *many* connections open; reopen closed ones every two seconds."""
     opened = Counter[int]()
     with ExitStack() as stack:
         while time.monotonic() < end:
@@ -222,13 +222,15 @@ def _half_open(port: int, rng: random.Random, end: float, many: int) -> Counter[
 
 
 def main() -> int:
-    """Attack in every way, and print what came of it."""
+    """Run every attack and print the results."""
     parser = argparse.ArgumentParser("outside", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long each kind goes on (default 20)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of each attack (default 20)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         to, acknowledged = Stagelens(Path(folder)), Counter[str]()
-        print("| attack | answers to it | slowest page | slowest probe | honest ones refused |\n|---|---|---|---|---|")
+        print(
+            "| attack | responses to it | slowest page | slowest probe | regular requests refused |\n|---|---|---|---|---|"
+        )
         outcomes = list[Outcome]()
         for attack, attackers in ATTACKS:
             outcomes.append(attacked(to, attack, attackers, options.seconds, acknowledged))

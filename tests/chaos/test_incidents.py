@@ -1,4 +1,4 @@
-"""Nobody notified twice, nobody forgotten: a short part of what `make chaos` does at length."""
+"""Exactly-once notifications under failures: a short run of what `make chaos` does at length."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def receivers() -> Generator[Receivers]:
         each.close()
 
 
-def test_whoever_is_killed_or_suspended_everybody_is_notified_once(
+def test_notifications_arrive_exactly_once_while_processes_die_or_are_suspended(
     store: Store, receivers: Receivers, tmp_path: Path
 ) -> None:
-    """Three incidents begin and end while processes come and go and half of all requests fail."""
+    """Three incidents open and resolve while processes die or are suspended and half of all deliveries fail."""
     watch = Watch(store, tmp_path / "slo.yaml", receivers.channels)
     try:
         outcome = run(watch, receivers, incidents=3, seed=7)

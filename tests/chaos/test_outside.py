@@ -1,4 +1,4 @@
-"""What somebody outside can do: a short part of what `make outside` does at length."""
+"""Attacks without credentials: a short run of what `make outside` does at length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.chaos.outside import ATTACKS, Stagelens, attacked
 pytestmark = pytest.mark.soak
 
 
-def test_who_has_no_secret_keeps_nobody_out(tmp_path: Path) -> None:
-    """Readers get their pages, probes their answer, senders their acknowledgement, and what was acknowledged is there."""
+def test_attacks_keep_no_reader_or_sender_out(tmp_path: Path) -> None:
+    """Pages, health probes and exports succeed during every attack, and every acknowledged request is in the store."""
     to, acknowledged = Stagelens(tmp_path), Counter[str]()
     outcomes = [attacked(to, attack, attackers, 2, acknowledged) for attack, attackers in ATTACKS]
     to.end()

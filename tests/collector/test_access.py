@@ -300,8 +300,10 @@ def test_grpc_asks_for_the_same_certificate(sealed: Site, authority: Authorities
     assert code(None) == code(authority("strangers").sign("checkout")) == grpc.StatusCode.UNAVAILABLE
 
 
-def test_who_never_shakes_hands_keeps_nobody_out(sealed: Site, authority: Authorities, bodies: Bodies) -> None:
-    """A connection that says nothing takes a place before its handshake, too: the oldest ends for each that comes."""
+def test_connections_without_a_tls_handshake_keep_nobody_out(
+    sealed: Site, authority: Authorities, bodies: Bodies
+) -> None:
+    """Connections without a handshake count towards the limits: a new connection replaces the longest idle one."""
     limits = limits_of(sealed)
     limits.most_of_one, limits.surplus = 2, 0
     client = authority("clients").sign("checkout")
@@ -315,10 +317,10 @@ def test_who_never_shakes_hands_keeps_nobody_out(sealed: Site, authority: Author
     assert taken.status_code == 200
 
 
-def test_a_handshake_that_does_not_end_is_not_waited_for(
+def test_a_tls_handshake_has_a_deadline(
     sealed: Site, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    """It has as long as the head of a request."""
+    """The deadline is that of a request head."""
     monkeypatch.setattr(tls_handshake, "MAX_HEAD_SECONDS", 0.1)
     with socket.create_connection(sealed.collector.address, timeout=60) as silent:
         # The beginning of a hello.

@@ -1,4 +1,4 @@
-"""Fewer bytes: what leaves is compressed, and what never changes once, whatever address asks for it."""
+"""Compression of responses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from flask import Flask, Response
 from stagelens.dashboard import transfer
 
 
-def test_a_file_is_compressed_once_whatever_address_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody can make up addresses of one file, before signing in: each kept, they would fill the memory."""
+def test_a_file_is_compressed_once_for_all_its_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can invent URLs of one file, before signing in; caching each would fill the memory."""
     server, packed = Flask("files"), list[int]()
     server.add_url_rule("/assets/<name>", view_func=lambda **_: Response("x" * 10_000, mimetype="text/css"))
     transfer.compress(server, ("/assets/",))

@@ -1,4 +1,4 @@
-"""Requests that never end: they cost a bounded place, and nobody else notices them."""
+"""Requests that never end: bounded memory, and no effect on other requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 async def forever():
     while True:
-        # Far more marks than a request may have.
+        # Far more stage records than the limit of a request.
         for _ in range(100):
             with stagelens.stage("decode"):
                 pass
@@ -43,12 +43,12 @@ app = Starlette(routes=[
 ])
 """
 STREAMS = 10
-# Of each stream: what is written down of a request is full long before. [bytes]
+# Bytes to read from each stream before and between the two measurements; the limit of stage records is reached before. [bytes]
 BEFORE, MORE = 30_000, 60_000
 
 
 def read(streams: list[socket.socket], many: int) -> None:
-    """Read so many bytes of each."""
+    """Read *many* bytes from each stream."""
     for stream in streams:
         left = many
         while left > 0:
@@ -60,7 +60,7 @@ def read(streams: list[socket.socket], many: int) -> None:
 def test_streams_that_never_end_take_a_bounded_place(
     serve: Callable[..., Service], sink: Sink, tmp_path: Path, until: Callable[..., None]
 ) -> None:
-    """Ten of them, with stages without end: memory stays, others are counted, and the service ends when it is asked to."""
+    """Ten endless streams with endless stages: memory is constant, other requests are counted, and SIGTERM ends the service."""
     (tmp_path / "endless.py").write_text(APP)
     service = serve("endless:app", "--timeout-graceful-shutdown", "1", cwd=tmp_path)
     service.ask("/memory")

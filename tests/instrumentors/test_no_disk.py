@@ -1,4 +1,4 @@
-"""Nothing can be written beside the agent: it needs no disk, and what keeps a run says that it cannot."""
+"""No writable file system: the agent works, and `stagelens run` reports what it cannot store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ for number in range(20):
         pass
 print("done")
 """
-# The disk fills while it runs.
+# Fills the disk while it runs.
 FILLING = f"""{PROGRAM}
 try:
     with open("/tmp/full", "wb", 0) as file:
@@ -27,7 +27,7 @@ try:
 except OSError as error:
     print(error.strerror)
 """
-# In a mount namespace of its own, for it alone: everything is read only; or the place for temporary files is full, or soon will be.
+# Shell commands for a separate mount namespace: all file systems read-only, a full /tmp, or a small one.
 _READ_ONLY = "mount -o remount,bind,ro / && mount -t tmpfs -o ro none /tmp && mount -t tmpfs -o ro none /var/tmp"
 _SMALL = "mount -t tmpfs -o size={} none /tmp && mount -t tmpfs -o ro none /var/tmp"
 _FULL = f"{_SMALL.format('64k')}; ! head -c 1M /dev/zero 2>/dev/null > /tmp/full"
@@ -37,13 +37,13 @@ def run(surroundings: str, program: str, env: dict[str, str], *options: str) -> 
     """Run *program* under `stagelens run` with *options*, after the shell command *surroundings* in a namespace of its own."""
     command = [sys.executable, "-m", "stagelens", "run", *options, "--", sys.executable, "-c", program]
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{surroundings}; exec "$@"', "sh", *command]
-    # Where nobody may write: the folder that is worked in is the last place that is tried for temporary files.
+    # The working directory is the last candidate for temporary files; /proc is never writable.
     return subprocess.run(inside, cwd="/proc", env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def namespaces() -> None:
-    """Skip where a process may have no view of its own of the file systems."""
+    """Skip where mount namespaces are not allowed."""
     command = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("a mount namespace may not be made here")
@@ -51,7 +51,7 @@ def namespaces() -> None:
 
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
 def test_requests_are_counted_where_nothing_can_be_written(sink: Sink, surroundings: str) -> None:
-    """Batches wait in memory: a container whose files are read only is the rule."""
+    """Batches wait in memory; containers often have a read-only file system."""
     answer = run(surroundings, PROGRAM, sink.environment())
 
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "done\n", "")
@@ -60,7 +60,7 @@ def test_requests_are_counted_where_nothing_can_be_written(sink: Sink, surroundi
 
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
 def test_a_run_that_cannot_be_kept_is_not_begun(sink: Sink, surroundings: str) -> None:
-    """Somebody asked for its summary: one line says why there would be none, and what to do."""
+    """With --summary the program is not started: one line says why, and what to do."""
     answer = run(surroundings, PROGRAM, sink.environment(), "--summary")
 
     assert (answer.returncode, answer.stdout) == (1, "")
@@ -69,7 +69,7 @@ def test_a_run_that_cannot_be_kept_is_not_begun(sink: Sink, surroundings: str) -
 
 
 def test_a_disk_that_fills_meanwhile_costs_the_summary_and_not_the_run(sink: Sink) -> None:
-    """The program ends as it would have; what could not be counted is said, and no advice that leads elsewhere."""
+    """The program is not affected; the summary names the failure and gives no advice on instrumentation."""
     answer = run(_SMALL.format("2m"), FILLING, sink.environment(), "--summary")
 
     assert answer.stdout == "done\nNo space left on device\n"

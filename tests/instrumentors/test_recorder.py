@@ -145,7 +145,7 @@ def test_the_background_thread_starts_with_the_first_record_and_again_when_it_di
 
     end = time.monotonic() + 60
     for _ in range(2):
-        # One that ends is no dead one yet.
+        # A thread that is about to end still counts as alive.
         while not runs.acquire(timeout=0.05):
             assert time.monotonic() < end
             background.wake()

@@ -1,4 +1,4 @@
-"""Peers that answer as no server should, by name: what we call must not take anything from us but its own answer."""
+"""Hostile HTTP servers, by name: each sends one malformed, endless or misleading response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Generator
 
-# Longer than anybody reads of an answer. [bytes]
+# Size of an "endless" response, beyond every limit of a client. [bytes]
 _ENDLESS_BYTES = 64 * 1024**2
 _PIECE = b"x" * 65536
 
@@ -27,7 +27,7 @@ def _endless(beginning: bytes, piece: bytes = _PIECE) -> list[bytes]:
     return [beginning, *[piece] * (_ENDLESS_BYTES // len(piece))]
 
 
-# What each says once it was asked, in pieces; then it hangs up.
+# Response of each server in pieces; then it closes the connection.
 PEERS: dict[str, list[bytes]] = {
     "hangs up": [],
     "speaks something else": [b"SSH-2.0-OpenSSH_9.2\r\n\x00\xff\xfe"],
@@ -59,12 +59,12 @@ PEERS: dict[str, list[bytes]] = {
 
 @contextlib.contextmanager
 def listening(name: str) -> Generator[str]:
-    """Have the peer of that name of `PEERS` answer whoever asks; yields its address."""
+    """Run the server *name* of `PEERS`; yields its base URL."""
     server = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=_serve, args=(server, PEERS[name]), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.getsockname()[1]}"
-    # What waits in accept() is not woken by a close.
+    # Closing alone does not wake a thread in accept().
     server.shutdown(socket.SHUT_RDWR)
     server.close()
     thread.join()
@@ -79,7 +79,7 @@ def _serve(server: socket.socket, said: list[bytes]) -> None:
 
 def _answer(calling: socket.socket, said: list[bytes]) -> None:
     with contextlib.suppress(OSError), calling:
-        # What is closed with something unread is reset, and what was said is lost.
+        # Closing a socket with unread data resets the connection, and the client loses the response.
         with calling.makefile("rb") as asking:
             head = b"".join(itertools.takewhile(lambda line: line != b"\r\n", asking))
             length = re.search(rb"content-length: *([0-9]+)", head, re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""A peer that goes on byte by byte: each comes in time, what it says does not."""
+"""A server that sends its response byte by byte: each read succeeds in time, the response never ends."""
 
 from __future__ import annotations
 

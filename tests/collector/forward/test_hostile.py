@@ -1,4 +1,4 @@
-"""Destinations that answer as no server should: what they are to get waits for them or is dropped, and everybody else is served."""
+"""Hostile forwarding destinations affect no other destination, and no sender."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_hostile_destinations_keep_nothing_from_others(
     until: Callable[[Callable[[], object]], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All of them at once, beside one that is honest: it gets all, senders are answered, and each log record is one line."""
+    """All of them at once: the regular destination gets everything, senders get their responses, log records are one line."""
     sent = {metrics(bodies, number) for number in range(5)}
     with ExitStack() as stack:
         hostile = [
@@ -41,7 +41,7 @@ def test_hostile_destinations_keep_nothing_from_others(
 
 
 def _is_known(collector: Collector, name: str) -> bool:
-    """Say whether *name* was called, and what came of it is among the numbers."""
+    """Return whether a metric counts a delivery to *name*."""
     host, port = collector.address
     rows = httpx.get(f"http://{host}:{port}/metrics", timeout=60).text.splitlines()
     mine = [row for row in rows if f'destination="{name}"' in row and "_total" in row]

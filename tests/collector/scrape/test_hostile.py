@@ -1,4 +1,4 @@
-"""Targets that answer as no server should: each costs its own reading, and nobody else's."""
+"""Hostile scrape targets affect no other target."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> Generator[Store]:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_hostile_target_is_down_and_another_is_read(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is given up within its time and size, and what people read of it is a line of text."""
+    """The scrape ends within its time and size limits, and the error is one printable line."""
     monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2.0)
     monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
     with listening(name) as url, serving() as served:
@@ -43,5 +43,5 @@ def test_a_hostile_target_is_down_and_another_is_read(store: Store, name: str, m
     assert (hostile.state, honest.state) == ("down", "up")
     assert hostile.error.isprintable()
     assert 0 < len(hostile.error) < 300
-    # What is not foreseen is named by its type.
+    # The message of an unexpected exception begins with its type.
     assert "Error:" not in hostile.error

@@ -348,7 +348,7 @@ def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
 
 
 def test_a_service_is_forgotten_with_all_its_rows(site: Site) -> None:
-    """At once for readers, in every tier; another service stays, and the ledger counts what is left."""
+    """Its rows disappear at once from every tier; another service stays, and the ledger counts the remaining rows."""
     for name in ("shop", "bench"):
         histogram = Histogram()
         histogram.record(0.1)

@@ -1,4 +1,4 @@
-"""Collectors that answer as no server should: the batch waits or is given up, and the host's process notices nothing."""
+"""Hostile collectors: the exporter survives them, logs one line and delivers to the next collector."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.support.hostile_peer import PEERS, listening
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_after_a_hostile_collector_a_real_one_gets_what_comes(
+def test_the_exporter_survives_a_hostile_collector(
     name: str,
     sink: Sink,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One batch meets it and waits or is given up, with one line in the log; the thread lives and delivers the next one."""
-    # Who failed once fails once: only leaving asks again.
+    """The batch for the hostile collector waits or is dropped; the next batch is delivered."""
+    # One attempt for each `drain`.
     monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 3600.0)
     lost: list[tuple[str, int]] = []
-    # Room for one batch: what waits makes way for the next.
+    # Buffer for one batch: the next one replaces a waiting one.
     agent = Exporter(
         headers={},
         trust=Trust(),
