@@ -116,6 +116,8 @@ class HttpServer(uvicorn.Server):
         """Stop accepting connections, and wait for requests in progress."""
         for each in self._accepting:
             each.cancel()
+        # The event loop must not watch a socket that is closed below.
+        await asyncio.gather(*self._accepting, return_exceptions=True)
         await super().shutdown(sockets)
 
     def _connection(self, handshake: Waiter) -> Connection:
