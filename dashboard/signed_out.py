@@ -66,4 +66,5 @@ class SignedOut:
 
 
 def _name(cookie: str) -> str:
-    return _PREFIX + hashlib.sha256(cookie.encode()).hexdigest()
+    # The name of a lease has at most 64 characters (alerts/schema.py).
+    return _PREFIX + hashlib.sha256(cookie.encode()).hexdigest()[:48]
