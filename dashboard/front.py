@@ -6,11 +6,12 @@ A worker thread gets a complete request and returns a complete response, so that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +24,8 @@ from . import calls, health
 # A browser opens six connections and requests all scripts at once.
 _THREADS = 8
 _PROBE_THREADS = 2
+# Status, headers, body.
+_Response: TypeAlias = tuple[int, list[tuple[bytes, bytes]], bytes]
 # Time limit for a whole request body; pages send a few hundred bytes. [seconds]
 MAX_BODY_SECONDS = 10.0
 # The rest of an oversized body is read and discarded up to this multiple of the limit, so that the client can read the 413.
@@ -41,9 +44,10 @@ class Front:
     """
 
     def __init__(self, pages: Any) -> None:
-        self._wsgi = pages
-        self._pages = ThreadPoolExecutor(_THREADS, "stagelens-page")
-        self._probes = ThreadPoolExecutor(_PROBE_THREADS, "stagelens-probe")
+        self._pages = _Threads(pages, _THREADS, "stagelens-page")
+        # Liveness waits for nothing: a slow store must not have the process restarted.
+        self._readiness = _Threads(pages, _PROBE_THREADS, "stagelens-ready")
+        self._liveness = _Threads(pages, _PROBE_THREADS, "stagelens-live")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Receive one request, run it in a thread, and send the response."""
@@ -57,19 +61,72 @@ class Front:
         except (TooLargeError, TimeoutError) as error:
             await _refused(error)(scope, receive, send)
             return
-        loop = asyncio.get_running_loop()
-        threads = self._probes if is_probe else self._pages
-        status, headers, answer = await loop.run_in_executor(threads, self._answer, environ_of(scope, body))
+        running = asyncio.ensure_future(self._threads_of(scope["path"]).run(environ_of(scope, body)))
+        leaving = asyncio.ensure_future(_disconnect(receive))
+        try:
+            await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                return
+            status, headers, content = running.result()
+        finally:
+            running.cancel()
+            leaving.cancel()
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
+        await send({"type": "http.response.body", "body": content})
 
-    def close(self) -> None:
-        """Stop the threads; queued requests are dropped."""
-        for each in (self._pages, self._probes):
-            each.shutdown(wait=False, cancel_futures=True)
+    def _threads_of(self, path: str) -> _Threads:
+        if path not in health.PATHS:
+            return self._pages
+        return self._liveness if path == health.LIVEZ else self._readiness
 
-    def _answer(self, environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        parts, status, headers = run_wsgi_app(self._wsgi, environ, buffered=True)
+
+class _Threads:
+    """Runs requests of a WSGI application, each in a daemon thread: one that hangs must not keep the process from ending.
+
+    A request whose client disconnects while it waits for a thread is dropped with its body.
+
+    Args:
+        application: The WSGI application.
+        most: Limit of concurrent threads. [count]
+        name: Name of the threads.
+    """
+
+    def __init__(self, application: Any, most: int, name: str) -> None:
+        self._application, self._name = application, name
+        self._free = asyncio.Semaphore(most)
+
+    async def run(self, environ: dict[str, Any]) -> _Response:
+        """Return the response of the application to *environ*."""
+        await self._free.acquire()
+        loop, response = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+        def finish(outcome: _Response | BaseException) -> None:
+            self._free.release()
+            if response.cancelled():
+                return
+            if isinstance(outcome, BaseException):
+                response.set_exception(outcome)
+            else:
+                response.set_result(outcome)
+
+        def work() -> None:
+            try:
+                outcome = self._respond(environ)
+            except BaseException as error:  # noqa: BLE001 - it is raised where the response is awaited
+                outcome = error
+            # The event loop has ended where the process ends.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(finish, outcome)
+
+        try:
+            threading.Thread(target=work, name=self._name, daemon=True).start()
+        except RuntimeError:
+            self._free.release()
+            raise
+        return await response
+
+    def _respond(self, environ: dict[str, Any]) -> _Response:
+        parts, status, headers = run_wsgi_app(self._application, environ, buffered=True)
         sent = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         return int(status.partition(" ")[0]), sent, b"".join(parts)
 
@@ -110,6 +167,12 @@ def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
         text = value.decode("latin-1")
         environ[key] = f"{environ[key]},{text}" if key in environ else text
     return environ
+
+
+async def _disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body(request: Request) -> bytes:

@@ -46,7 +46,6 @@ class Dashboard:
         self.config = config
         self.app = build(Source(store, alerts, clock, tracer=config.tracer, config=config), config)
         self._server: HttpServer | None = None
-        self._front: Front | None = None
         self._address = (config.host, config.port)
 
     @property
@@ -71,17 +70,15 @@ class Dashboard:
             most_of_one=_MAX_OF_ONE_ADDRESS if is_direct else _MAX_CONNECTIONS,
         )
         self._address = (config.host, int(listening.getsockname()[1]))
-        self._front = Front(self.app.server)
         # A proxy's headers are left to `identity`, which knows whose to believe.
         self._server = HttpServer(
-            self._front, limits, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
+            Front(self.app.server), limits, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
         )
         self._server.begin(listening)
 
     def stop(self) -> None:
         """Close the port, let the requests under way finish, and return."""
-        if self._server is None or self._front is None:
+        if self._server is None:
             return
         self._server.end()
-        self._front.close()
-        self._server = self._front = None
+        self._server = None

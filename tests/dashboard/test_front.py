@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from ipaddress import ip_network
+from typing import Any
 
 import flask
 import pytest
@@ -138,3 +140,57 @@ def test_bytes_that_are_no_text_are_answered(start: Start, path: bytes) -> None:
         status = int(answer(connection).split(b" ")[1])
 
     assert status < 500
+
+
+def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
+    """While it waits for a thread: else its body would wait as well, outside of the connection limits."""
+    dashboard = start()
+    working, go_on, served = threading.Semaphore(0), threading.Event(), list[str]()
+
+    def work() -> None:
+        served.append(flask.request.path)
+        if flask.request.path == "/slow":
+            working.release()
+            go_on.wait(120)
+
+    dashboard.app.server.before_request(work)
+    with contextlib.ExitStack() as busy:
+        for _ in range(8):
+            connection = busy.enter_context(connected(dashboard))
+            connection.sendall(b"GET /slow HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert working.acquire(timeout=60)
+        for _ in range(30):
+            with connected(dashboard) as leaving:
+                leaving.sendall(b"GET /left HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        server: Any = dashboard
+        end = time.monotonic() + 60
+        while len(server._server.server_state.connections) > 8:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        go_on.set()
+        # After all that waited before it.
+        asked(dashboard, "/last")
+
+    assert "/last" in served
+    assert "/left" not in served
+
+
+def test_liveness_does_not_wait_for_readiness(start: Start) -> None:
+    """A store that hangs must not have the process restarted."""
+    dashboard = start()
+    working, go_on = threading.Semaphore(0), threading.Event()
+
+    def work() -> None:
+        if flask.request.path == "/readyz":
+            working.release()
+            go_on.wait(120)
+
+    dashboard.app.server.before_request(work)
+    with contextlib.ExitStack() as busy:
+        for _ in range(2):
+            busy.enter_context(connected(dashboard)).sendall(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert working.acquire(timeout=60)
+        alive = asked(dashboard, "/livez")
+        go_on.set()
+
+    assert alive == (200, b"ok\n")
