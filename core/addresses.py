@@ -25,6 +25,17 @@ def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
         return None
 
 
+def without_port(address: str) -> str:
+    """Return *address* without the port that some proxies add to it in X-Forwarded-For.
+
+    >>> without_port("10.0.0.7:5678"), without_port("[2001:db8::1]:80"), without_port("2001:db8::1")
+    ('10.0.0.7', '2001:db8::1', '2001:db8::1')
+    """
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
 def owner_of(address: str) -> str:
     """Return what stands for *address* where requests or connections are counted by who makes them.
 

@@ -13,7 +13,7 @@ from threading import BoundedSemaphore, Lock
 
 from werkzeug.wrappers import Request
 
-from ..core.addresses import address_of
+from ..core.addresses import address_of, without_port
 from .config import DashboardConfig
 from .login_throttle import LoginThrottle
 from .sessions import is_session, name_in, session_of
@@ -194,5 +194,6 @@ class Door:
     def _address(self, request: Request) -> str:
         if self.is_trusted_proxy(request):
             # The last one is who spoke to the proxy; those before it are hearsay.
-            return request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip() or str(request.remote_addr)
+            last = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+            return without_port(last) or str(request.remote_addr)
         return str(request.remote_addr)

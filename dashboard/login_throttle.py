@@ -12,6 +12,8 @@ from ..core.addresses import owner_of
 # Failed attempts without a delay; each further one doubles it.
 _FREE = 5
 _LONGEST_SECONDS = 300.0
+# Beyond `_LONGEST_SECONDS`; without a bound the power overflows.
+_MAX_DOUBLINGS = 10
 _MAX_ADDRESSES = 4096
 
 
@@ -39,7 +41,7 @@ class LoginThrottle:
             if until > now:
                 return until - now
             wrong += 1
-            wait = min(2.0 ** (wrong - _FREE), _LONGEST_SECONDS) if wrong >= _FREE else 0.0
+            wait = min(2.0 ** min(wrong - _FREE, _MAX_DOUBLINGS), _LONGEST_SECONDS) if wrong >= _FREE else 0.0
             self._known[owner] = (wrong, now + wait)
             self._known.move_to_end(owner)
             if len(self._known) > _MAX_ADDRESSES:

@@ -20,6 +20,7 @@ _STYLE = (
     "input,button{font:inherit;padding:8px 10px;border-radius:7px;border:1px solid GrayText}button{font-weight:600;cursor:pointer}"
 )
 _WRONG = 401
+_WRONG_TOKEN = "That token is not the one of this dashboard."  # noqa: S105 - a message
 
 
 def add_routes(server: Flask, config: DashboardConfig, door: Door) -> None:
@@ -55,14 +56,17 @@ def from_address(door: Door) -> AnyResponse | None:
 
     One that a page of another site leads to is not looked at: its wrong ones would lock the reader out.
     """
-    is_foreign = request.headers.get("Sec-Fetch-Site") == "cross-site"
-    offered = None if is_foreign else request.args.get("token")
+    offered = None if _is_cross_site() else request.args.get("token")
     session = None if offered is None else door.enter(request, "", offered)
     if session is None:
         return None
     left = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
     path = _local(request.path)
     return _with_session(redirect(path + ("?" + urlencode(left) if left else "")), session, door)
+
+
+def _is_cross_site() -> bool:
+    return request.headers.get("Sec-Fetch-Site") == "cross-site"
 
 
 def ask(config: DashboardConfig, door: Door) -> Response:
@@ -75,7 +79,10 @@ def ask(config: DashboardConfig, door: Door) -> Response:
         if door.users and "Sec-Fetch-Mode" not in request.headers:
             response.headers["WWW-Authenticate"] = 'Basic realm="Stagelens", charset="UTF-8"'
         return response
-    wrong = "That token is not the one of this dashboard." if "token" in request.args else ""
+    wrong = ""
+    if "token" in request.args:
+        is_cross_site = _is_cross_site()
+        wrong = "A link on another site cannot sign you in: enter the token here." if is_cross_site else _WRONG_TOKEN
     return form(config, _local(request.full_path.rstrip("?")) if not wrong else "/", wrong, _WRONG)
 
 

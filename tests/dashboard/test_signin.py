@@ -368,3 +368,15 @@ def test_a_session_fits_its_name_secret_and_time_only(name: str, secret: str, ot
 def test_any_cookie_may_come(cookie: str) -> None:
     """Garbage is nobody's session."""
     assert name_in(cookie) is None or not is_session(cookie, "secret", 0.0)
+
+
+def test_a_delay_is_bounded_after_years_of_failures() -> None:
+    """A program with an old token tries for ever: its address is delayed, and gets in with the right one."""
+    now = [0.0]
+    throttle = LoginThrottle(lambda: now[0])
+    for _ in range(3000):
+        now[0] += 300
+        assert throttle.attempt("a") == 0
+    now[0] += 299
+
+    assert throttle.attempt("a") == 1
