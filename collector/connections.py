@@ -31,8 +31,8 @@ MAX_HEAD_SECONDS = 10.0
 # Requests on one connection that are sent without waiting for answers: the smallest of them take a hundred times their size,
 # and what was received at once may hold thousands. No exporter sends more than one.
 MAX_UNANSWERED = 16
-# How long an answer waits for somebody to read it.
-MAX_UNREAD_SECONDS = 10.0
+# How long a response may wait without any of it being read, and how long all of it may take. [seconds]
+MAX_UNREAD_SECONDS, MAX_SENDING_SECONDS = 10.0, 120.0
 
 _TOO_HASTY = f"{MAX_UNANSWERED} requests of this connection are not answered yet; wait for answers"
 
@@ -129,7 +129,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the last answer to be read."""
         self._unanswered.popleft()
-        if not self._unanswered:
+        if not self._unanswered and not self.flow.write_paused:
             self._limits.waits(self)
         super().on_response_complete()
         if self.transport.is_closing():
@@ -138,6 +138,8 @@ class Connection(HttpToolsProtocol):
     def give_way(self) -> None:
         """Respond that there are too many connections, and close this one."""
         self._end(HTTPStatus.SERVICE_UNAVAILABLE, too_many(self._limits.name))
+        # It no longer counts, so it must not stay open until its client reads or closes.
+        self.loop.call_soon(self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that nobody uses."""
@@ -152,6 +154,8 @@ class Connection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         """Somebody reads."""
         self._answer_is_read()
+        if not self._unanswered:
+            self._limits.waits(self)
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -177,8 +181,18 @@ class Connection(HttpToolsProtocol):
             self._head_timer = None
 
     def _abort_later(self) -> None:
+        """Abort the connection once nothing of its response was read for `MAX_UNREAD_SECONDS`, or after `MAX_SENDING_SECONDS`."""
         self._answer_is_read()
-        self._unread_timer = self.loop.call_later(MAX_UNREAD_SECONDS, self.transport.abort)
+        end = self.loop.time() + MAX_SENDING_SECONDS
+
+        def check(before: int) -> None:
+            unread = self.transport.get_write_buffer_size()
+            if not 0 < unread < before or self.loop.time() > end:
+                self.transport.abort()
+            else:
+                self._unread_timer = self.loop.call_later(MAX_UNREAD_SECONDS, check, unread)
+
+        self._unread_timer = self.loop.call_later(MAX_UNREAD_SECONDS, check, self.transport.get_write_buffer_size())
 
     def _answer_is_read(self) -> None:
         if self._unread_timer is not None:

@@ -138,10 +138,15 @@ def environments(store: Store) -> Iterator[str]:
         yield from connection.exec_driver_sql("SELECT environment FROM series").scalars()
 
 
+def server_of(site: Site) -> Any:
+    """Return its HTTP server."""
+    collector: Any = site.collector
+    return collector._server
+
+
 def limits_of(site: Site) -> Any:
     """Return the limits of its connections over HTTP."""
-    server: Any = site.collector
-    return server._server.limits
+    return server_of(site).limits
 
 
 def test_a_token_opens_and_nothing_else_does(guarded: Site, bodies: Bodies, store: Store) -> None:
@@ -357,3 +362,17 @@ def test_a_collector_that_asks_listens_everywhere(site: Callable[..., Site], bod
     everywhere = site(TOKENS, host="0.0.0.0")
 
     assert [everywhere.post(bodies.metrics(), token).status_code for token in ("", A)] == [401, 200]
+
+
+def test_a_connection_that_was_replaced_is_closed_at_once(
+    sealed: Site, authority: Authorities, until: Callable[..., None]
+) -> None:
+    """Whether or not its client reads or closes: the limits would not hold what stays open."""
+    limits, server = limits_of(sealed), server_of(sealed)
+    limits.most_of_one, limits.surplus = 3, 0
+    context = ssl.create_default_context(cafile=authority("servers").file)
+    with ExitStack() as stack:
+        for _ in range(12):
+            plain = stack.enter_context(socket.create_connection(sealed.collector.address, timeout=60))
+            stack.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
+        until(lambda: len(server.server_state.connections) <= 3)

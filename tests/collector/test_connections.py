@@ -234,3 +234,56 @@ def test_an_answer_is_not_written_to_who_has_left(
 
     assert [record.getMessage() for record in caplog.records] == []
     assert served.counted() == 1
+
+
+class SlowlyRead:
+    """A transport whose client reads *steps* of its response, one between two checks."""
+
+    def __init__(self, *steps: int) -> None:
+        self._left = list(steps)
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        """Return how much is unread."""
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
+
+    def abort(self) -> None:
+        """Close it."""
+        self.aborted = True
+
+
+class Timers:
+    """An event loop whose timers run when the test says so."""
+
+    def __init__(self) -> None:
+        self.now, self.waiting = 0.0, list[Callable[[], None]]()
+
+    def time(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def call_later(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
+        """Wait with *call*."""
+
+        def run() -> None:
+            self.now += seconds
+            call(*arguments)
+
+        self.waiting.append(run)
+
+
+@pytest.mark.parametrize(
+    ("unread", "checks"), [((900, 600, 300, 0), 3), ((900, 900), 1), ((0,), 1), (tuple(range(1000, 0, -1)), 13)]
+)
+def test_a_client_that_goes_on_reading_is_not_disconnected(unread: tuple[int, ...], checks: int) -> None:
+    """A slow network is no attack; one that reads nothing for ten seconds, or goes on for two minutes, is given up."""
+    connection: Any = connections.Connection.__new__(connections.Connection)
+    connection.transport, connection.loop = SlowlyRead(*unread), Timers()
+    connection._abort_later()
+    done = 0
+    while connection.loop.waiting:
+        connection.loop.waiting.pop()()
+        done += 1
+
+    assert connection.transport.aborted
+    assert done == checks
