@@ -143,7 +143,9 @@ def listen(host: str, port: int, who: str, fix: str) -> socket.socket:
         StagelensError: The address is not available.
     """
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # A name such as localhost may resolve to both: IPv4 is what other programs try.
+        family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         msg = f"the {who} cannot listen on {host}:{port} ({error.strerror or error}).\n    {fix}"
