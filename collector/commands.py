@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
+import re
 import shutil
 import sqlite3
 import sys
@@ -90,16 +90,29 @@ def _forget(config: CollectorConfig, word: str, patterns: Sequence[str]) -> None
         raise StoreError(msg)
     with closing(open_existing(config)) as store:
         known = store.services()
-        for pattern in patterns:
-            if not fnmatch.filter(known, pattern):
+        by_pattern = {pattern: _matching(known, pattern) for pattern in patterns}
+        for pattern, found in by_pattern.items():
+            if not found:
                 msg = f"no service is called {pattern}; nothing was deleted. The overview lists their names"
                 raise StoreError(msg)
-        named = sorted({name for pattern in patterns for name in fnmatch.filter(known, pattern)})
+        named = sorted({name for found in by_pattern.values() for name in found})
         store.forget(named)
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
     print(
         f"Forgot {', '.join(named[:_SHOWN])}{more}: they take no place any more. What is sent of them from now on counts anew."
     )
+
+
+def _matching(names: Sequence[str], pattern: str) -> list[str]:
+    """Return the names that *pattern* means: the one that is equal, or those that match with `*` for any text.
+
+    >>> _matching(["svc1", "svc[1]"], "svc[1]"), _matching(["svc1", "svc[1]", "x"], "svc*")
+    (['svc[1]'], ['svc1', 'svc[1]'])
+    """
+    if pattern in names:
+        return [pattern]
+    wanted = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    return [name for name in names if wanted.fullmatch(name)]
 
 
 def _described(where: str, storage: Storage) -> Iterator[str]:

@@ -131,12 +131,14 @@ def test_services_are_forgotten_by_name(tmp_path: Path, store: Store) -> None:
     """With all that was counted of them, in every tier; others stay, and the ledger is that of what is left."""
     before = counted(store)
     mistaken = stagelens(tmp_path, "storage", "forget", "service-1", "nobody-*")
-    result = stagelens(tmp_path, "storage", "forget", "service-[12]")
+    literal = stagelens(tmp_path, "storage", "forget", "service-[12]")
+    result = stagelens(tmp_path, "storage", "forget", "service-1", "*-2")
     store.write([batch("again", int(time.time()) // 3 * 3 + 1)])
     after = counted(store)
 
     assert mistaken.returncode == 1
     assert "no service is called nobody-*; nothing was deleted" in mistaken.stderr
+    assert "no service is called service-[12]; nothing was deleted" in literal.stderr
     assert (result.returncode, result.stdout.partition(":")[0]) == (0, "Forgot service-1, service-2")
     assert set(before) == {"service-0", "service-1", "service-2"}
     assert after["service-0"] == before["service-0"]
