@@ -98,7 +98,7 @@ class Collector:
         )
         self.destinations = self._forwarder.states
         metrics.include(self.destinations)
-        self._gate = Gate(lambda: self._file.current.access, is_open=config.is_open)
+        self._gate = Gate(lambda: self._file.current.access, is_open=config.is_open, known_services=store.services())
         self._decoders = Decoders(config.max_inflated_bytes)
         self._reporter = Reporter(
             store,

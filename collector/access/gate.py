@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -110,17 +110,23 @@ class Gate:
         access: Says who may send now; asked at every call, so that what is taken out of a file no longer counts.
         is_open: Whether those are let in who show neither token nor certificate though others must.
         clock: Seconds of a monotonic clock.
+        known_services: Services that the store has already, see `ServiceShares`.
 
     Attributes:
         shares: How many services each has named.
     """
 
     def __init__(
-        self, access: Callable[[], Access], *, is_open: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        access: Callable[[], Access],
+        *,
+        is_open: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        known_services: Collection[str] = (),
     ) -> None:
         self._access, self._is_open, self._clock = access, is_open, clock
         self._meters = Meters()
-        self.shares = ServiceShares(clock)
+        self.shares = ServiceShares(clock, known_services)
         self._lock = threading.Lock()
 
     def admit(self, caller: Caller) -> Admission:

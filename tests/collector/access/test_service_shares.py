@@ -70,3 +70,11 @@ def test_no_day_has_more_than_a_share(calls: list[tuple[Sender, int, float]]) ->
         recent = {name for at, name in named.get(sender, ()) if now - at < FORGOTTEN_SECONDS}
 
         assert len(recent) <= MAX_SERVICES
+
+
+def test_services_of_the_store_are_always_admitted() -> None:
+    """After a restart a gateway goes on with all its services, in whatever order they come."""
+    shares = ServiceShares(lambda: 0.0, known=[f"old-{number}" for number in range(300)])
+
+    assert all(shares.admit(A, f"old-{number}") for number in range(300))
+    assert sum(shares.admit(A, f"new-{number}") for number in range(300)) == MAX_SERVICES
