@@ -6,10 +6,11 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -98,7 +99,7 @@ def request(method: str, url: str, body: bytes, headers: dict[str, str], *, rece
         ChannelError: There was none.
     """
     try:
-        return asyncio.run(_request(method, httpx.URL(url), body, headers, receiver))
+        return _run(_request(method, httpx.URL(url), body, headers, receiver))
     except NotCalledError as error:
         # It waits: the name may lead elsewhere again, or the setting be mended.
         msg = f"{receiver} is not called: {error}"
@@ -109,9 +110,6 @@ def request(method: str, url: str, body: bytes, headers: dict[str, str], *, rece
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         msg = f"{receiver}: the address is not one"
         raise ChannelError(msg, permanent=True) from error
-    except TimeoutError as error:
-        msg = f"{receiver} took the request and gave no answer within {DEADLINE_SECONDS:g} s"
-        raise OutcomeUnknownError(msg) from error
     except httpx.HTTPError as error:
         msg = f"{receiver} took the request and gave no answer: {type(error).__name__}"
         raise OutcomeUnknownError(msg) from error
@@ -151,15 +149,40 @@ def _reason(error: BaseException) -> str:
     return str(error)
 
 
+def _run(task: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run *task* in an event loop of its own.
+
+    Unlike `asyncio.run` it does not wait for a name lookup that is still in progress in a thread.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
 async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str) -> Answer:
     """Send one request, with one deadline for the whole exchange."""
     transport = CheckedTransport(MayCall.from_env(os.environ), proxy=proxy_of(url))
-    async with (
-        asyncio.timeout(DEADLINE_SECONDS),
-        httpx.AsyncClient(transport=transport, timeout=TIMEOUT) as client,
-        client.stream(method, url, content=body, headers={**headers, "Accept-Encoding": "identity"}) as response,
-    ):
-        return Answer(response.status_code, response.headers, await _body(response, receiver))
+    steps = list[str]()
+
+    async def trace(step: str, _: object) -> None:
+        steps.append(step)
+
+    request = httpx.Request(
+        method, url, content=body, headers={**headers, "Accept-Encoding": "identity"}, extensions={"trace": trace}
+    )
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS), httpx.AsyncClient(transport=transport, timeout=TIMEOUT) as client:
+            response = await client.send(request, stream=True)
+            return Answer(response.status_code, response.headers, await _body(response, receiver))
+    except TimeoutError as error:
+        if "http11.send_request_headers.started" in steps:
+            msg = f"{receiver} took the request and gave no answer within {DEADLINE_SECONDS:g} s"
+            raise OutcomeUnknownError(msg) from error
+        msg = f"{receiver} cannot be reached within {DEADLINE_SECONDS:g} s"
+        raise ChannelError(msg, permanent=False) from error
 
 
 async def _body(response: httpx.Response, receiver: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -200,3 +201,17 @@ def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, 
 
     assert error.permanent
     assert len(answer.paths) == 2
+
+
+def test_a_name_lookup_that_hangs_is_no_unknown_outcome(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was sent, so the message is no possible repeat; and the deadline does not wait for the lookup."""
+    monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.2)
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
+    error = refusal(Webhook("webhook", "http://receiver.example/alerts"), message)
+    is_waiting = not over.is_set()
+    over.set()
+
+    assert is_waiting
+    assert not isinstance(error, OutcomeUnknownError)
+    assert "cannot be reached within 0.2 s" in str(error)

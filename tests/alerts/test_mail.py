@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -255,3 +256,26 @@ def test_a_server_that_trickles_does_not_hold_the_channel(message: Message, monk
 
     assert not caught.value.permanent
     assert "cannot be reached" in str(caught.value)
+
+
+def test_a_reply_without_end_does_not_fill_the_memory(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of a reply are collected by smtplib."""
+    monkeypatch.setattr(smtp, "_MAX_REPLY_BYTES", 10_000)
+    with trickling(b"220-busy\r\n" * 2000, listens_first=False) as port:
+        channel = Mail("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "none", port)
+        with pytest.raises(ChannelError, match="too long"):
+            channel.send(message)
+
+
+def test_a_tls_handshake_that_trickles_does_not_hold_the_channel(
+    message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline covers the handshake, and its timer ends with it."""
+    monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
+    # The head of a record of 16 kB.
+    with trickling(b"\x16\x03\x03\x40\x00") as port:
+        channel = Mail("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
+        with pytest.raises(ChannelError, match="cannot be reached"):
+            channel.send(message)
+
+    assert [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)] == []
