@@ -128,8 +128,10 @@ class _Lines(logging.Formatter):
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], super().format(record))
-        return self._clean(_UNINDENTED.sub("\n  ", text))
+        # Secrets first: one with several lines is no longer found after the lines are indented.
+        text = self._clean(super().format(record))
+        text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+        return _UNINDENTED.sub("\n  ", text)
 
     def _clean(self, text: str) -> str:
         text = _LOGIN.sub(rf"\1:{_HIDDEN}", text)

@@ -187,3 +187,13 @@ def test_an_error_that_ends_a_command_is_json_too(tmp_path: Path) -> None:
     assert json.loads(line)["level"] == "error"
     assert "the server cannot be reached" in json.loads(line)["message"]
     assert "never-to-be-seen" not in line
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_secret_of_several_lines_is_hidden(form: str) -> None:
+    """A private key in the environment, for example."""
+    key = "-----BEGIN KEY-----\nbm90aGluZw\nc2VjcmV0\n-----END KEY-----"
+    stream = logged({"STAGELENS_LOG_FORMAT": form, "STAGELENS_COLLECTOR_TOKEN": key})
+    LOG.error("no key: %s", key)
+
+    assert "bm90aGluZw" not in stream.getvalue()
