@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from ..core.errors import StagelensError
 from .config import DEFAULT_ENDPOINT, AgentConfig
@@ -32,7 +34,7 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
     headers = {**config.headers, "Content-Type": "application/json"}
     try:
         url, body = f"{base}/v1/events", json.dumps(given).encode()
-        answer = post(url, body, headers, config.timeout_seconds, config.trust.context)
+        answer = post(url, body, headers, config.timeout_seconds, config.trust.context, proxy=_proxy(url))
     except (OSError, ValueError, http.client.HTTPException) as error:
         msg = (
             f"there is no collector at {base} ({error or type(error).__name__}).\n"
@@ -43,6 +45,15 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
         msg = f"the collector at {base} did not take the event ({answer.status}): {_reason(answer.body)}"
         raise StagelensError(msg)
     return 0
+
+
+def _proxy(url: str) -> str:
+    """Return the proxy that the environment names for *url* (HTTPS_PROXY, NO_PROXY, …); empty for none."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.netloc):
+        return ""
+    found = getproxies().get(parts.scheme, "")
+    return found if not found or "://" in found else f"http://{found}"
 
 
 def _reason(body: bytes) -> str:

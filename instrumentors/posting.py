@@ -5,6 +5,7 @@ The timeout of a socket applies to each read, so a response that arrives byte by
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import socket
@@ -14,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 MAX_ANSWER_BYTES = 64 * 1024
 # Limit of all bytes received, headers included: http.client reads any number of 100 Continue responses.
@@ -37,7 +38,13 @@ class Answer:
 
 
 def post(
-    url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float, context: Callable[[], ssl.SSLContext]
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    timeout_seconds: float,
+    context: Callable[[], ssl.SSLContext],
+    *,
+    proxy: str = "",
 ) -> Answer:
     """Post *body* to *url* and return the response.
 
@@ -47,30 +54,42 @@ def post(
         headers: The request headers.
         timeout_seconds: Deadline from connecting to the end of the response. [seconds]
         context: Returns the TLS context, for https.
+        proxy: The URL of an HTTP proxy; empty for a direct connection.
 
     Raises:
         OSError: The connection failed, the deadline passed, or the response is too long.
         http.client.HTTPException: The response is not HTTP.
     """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
+    parts, via = urlsplit(url), urlsplit(proxy)
+    is_tls, sent = parts.scheme == "https", dict(headers)
+    called = via if proxy else parts
     connection = (
-        http.client.HTTPSConnection(host, parts.port, context=context())
-        if parts.scheme == "https"
-        else http.client.HTTPConnection(host, parts.port)
+        http.client.HTTPSConnection(called.hostname or "", called.port, context=context())
+        if is_tls
+        else http.client.HTTPConnection(called.hostname or "", called.port)
     )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    login = {"Proxy-Authorization": _basic(via)} if via.username else {}
+    if proxy and is_tls:
+        connection.set_tunnel(parts.hostname or "", parts.port, login)
+    elif proxy:
+        path, sent = url, sent | login
     try:
         limit(connection, timeout_seconds)
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("POST", path, body=body, headers=dict(headers))
+        connection.request("POST", path, body=body, headers=sent)
         answer = connection.getresponse()
         return Answer(answer.status, answer.headers, answer.read(MAX_ANSWER_BYTES))
     finally:
         connection.close()
 
 
-def limit(connection: http.client.HTTPConnection, seconds: float) -> None:
-    """Connect *connection*, and limit all its reads and writes to *seconds* from now.
+def _basic(via: SplitResult) -> str:
+    user = f"{unquote(via.username or '')}:{unquote(via.password or '')}"
+    return f"Basic {base64.b64encode(user.encode()).decode()}"
+
+
+def limit(connection: http.client.HTTPConnection, seconds: float, max_bytes: int = _MAX_RECEIVED_BYTES) -> None:
+    """Connect *connection*, and limit all its reads and writes to *seconds* from now, and to *max_bytes* received.
 
     Raises:
         OSError: The connection failed. Later reads raise TimeoutError after the deadline.
@@ -78,7 +97,7 @@ def limit(connection: http.client.HTTPConnection, seconds: float) -> None:
     end = time.monotonic() + seconds
 
     def response(sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
-        return http.client.HTTPResponse(_Until(sock, end), *args, **kwargs)  # type: ignore[arg-type] - the part of a socket it uses
+        return http.client.HTTPResponse(_Until(sock, end, max_bytes), *args, **kwargs)  # type: ignore[arg-type] - the part of a socket it uses
 
     connection.response_class = response  # type: ignore[assignment] - it is only called
     connection.timeout = seconds
@@ -89,18 +108,18 @@ def limit(connection: http.client.HTTPConnection, seconds: float) -> None:
 class _Until:
     """The part of the socket interface that `HTTPResponse` uses, with a deadline."""
 
-    def __init__(self, sock: socket.socket, end: float) -> None:
-        self._sock, self._end = sock, end
+    def __init__(self, sock: socket.socket, end: float, max_bytes: int) -> None:
+        self._sock, self._end, self._max_bytes = sock, end, max_bytes
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Reader(self._sock, self._end))
+        return io.BufferedReader(_Reader(self._sock, self._end, self._max_bytes))
 
 
 class _Reader(io.RawIOBase):
-    """Reads a socket until *end* (`time.monotonic`) and up to `_MAX_RECEIVED_BYTES`."""
+    """Reads a socket until *end* (`time.monotonic`) and up to *max_bytes*."""
 
-    def __init__(self, sock: socket.socket, end: float) -> None:
-        self._sock, self._end = sock, end
+    def __init__(self, sock: socket.socket, end: float, max_bytes: int) -> None:
+        self._sock, self._end, self._max_bytes = sock, end, max_bytes
         # Keeps the socket open while the response is read, as http.client expects.
         self._raw = sock.makefile("rb", buffering=0)
         self._received = 0
@@ -112,7 +131,7 @@ class _Reader(io.RawIOBase):
         self._sock.settimeout(_left(self._end))
         read = self._raw.readinto(buffer)
         self._received += read or 0
-        if self._received > _MAX_RECEIVED_BYTES:
+        if self._received > self._max_bytes:
             msg = "the response is too long"
             raise OSError(msg)
         return read

@@ -75,7 +75,7 @@ def _http(server: Server, model: str, version: str) -> list[Totals]:
     path += f"/versions/{quote(version)}/stats" if version else "/stats"
     connection = _connection(server.arguments, address.hostname or "", address.port)
     try:
-        limit(connection, TIMEOUT_SECONDS)
+        limit(connection, TIMEOUT_SECONDS, max_bytes=2 * MAX_BODY_BYTES)
         connection.request("GET", path)
         response = connection.getresponse()
         body = response.read(MAX_BODY_BYTES)

@@ -143,9 +143,9 @@ def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: 
     seen: list[dict[str, str]] = []
     real = sending.post
 
-    def noted(url: str, body: bytes, headers: dict[str, str], *more: Any) -> Any:
+    def noted(url: str, body: bytes, headers: dict[str, str], *more: Any, **options: Any) -> Any:
         seen.append(headers)
-        return real(url, body, headers, *more)
+        return real(url, body, headers, *more, **options)
 
     monkeypatch.setattr(sending, "post", noted)
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=abc"}
@@ -153,6 +153,25 @@ def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: 
 
     assert seen == [{"x-api-key": "abc", "Content-Type": "application/json"}]
     assert json.dumps(told(served)[0]["text"]) == '"x"'
+
+
+def test_an_event_takes_the_proxy_of_the_environment(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deploy pipelines often reach a collector through a proxy only."""
+    seen: list[str] = []
+    real = sending.post
+
+    def noted(url: str, *arguments: Any, proxy: str) -> Any:
+        seen.append(proxy)
+        return real(url, *arguments)
+
+    monkeypatch.setattr(sending, "post", noted)
+    monkeypatch.setenv("http_proxy", "proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "")
+    sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+
+    assert seen == ["http://proxy.example:3128", ""]
 
 
 class Elsewhere(BaseHTTPRequestHandler):

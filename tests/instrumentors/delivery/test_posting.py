@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ssl
+from http.client import HTTPConnection
 
 import pytest
 
-from stagelens.instrumentors.posting import post
+from stagelens.instrumentors.posting import limit, post
 from tests.instrumentors.delivery.conftest import Sink
 from tests.support.trickle import trickling
 
@@ -27,3 +28,29 @@ def test_an_answer_comes_whole(sink: Sink) -> None:
 
     assert (answer.status, answer.headers["Retry-After"], answer.body) == (503, "7", b"full")
     assert [(each.path, each.body) for each in sink.posts] == [("/v1/metrics?a=b", b"body")]
+
+
+def test_a_proxy_is_asked_by_the_whole_url(sink: Sink) -> None:
+    """With its user and password."""
+    proxy = sink.url.replace("http://", "http://ada:s3cret@")
+    post("http://collector.example/v1/events", b"body", {}, 60, ssl.create_default_context, proxy=proxy)
+
+    assert [each.path for each in sink.posts] == ["http://collector.example/v1/events"]
+    assert sink.posts[0].headers["proxy-authorization"] == "Basic YWRhOnMzY3JldA=="
+
+
+def test_a_long_response_needs_permission(sink: Sink) -> None:
+    """Statistics of many models take megabytes; a response of a collector never does."""
+    sink.answers.extend([(200, {}, b"x" * 500_000)] * 2)
+    connection = HTTPConnection("127.0.0.1", int(sink.url.rpartition(":")[2]))
+    limit(connection, 60, max_bytes=1_000_000)
+    connection.request("POST", "/", b"")
+
+    assert len(connection.getresponse().read()) == 500_000
+
+    connection.close()
+    limit(connection, 60)
+    connection.request("POST", "/", b"")
+    with pytest.raises(OSError, match="too long"):
+        connection.getresponse().read()
+    connection.close()
