@@ -37,8 +37,9 @@ def run(surroundings: str, program: str, env: dict[str, str], *options: str) -> 
     """Run *program* under `stagelens run` with *options*, after the shell command *surroundings* in a namespace of its own."""
     command = [sys.executable, "-m", "stagelens", "run", *options, "--", sys.executable, "-c", program]
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{surroundings}; exec "$@"', "sh", *command]
-    # The working directory is the last candidate for temporary files; /proc is never writable.
-    return subprocess.run(inside, cwd="/proc", env=env, capture_output=True, text=True, timeout=120, check=False)
+    # Candidates for temporary files: these variables, /tmp, and last the working directory; /proc is never writable.
+    plain = {name: value for name, value in env.items() if name not in ("TMPDIR", "TEMP", "TMP")}
+    return subprocess.run(inside, cwd="/proc", env=plain, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture(autouse=True, scope="module")
