@@ -270,7 +270,7 @@ def test_a_reply_without_end_does_not_fill_the_memory(message: Message, monkeypa
 def test_a_tls_handshake_that_trickles_does_not_hold_the_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline covers the handshake, and its timer ends with it."""
+    """The deadline covers the handshake."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
     # The head of a record of 16 kB.
     with trickling(b"\x16\x03\x03\x40\x00") as port:
@@ -278,4 +278,16 @@ def test_a_tls_handshake_that_trickles_does_not_hold_the_channel(
         with pytest.raises(ChannelError, match="cannot be reached"):
             channel.send(message)
 
-    assert [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)] == []
+
+def test_a_failed_tls_handshake_leaves_no_timer(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would cancel the timer of its deadline."""
+    monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 3600.0)
+    with trickling(b"no TLS at all\r\n") as port:
+        channel = Mail("email", "127.0.0.1", "alerts@example.com", ("a@example.com",), "tls", port)
+        with pytest.raises(ChannelError):
+            channel.send(message)
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    for timer in timers:
+        timer.join(60)
+
+    assert [timer for timer in timers if timer.is_alive()] == []
