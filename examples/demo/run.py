@@ -146,6 +146,14 @@ def wait_for_first_requests(collector_url: str, seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
+def counted_requests(dashboard_url: str) -> int:
+    """Return how many requests of the last hour the dashboard counts; 0 while it does not answer."""
+    url = f"{dashboard_url}/api/v1/query/latency?service=magika&from=now-1h"
+    with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+        return int(json.load(answer)["requests"])
+    return 0
+
+
 def demo(options: argparse.Namespace, stop: threading.Event) -> None:
     """Start everything, release version 2 after a while, and wait for Ctrl-C."""
     with ExitStack() as stack:
@@ -177,6 +185,9 @@ def demo(options: argparse.Namespace, stop: threading.Event) -> None:
 
         if stop.wait(options.healthy_seconds):
             return
+        while counted_requests(dashboard_url) < options.healthy_requests:
+            if stop.wait(1):
+                return
         say("releasing version 2.0.0: something in it is slow for large files")
         release.close()
         start_release(release, folder, service_port, settings, version=2)
@@ -207,6 +218,9 @@ def main() -> None:
     parser.add_argument("--service-port", type=int, default=8000, help="of the service, likewise (default 8000)")
     parser.add_argument("--rate", type=float, default=12, help="requests a second (default 12)")
     parser.add_argument("--healthy-seconds", type=float, default=60, help="how long version 1 runs (default 60 s)")
+    parser.add_argument(
+        "--healthy-requests", type=int, default=0, help="and how many requests it has to answer (default 0)"
+    )
     parser.add_argument("--export-interval", default="2s", help="how often the service reports (default 2s)")
     options = parser.parse_args()
     stop = threading.Event()
