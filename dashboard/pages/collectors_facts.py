@@ -102,8 +102,8 @@ def _looks(vitals: Vitals) -> Iterator[Trouble]:
         cure = "what was read before stays in force; mend the file, it is read again by itself"
         yield Trouble(f"Its file has mistakes: {'; '.join(vitals.file_errors)}", cure)
     for sender in vitals.greedy:
-        cure = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` frees their places"
-        yield Trouble(f"{sender} named more than {MAX_SERVICES} services within a day", cure)
+        fix = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` deletes services"
+        yield Trouble(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
     for code, rate in sorted(vitals.refused_per_second.items()):
         yield Trouble(f"{count(rate)} requests/s are answered with {code}", _REFUSALS.get(code, _OTHER_REFUSAL))
     if vitals.commit_p99_seconds is not None and vitals.commit_p99_seconds > SLOW_COMMIT_SECONDS:

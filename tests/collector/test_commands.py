@@ -144,12 +144,12 @@ def test_services_are_forgotten_by_name(tmp_path: Path, store: Store) -> None:
     assert after["service-0"] == before["service-0"]
     assert set(after) == {"service-0", "service-1"}
     with store.engine.connect() as connection:
-        told = dict(
+        in_ledger = dict(
             connection.execute(select(schema.ledger.c.tier, func.sum(schema.ledger.c.rows)).group_by("tier")).all()
         )
-        kept = dict(connection.execute(select(schema.points.c.tier, func.count()).group_by("tier")).all())
+        in_store = dict(connection.execute(select(schema.points.c.tier, func.count()).group_by("tier")).all())
 
-    assert told == kept
+    assert in_ledger == in_store
 
 
 def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_an_address_has_so_many_connections_and_others_have_theirs(
 
 
 def test_far_too_many_connections_are_shut_at_once(served: Any) -> None:
-    """Where not even a few more can be told after their request, what connects is told the same before it has said anything."""
+    """Beyond the surplus connections too, a new connection gets a 503 before its request."""
     limits = served.collector._server.limits
     limits.most = limits.surplus = 0
     with connected(served) as second:

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from http.client import HTTPConnection
 from ipaddress import ip_network
 from typing import Any
@@ -101,25 +101,34 @@ def test_a_body_that_trickles_is_not_waited_for(start: Start, monkeypatch: pytes
     assert received.startswith(b"HTTP/1.1 408 ")
 
 
-def test_probes_are_answered_while_all_threads_work(start: Start) -> None:
-    """An orchestrator would restart what is only busy."""
-    dashboard = start()
-    working, go_on = threading.Semaphore(0), threading.Event()
+@contextlib.contextmanager
+def occupied(dashboard: Dashboard, path: str, *, threads: int, connections: int) -> Generator[list[str]]:
+    """Occupy *threads* threads by requests for *path* until the end of the block; yields the paths of all requests served."""
+    working, go_on, served = threading.Semaphore(0), threading.Event(), list[str]()
 
     def work() -> None:
-        if flask.request.path == "/slow":
+        served.append(flask.request.path)
+        if flask.request.path == path:
             working.release()
-            go_on.wait(60)
+            go_on.wait(120)
 
     dashboard.app.server.before_request(work)
-    with contextlib.ExitStack() as busy:
-        for _ in range(20):
-            connection = busy.enter_context(connected(dashboard))
-            connection.sendall(b"GET /slow HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        for _ in range(8):
+    with contextlib.ExitStack() as stack:
+        stack.callback(go_on.set)
+        for _ in range(connections):
+            connection = stack.enter_context(connected(dashboard))
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        for _ in range(threads):
             assert working.acquire(timeout=60)
-        probes = [asked(dashboard, path)[0] for path in ("/livez", "/readyz")]
+        yield served
         go_on.set()
+
+
+def test_probes_are_answered_while_all_threads_work(start: Start) -> None:
+    """An orchestrator would restart a process that is only busy."""
+    dashboard = start()
+    with occupied(dashboard, "/slow", threads=8, connections=20):
+        probes = [asked(dashboard, path)[0] for path in ("/livez", "/readyz")]
 
     assert probes == [200, 200]
 
@@ -145,31 +154,17 @@ def test_bytes_that_are_no_text_are_answered(start: Start, path: bytes) -> None:
 def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
     """While it waits for a thread: else its body would wait as well, outside of the connection limits."""
     dashboard = start()
-    working, go_on, served = threading.Semaphore(0), threading.Event(), list[str]()
-
-    def work() -> None:
-        served.append(flask.request.path)
-        if flask.request.path == "/slow":
-            working.release()
-            go_on.wait(120)
-
-    dashboard.app.server.before_request(work)
-    with contextlib.ExitStack() as busy:
-        for _ in range(8):
-            connection = busy.enter_context(connected(dashboard))
-            connection.sendall(b"GET /slow HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert working.acquire(timeout=60)
+    server: Any = dashboard
+    with occupied(dashboard, "/slow", threads=8, connections=8) as served:
         for _ in range(30):
             with connected(dashboard) as leaving:
                 leaving.sendall(b"GET /left HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        server: Any = dashboard
         end = time.monotonic() + 60
         while len(server._server.server_state.connections) > 8:
             assert time.monotonic() < end
             time.sleep(0.01)
-        go_on.set()
-        # After all that waited before it.
-        asked(dashboard, "/last")
+    # Served after all requests that waited before it.
+    asked(dashboard, "/last")
 
     assert "/last" in served
     assert "/left" not in served
@@ -178,19 +173,7 @@ def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
 def test_liveness_does_not_wait_for_readiness(start: Start) -> None:
     """A store that hangs must not have the process restarted."""
     dashboard = start()
-    working, go_on = threading.Semaphore(0), threading.Event()
-
-    def work() -> None:
-        if flask.request.path == "/readyz":
-            working.release()
-            go_on.wait(120)
-
-    dashboard.app.server.before_request(work)
-    with contextlib.ExitStack() as busy:
-        for _ in range(2):
-            busy.enter_context(connected(dashboard)).sendall(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert working.acquire(timeout=60)
+    with occupied(dashboard, "/readyz", threads=2, connections=2):
         alive = asked(dashboard, "/livez")
-        go_on.set()
 
     assert alive == (200, b"ok\n")

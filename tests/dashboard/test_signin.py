@@ -172,7 +172,7 @@ def test_signing_out_ends_it(filled: Store, file: Path) -> None:
 
 
 def test_a_copy_of_a_cookie_ends_with_its_session(filled: Store, file: Path) -> None:
-    """In another browser, and after a restart; who signs in again is let in."""
+    """In another browser, and after a restart; signing in again works."""
     config = DashboardConfig(users=file)
     client = client_of(filled, config)
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
