@@ -10,6 +10,7 @@ least delay says how the clocks stand to each other; after a copy that the host 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..recorder import clock
@@ -23,6 +24,8 @@ FORGET_NS = 10_000_000_000
 # gets worse by as much: 20 us a second. [parts per million]
 DRIFT_PPM = 20
 MAX_FREE_EVENTS = 4096
+# PyTorch takes its streams from pools of 32; only a program that wraps its own again and again has more.
+MAX_STREAMS = 1024
 
 
 class Event(Protocol):
@@ -63,16 +66,30 @@ class TorchEvents:
     Args:
         backend: That module.
         driver: What has to be asked before events are; None where nothing has.
+        current_id: Returns what identifies the current stream of the device with an index; None where that cannot be asked.
     """
 
-    def __init__(self, backend: Any, driver: Driver | None) -> None:
+    def __init__(self, backend: Any, driver: Driver | None, current_id: Callable[[int], Any] | None = None) -> None:
         self._backend = backend
         self._driver = driver
+        self._current_id = current_id
+        self._streams: dict[Any, Any] = {}
         self._is_capturing = getattr(backend, "is_current_stream_capturing", bool)
 
     def stream(self, device: Any) -> Any:
-        """Return the current stream of *device*."""
-        return None if self._is_capturing() else self._backend.current_stream(device)
+        """Return the current stream of *device*, None while it is capturing."""
+        if self._is_capturing():
+            return None
+        if self._current_id is None or device.index is None:
+            return self._backend.current_stream(device)
+        # `current_stream` makes a new object each time: 2.8 us on the host of an H200, its id 0.1 us.
+        stream_id = self._current_id(device.index)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if len(self._streams) >= MAX_STREAMS:
+                self._streams.clear()
+            stream = self._streams[stream_id] = self._backend.current_stream(device)
+        return stream
 
     def event(self) -> Event:
         """Return a new event."""
@@ -88,7 +105,8 @@ def event_source(torch: Any, kind: str) -> EventSource | None:
     """Return the source of events for a *kind* of device such as "cuda", None where there are none."""
     if kind == "cuda":
         driver = Driver("libcuda.so.1", "cu") if torch.version.hip is None else Driver("libamdhip64.so", "hip")
-        return TorchEvents(torch.cuda, driver)
+        # What `current_stream` itself asks.
+        return TorchEvents(torch.cuda, driver, getattr(torch._C, "_cuda_getCurrentStream", None))  # noqa: SLF001
     return TorchEvents(torch.xpu, None) if kind == "xpu" else None
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextvars
 import copy
 import functools
+import gc
 import inspect
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import Any, Self
@@ -865,3 +867,41 @@ def test_the_source_of_real_devices_is_torchs_own() -> None:
     assert isinstance(torch_events.event_source(torch, "cuda"), torch_events.TorchEvents)
     assert isinstance(torch_events.event_source(torch, "xpu"), torch_events.TorchEvents)
     assert torch_events.event_source(torch, "mps") is None
+
+
+def test_a_stream_is_looked_up_once_for_each_id() -> None:
+    """`current_stream` makes a new object each time, which costs more than both events of a model."""
+    calls: list[torch.device] = []
+    current: dict[int, int] = {0: 7, 1: 7}
+    backend = SimpleNamespace(current_stream=lambda device: calls.append(device) or object())
+    events = torch_events.TorchEvents(backend, None, lambda index: (current[index], index))
+    first, second = torch.device("cuda:0"), torch.device("cuda:1")
+    default, other_device = events.stream(first), events.stream(second)
+    current[0] = 8
+    other_stream = events.stream(first)
+    current[0] = 7
+
+    assert len({default, other_device, other_stream}) == 3
+    assert events.stream(first) is default
+    assert calls == [first, second, first]
+    # Of a device without an index only `current_stream` knows which is meant.
+    assert events.stream(torch.device("cuda")) is not default
+
+
+def test_stream_objects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may wrap a stream of its own for every request."""
+    monkeypatch.setattr(torch_events, "MAX_STREAMS", 2)
+    made: weakref.WeakSet[Backend] = weakref.WeakSet()
+    ids = iter(range(5))
+
+    def current_stream(_: torch.device) -> Backend:
+        stream = Backend()
+        made.add(stream)
+        return stream
+
+    events = torch_events.TorchEvents(SimpleNamespace(current_stream=current_stream), None, lambda _: next(ids))
+    for _ in range(5):
+        events.stream(torch.device("cuda:0"))
+    gc.collect()
+
+    assert len(made) <= 2
