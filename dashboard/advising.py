@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..core.stages import OTHER, OVERHEAD, label
 from .costs import by_stage
 from .format import count, duration, percent, times
-from .matrix import Family, family_of
+from .optimization_catalog import Family, family_of
 from .pages.measures import Measures
 
 # What can bring less than this part of the ranked quantity is not worth a card.

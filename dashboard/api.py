@@ -14,14 +14,14 @@ from urllib.parse import urlencode
 from flask import Flask, Response, current_app, request
 
 from .. import __version__
-from .asking import NOT_FOUND, AskError, check_keys, needed
-from .outline import Outline, outline
+from .page_data import Outline, outline
 from .pages.page import Context, Page
-from .plain import as_csv, columns, file_name, rows
+from .query_params import NOT_FOUND, AskError, check_keys, needed
 from .questions import QUESTIONS, Arguments, framed
 from .rendering import told
 from .replies import PREFIX, answer_json, explained, refusal
 from .router import context_of, page_of
+from .serialization import as_csv, columns, file_name, rows
 from .source import Source
 from .view import ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
 

@@ -13,7 +13,20 @@ from typing import Any
 import flask
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
-from . import api, calls, charts, guard, health, hooks, incident_writing, redraw, report, trace_file, transfer, writing
+from . import (
+    api,
+    callback_validation,
+    charts,
+    compression,
+    events_api,
+    guard,
+    health,
+    hooks,
+    incidents_api,
+    redraw,
+    report,
+    trace_file,
+)
 from .components import Nodes
 from .config import DashboardConfig
 from .first_paint import Application
@@ -68,15 +81,15 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     api.serve(server, source)
     redraw.serve(server, source)
     report.serve(server, source)
-    writing.serve(server, source)
-    incident_writing.serve(server, source.care)
+    events_api.serve(server, source)
+    incidents_api.serve(server, source.care)
     hooks.serve(server, source)
     charts.serve(server, source.care)
     trace_file.serve(server, source)
-    transfer.compress(server, ("/_dash-component-suites/", "/assets/"))
+    compression.compress(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, source.signed_out, app.csp_hashes())
     # After the doors: who may not come in is told that.
-    calls.check(server)
+    callback_validation.check(server)
     return app
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from flask import Flask, Response
 
 from ..alerts.delivery.chart_address import PATH
-from .care import Care
+from .incident_actions import Care
 
 ENDPOINT = "chart of an incident"
 # An incident that goes on is drawn anew. [seconds]

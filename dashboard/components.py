@@ -11,9 +11,9 @@ from dash import html
 from dash.development.base_component import Component
 
 from ..core.stages import label, position
+from .design_tokens import hue
 from .figures.parts import Figure
 from .format import SMALL_CHANGE, change, duration, percent, split_duration
-from .tokens import hue
 
 Node = Component | str | None
 Nodes = Node | Sequence[Node]

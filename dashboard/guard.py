@@ -17,10 +17,10 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from ..core.addresses import address_of, is_loopback
 from . import charts, health, hooks, signin
+from .auth import COOKIE, Asker, Door, TooManyError
 from .config import DashboardConfig
-from .identity import COOKIE, Asker, Door, TooManyError
+from .revoked_sessions import SignedOut
 from .sessions import Proofs
-from .signed_out import SignedOut
 
 PROOF_HEADER = "X-Stagelens-Proof"
 _SAFE = ("GET", "HEAD", "OPTIONS")

@@ -18,7 +18,7 @@ from dash.development.base_component import Component
 from plotly.io.json import to_json_plotly
 
 from .components import Chart, Nodes
-from .outline import children
+from .page_data import children
 
 _HTML = "dash_html_components"
 _VOID = {"area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}

@@ -10,9 +10,9 @@ from dash.development.base_component import Component
 from .components import Node, attributes, dot
 from .format import span
 from .pages.compare_words import spelled
+from .pages.comparison import asked_pair
 from .pages.page import Context
-from .pages.pair import asked_pair
-from .pages.standing import worst
+from .pages.slo_status_text import worst
 from .view import COMPARED, WINDOWS, View
 
 _ALL = "All environments"

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 from ..core.histogram import Histogram
-from .asking import NOT_FOUND, AskError, needed, percentiles
 from .format import enough
+from .pages.comparison import chosen_pair, compared, newest_pair
 from .pages.page import Context
-from .pages.pair import chosen_pair, compared, newest_pair
 from .pages.slo_stages import split_of
-from .plain import columns, rows
+from .query_params import NOT_FOUND, AskError, needed, percentiles
+from .serialization import columns, rows
 
 Arguments = dict[str, str]
 _WINDOW = ("from", "to", "env")

@@ -9,8 +9,8 @@ from typing import Any
 from flask import Response, request
 
 from ..core.errors import StagelensError
-from .asking import AskError
-from .plain import as_json
+from .query_params import AskError
+from .serialization import as_json
 
 # What begins so is for programs.
 PREFIX = "/api/"

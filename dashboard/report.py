@@ -20,9 +20,9 @@ from .. import __version__
 from . import guard
 from .html_out import as_html
 from .pages.page import Context, Page
-from .plain import file_name
 from .rendering import page, view_of
 from .router import context_of
+from .serialization import file_name
 from .source import Source
 from .view import ORDER
 

@@ -11,8 +11,8 @@ from ..collector.store import Store
 from . import health
 from .app import build
 from .config import DashboardConfig
-from .front import Front
 from .source import AlertsSource, Source
+from .wsgi_front import Front
 
 __all__ = ["Dashboard", "DashboardConfig"]
 

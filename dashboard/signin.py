@@ -8,8 +8,8 @@ from urllib.parse import urlencode, urlsplit
 from flask import Flask, Response, redirect, request
 from werkzeug.wrappers import Response as AnyResponse
 
+from .auth import COOKIE, Door, TooManyError
 from .config import DashboardConfig
-from .identity import COOKIE, Door, TooManyError
 from .replies import PREFIX, refusal
 from .sessions import LENGTH_SECONDS
 

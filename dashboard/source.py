@@ -20,11 +20,11 @@ from ..alerts.standing import URGENCY, SloStatus
 from ..collector.store import Reader, Selection, Store, StoreState
 from ..collector.store.events import Event
 from ..collector.store.texts import name as stored
-from .answers import Answers
-from .care import Care
 from .config import DashboardConfig
 from .costs import Costs
-from .signed_out import SignedOut
+from .incident_actions import Care
+from .query_cache import Answers
+from .revoked_sessions import SignedOut
 from .view import BUCKET_SECONDS, View
 
 P = ParamSpec("P")

@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 
 from ..collector.store import Selection, Store
 from ..dashboard.components import Chart, Node
-from ..dashboard.outline import children
+from ..dashboard.page_data import children
 from ..dashboard.pages.page import Context, Page, nothing
 from ..dashboard.rendering import page
 from ..dashboard.report import report

@@ -13,7 +13,7 @@ from ..collector.store import KeptTrace
 from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD
 from ..dashboard.format import duration, several
-from ..dashboard.pages.trace_setting import NS
+from ..dashboard.pages.trace_baseline import NS
 from ..dashboard.pages.trace_timeline import Scale, in_time, note, span_name
 from .words import FULL, colour, table, text
 

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import label, position
+from ..design_tokens import stage_colour
 from ..format import axis_duration
-from ..tokens import stage_colour
 from ..view import trace_name
 from .marks import release_marks, rough
 from .parts import LABEL_GAP, Annotation, Figure, Trace, f4, f8, level, line, log_ticks, marker_rows, note, raw, safe

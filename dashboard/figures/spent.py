@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import label, position
+from ..design_tokens import family, stage_colour
 from ..format import count
-from ..tokens import family, stage_colour
 from .budget import markers
 from .parts import BAND, Figure, Trace, f4, f8, safe, ticks
 from .time_axis import TimeAxis

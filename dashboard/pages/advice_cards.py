@@ -10,9 +10,9 @@ from dash.development.base_component import Component
 from ...core.stages import label
 from ..components import Node, attributes, card, link, pill, stage_bar, swatch
 from ..costs import MILLION
+from ..design_tokens import hue
 from ..format import MINUS, day, duration, money, percent
-from ..matrix import Option
-from ..tokens import hue
+from ..optimization_catalog import Option
 from ..view import service_path
 from .advice_facts import Advice, Reach, of_service
 from .advice_marks import before_and_after, buttons

@@ -17,7 +17,7 @@ from ...core.names import AGENT_BACKGROUND, AGENT_COST, AGENT_LEVELS
 from ...core.stages import UNTIMED, label
 from ..format import count, duration, percent
 from .page import Context
-from .standing import moment
+from .slo_status_text import moment
 
 _ALL, *_LESS = AGENT_LEVELS
 _MISSING = {

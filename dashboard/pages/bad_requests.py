@@ -14,7 +14,7 @@ from ...core.stages import label
 from ..format import duration, portion
 from ..view import View, service_path
 from .page import Context
-from .standing import moment
+from .slo_status_text import moment
 
 
 def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from .batches import batch_card, batch_tile, best_batch_tile
 from .hardware import hardware_card
 from .loads import Load, Loads, arrays, loads_of, why_none
 from .page import Context, Page, panel
-from .part import part_words
+from .scope_filter import part_words
 from .service_frame import service_page
 from .spending import cost_card, cost_tile
 

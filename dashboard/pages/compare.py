@@ -14,10 +14,10 @@ from .compare_pickers import head, window_links
 from .compare_report import report
 from .compare_signals import signals_card
 from .compare_words import blamed, evidence, headline, short_name, side_names, verdict_badge
+from .comparison import Comparison, Pair, asked_pair, compared, most, selection
 from .page import Context, Page, nothing, panel
-from .pair import Comparison, Pair, asked_pair, compared, most, selection
-from .part import part_words, ways_out
 from .releases import Release, judge_releases
+from .scope_filter import part_words, ways_out
 from .service_frame import service_tabs
 from .windows import EXAMPLE
 

@@ -9,10 +9,10 @@ from dash.development.base_component import Component
 
 from ...core.stages import label
 from ..components import attributes, card, empty, link_tabs, swatch, table
+from ..design_tokens import hue
 from ..format import THIN, duration, enough, needed, percent, percentile, signed_change, whole
-from ..tokens import hue
+from .comparison import Comparison
 from .page import Context
-from .pair import Comparison
 from .rows import records
 
 # Value in the address to quantile; p90 is offered where fewer requests bear no more.

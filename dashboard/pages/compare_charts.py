@@ -12,8 +12,8 @@ from ..figures.parts import stages_of
 from ..figures.percentile import COLUMNS, percentile_grid
 from ..format import MILLI, duration, enough, needed, percentile, signed_change, whole
 from .compare_words import side_names
+from .comparison import Pair, fewest, lives_of
 from .page import Context
-from .pair import Pair, fewest, lives_of
 
 # The tail beyond holds too few requests for a difference to mean anything.
 _LAST_DELTA = 0.995

@@ -12,10 +12,10 @@ from ...collector.store import Selection
 from ..components import Node, attributes, link
 from .cold import leave_out
 from .compare_words import short_name, side_name, times_said
+from .comparison import Pair, fewest, lives_of, selection, shifted
 from .filter_menu import field
 from .page import Context
-from .pair import Pair, fewest, lives_of, selection, shifted
-from .part import chips, part_menu
+from .scope_filter import chips, part_menu
 from .windows import EXAMPLE, window_name
 
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)

@@ -8,10 +8,10 @@ from ...core.stages import label
 from ..format import duration, enough, percentile
 from .compare_blame import change_words, total_words
 from .compare_words import evidence, headline, report_time, times_said, verdict_badge
+from .comparison import Comparison
 from .page import Context
-from .pair import Comparison
-from .part import part_words
 from .rows import records
+from .scope_filter import part_words
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 

@@ -14,9 +14,9 @@ from ...collector.store import SloCounts
 from ...core.names import TOKENS_IN, TOKENS_OUT
 from ..components import Node, card, pill, ratio_of, table
 from ..format import count, percent, signed_change, span
+from .comparison import Pair
 from .mix import BREATH, median, mixed, tokens
 from .page import Context
-from .pair import Pair
 from .rows import records
 
 # A tenth of a percent of requests, and what chance alone hardly makes.

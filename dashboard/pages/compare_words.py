@@ -9,9 +9,9 @@ from ...alerts.tail.regression import Kind
 from ...collector.store import Selection
 from ...core.stages import label
 from ..format import THIN, TIMES, count, day, duration, needed, percentile, portion, signed_change, whole
+from .comparison import SERVING, Comparison, Pair, judged, lives_of
 from .mix import confounder, sentence
 from .page import Context
-from .pair import SERVING, Comparison, Pair, judged, lives_of
 
 WORDS: dict[Kind, tuple[str, str]] = {
     "regression": ("Regression", "bad"),

@@ -12,8 +12,8 @@ from dash.development.base_component import Component
 
 from ..components import Node, attributes, card, empty, link, link_tabs, pill, table
 from ..format import count, several
-from .happenings import KINDS, Happening, happenings
 from .page import Context, Page, panel
+from .timeline import KINDS, Happening, happenings
 
 _PLACE = "/events"
 # More than anybody reads; a shorter window or a filter shows the rest.

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Incident
 from ..components import attributes
-from ..incident_writing import INCIDENTS, SILENCES
+from ..incidents_api import INCIDENTS, SILENCES
 
 # For how long a button silences: a look, and a working day.
 _LENGTHS = ("1h", "8h")

@@ -16,10 +16,10 @@ from dash.development.base_component import Component
 
 from ...core.stages import label, position
 from ..components import Node, attributes, card, link, swatch, table
+from ..design_tokens import hue
 from ..figures.parts import safe
 from ..figures.percentile import COLUMNS, coarse, nearest
 from ..format import count, duration, interval, percent, portion
-from ..tokens import hue
 from .measures import stages_at
 from .rows import records
 from .stalled import explained

@@ -8,8 +8,8 @@ from ...core.histogram import Histogram
 from ...core.names import TOKENS, TOKENS_IN
 from ..components import ratio_of
 from ..format import percent, signed_change
+from .comparison import Pair, asked
 from .page import Context
-from .pair import Pair, asked
 from .rows import records
 
 # What senders and the place decide. Batches and failures follow from the version as well, so they are told, not blamed.

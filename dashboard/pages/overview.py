@@ -11,11 +11,11 @@ from ..format import count, money, percent, signed_change
 from .collectors_facts import greedy_line
 from .empty import no_data
 from .fleet import KINDS, Row, urgent_first
-from .overview_course import course_card, happened_card, rates_by_service, released
 from .overview_findings import findings
 from .overview_table import MANY, services_card
+from .overview_timeseries import course_card, happened_card, rates_by_service, released
 from .page import Context, Page, panel
-from .standing import COLOURS, counted, worst
+from .slo_status_text import COLOURS, counted, worst
 from .unwatched import unwatched_line
 
 _TONES = {**COLOURS, "stale": "warn"}

@@ -13,16 +13,16 @@ from ...alerts.reader import Incident
 from ...alerts.standing import SloStatus
 from ...core.stages import BY_KEY, label
 from ..components import Node, dot, link, pill
+from ..design_tokens import hue
 from ..figures.budget import left_parts
 from ..format import duration, percent, percentile, portion, several, span, target, times
-from ..tokens import hue
 from ..view import incident_page, service_path, slo_path
 from .bad_requests import blamed_stage
 from .compare_words import short_name
 from .fleet import Row
 from .page import Context
 from .releases import Release
-from .standing import counted, moment, note, worst
+from .slo_status_text import counted, moment, note, worst
 
 _MOST = 3
 # Behind "more" there are so many at most: each costs a few questions.

@@ -32,9 +32,9 @@ from ..figures.budget import left_parts
 from ..format import UNKNOWN, count, duration, money, needed, percent, times, whole
 from ..view import service_path, slo_path
 from .fleet import KINDS, Row
-from .overview_course import rates_by_service
+from .overview_timeseries import rates_by_service
 from .page import Context
-from .standing import COLOURS
+from .slo_status_text import COLOURS
 from .windows import window_name
 
 # More services than this are grouped and can be filtered.

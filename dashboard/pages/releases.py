@@ -12,8 +12,8 @@ from datetime import datetime
 import pandas as pd
 
 from ...alerts.reader import Incident
+from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, judged, lives, newest_pair
 from .page import Context
-from .pair import LIFETIME, SERVING, Comparison, Lives, compared, judged, lives, newest_pair
 
 # A release that is surely slower by less is listed, and nothing turns red or amber for it. [ratio]
 MATERIAL = 1.1

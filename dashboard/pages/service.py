@@ -44,12 +44,12 @@ from .agent_note import agent_cost
 from .inspector import inspector
 from .measures import Measures, breakdown, measure, stalls
 from .page import Context, Page, panel
-from .part import whose
 from .rows import are_ranked, traces_table
+from .scope_filter import whose
 from .service_charts import grid_frame, percentile_card
 from .service_frame import service_page
 from .service_times import heat_card, hidden_in, over_time_card
-from .standing import burn_note
+from .slo_status_text import burn_note
 from .suspect_note import suspect_note
 
 _EXEMPLARS, _ADVICE = 6, 3

@@ -18,7 +18,7 @@ from .cold import leave_out
 from .fleet import KINDS, seen_in
 from .measures import measure
 from .page import Context, Page, nothing
-from .part import chips, nobody, part_menu, part_words, to_blame
+from .scope_filter import chips, nobody, part_menu, part_words, to_blame
 from .service_status import status_of
 
 _BUCKET = timedelta(seconds=10)

@@ -15,7 +15,7 @@ from ..view import View, incident_page, slo_path
 from .compare_words import short_name
 from .page import Context
 from .releases import Release, regressions
-from .standing import moment, note
+from .slo_status_text import moment, note
 
 
 @dataclass(frozen=True, slots=True)

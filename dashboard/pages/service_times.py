@@ -15,8 +15,8 @@ from ..figures.over_time import COLUMNS, over_time_figure
 from ..figures.parts import Figure, stages_of
 from ..format import count, duration, needed, span, whole
 from .page import Context
-from .part import concerns
 from .rows import records
+from .scope_filter import concerns
 
 # Value in the address to label and quantile; the first is the default.
 OVER_TIME = {"99": ("p99", 0.99), "95": ("p95", 0.95), "50": ("p50", 0.5), "mean": ("Mean", None)}

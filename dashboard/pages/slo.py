@@ -18,7 +18,7 @@ from .slo_budget import budget_card, burn_card, window_links
 from .slo_objectives import objectives_card, runs_out, slo_tiles
 from .slo_spent import spent_card
 from .slo_stages import stages_card
-from .standing import counted, note
+from .slo_status_text import counted, note
 from .unwatched import no_objectives
 
 _TITLE = "SLOs · Stagelens"

@@ -16,7 +16,7 @@ from ..figures.budget import left_parts
 from ..format import attained, axis_duration, count, span, target, times
 from ..view import View, slo_path
 from .page import Context
-from .standing import COLOURS, note, state_line, until
+from .slo_status_text import COLOURS, note, state_line, until
 
 _HELD = ("stale", "maintenance")
 _UNKNOWN = "–"  # noqa: RUF001 - an en dash stands for unknown

@@ -17,14 +17,14 @@ from ...alerts.standing import SloStatus
 from ...alerts.tail.regression import culprit
 from ...core.stages import label
 from ..components import attributes, card, chart, empty, legend, link, swatch, table
+from ..design_tokens import hue
 from ..figures.spent import COLUMNS, UNEXPLAINED, spent_figure, stages_of
 from ..figures.time_axis import step_for
 from ..format import count, duration, percent
-from ..tokens import hue
 from .bad_requests import bad_breakdown, bad_sentence, in_window
 from .page import Context
 from .rows import records
-from .standing import planned_among
+from .slo_status_text import planned_among
 
 _TITLE = "What spent the budget"
 # A bar a click can hit: a third of the steps other charts have.

@@ -12,11 +12,11 @@ from ...alerts.burning.budgets import Split, StageUse, stage_budgets
 from ...alerts.objectives.slo import Slo
 from ...core.stages import label
 from ..components import Node, Nodes, card, empty, link_tabs, stage_name, table
+from ..design_tokens import hue
 from ..format import axis_duration, duration, enough, needed, percentile, several, whole
-from ..tokens import hue
 from ..view import PART
 from .page import Context
-from .standing import planned_among
+from .slo_status_text import planned_among
 
 _TITLE = "Stage budgets"
 _MAX_VERSIONS = 4

@@ -13,9 +13,9 @@ from dash.development.base_component import Component
 from ...core.stages import BY_KEY, label
 from ..components import Node, card, empty, swatch, table, tile
 from ..costs import MILLION, a_request, by_stage
+from ..design_tokens import hue
 from ..format import TIMES, UNKNOWN, axis_duration, duration, money, percent
 from ..hardware import busy, busy_share
-from ..tokens import hue
 from .hardware import told
 from .page import Context
 

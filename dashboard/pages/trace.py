@@ -17,8 +17,8 @@ from ..view import service_path, trace_name, trace_path
 from .page import Context, Page, nothing, panel
 from .rows import traces_table
 from .stalled import around as around_it
+from .trace_baseline import NS, Setting, around, neighbours, rank_of, setting_of
 from .trace_lanes import lanes
-from .trace_setting import NS, Setting, around, neighbours, rank_of, setting_of
 from .trace_timeline import RARE, timeline
 from .trace_verdict import verdict
 

@@ -13,7 +13,7 @@ from ..format import axis_duration, percentile
 from .cold import leave_out
 from .filter_menu import field, menu
 from .page import Context
-from .part import chips, part_menu
+from .scope_filter import chips, part_menu
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _MOST = 40

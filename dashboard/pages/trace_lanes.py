@@ -11,9 +11,9 @@ from dash.development.base_component import Component
 from ...collector.store import KeptTrace
 from ...core.names import DEVICE, TIMING
 from ..components import Node, attributes, card, legend, table
+from ..design_tokens import hue
 from ..format import duration, percent
-from ..tokens import hue
-from .trace_setting import NS
+from .trace_baseline import NS
 from .trace_timeline import Scale, bar, in_time, note, span_name
 
 _GPU, _CPU, _WIRE, _WAITING, _ELSEWHERE = "GPU", "CPU", "Network", "Waiting", "Other services"

@@ -13,11 +13,11 @@ from ...collector.store import KeptTrace
 from ...core.names import BATCH_SIZE, DEVICE, MODEL, PART, TIMING
 from ...core.stages import OVERHEAD, label
 from ..components import Node, attributes, card, swatch, table
+from ..design_tokens import hue
 from ..figures.parts import ticks
 from ..format import axis_duration, duration, rank
-from ..tokens import hue
 from .stalled import marked
-from .trace_setting import NS, Setting, rank_of
+from .trace_baseline import NS, Setting, rank_of
 
 # From here on a rank is worth the colour of trouble.
 RARE = 0.99

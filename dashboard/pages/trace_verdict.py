@@ -13,7 +13,7 @@ from ...core.stages import label
 from ..components import Node, stage_bar
 from ..format import duration, percent, split_duration, times
 from .stalled import explained, of_trace
-from .trace_setting import NS, Setting
+from .trace_baseline import NS, Setting
 
 
 def verdict(found: KeptTrace, setting: Setting) -> Component:

@@ -18,8 +18,8 @@ from ..figures.heat import heat_figure
 from ..format import count, duration, span
 from ..view import PART, View
 from .page import Context, Page, panel
-from .part import nobody, to_blame
 from .rows import records, traces_table
+from .scope_filter import nobody, to_blame
 from .service_frame import service_page
 from .trace_filters import filters
 

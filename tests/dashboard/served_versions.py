@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 
 from stagelens.collector.store import Batch, Series, Store
-from stagelens.dashboard.outline import text
+from stagelens.dashboard.page_data import text
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse

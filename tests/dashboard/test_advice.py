@@ -15,7 +15,7 @@ from stagelens.collector.store import Reader, Store
 from stagelens.collector.store.events import Event
 from stagelens.core.stages import STAGES
 from stagelens.dashboard.advising import MIN_GAIN, RANKS, Facts, findings
-from stagelens.dashboard.matrix import families, family_of
+from stagelens.dashboard.optimization_catalog import families, family_of
 from stagelens.dashboard.pages.advice_cards import top_advice
 from stagelens.dashboard.pages.advice_facts import MOST, advice_count, of_all, of_service
 from stagelens.dashboard.pages.advice_marks import marks

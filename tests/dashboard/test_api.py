@@ -26,11 +26,11 @@ from stagelens.collector.store import Selection, Store
 from stagelens.core.errors import StoreError
 from stagelens.dashboard.components import attributes, card, chart, table
 from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.events_api import PATH as EVENTS
 from stagelens.dashboard.format import THIN, duration
-from stagelens.dashboard.outline import outline
-from stagelens.dashboard.plain import as_csv, as_json, columns
+from stagelens.dashboard.page_data import outline
+from stagelens.dashboard.serialization import as_csv, as_json, columns
 from stagelens.dashboard.serve import Dashboard
-from stagelens.dashboard.writing import PATH as EVENTS
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 VIEW = "/api/v1/view"

@@ -12,7 +12,7 @@ from stagelens.collector.store import Store
 from stagelens.core.names import REPLICA_AGE
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import UNKNOWN
-from stagelens.dashboard.outline import outline, text
+from stagelens.dashboard.page_data import outline, text
 from stagelens.dashboard.pages.page import Page
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard

@@ -20,12 +20,12 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
 from stagelens.dashboard.format import THIN, duration
 from stagelens.dashboard.menus import compared_time
-from stagelens.dashboard.outline import outline
+from stagelens.dashboard.page_data import outline
 from stagelens.dashboard.pages.compare_report import report
 from stagelens.dashboard.pages.compare_signals import signals
 from stagelens.dashboard.pages.compare_words import between, headline
+from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.pages.pair import Pair, asked_pair, compared, default_pair
 from stagelens.dashboard.pages.windows import window_name, window_of
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelens.dashboard.design_tokens import TOKEN
 from stagelens.dashboard.figures.budget import BurnLine, budget_figure, burn_figure
 from stagelens.dashboard.figures.compare import both_figure, delta_figure
 from stagelens.dashboard.figures.heat import heat_figure
@@ -26,7 +27,6 @@ from stagelens.dashboard.figures.percentile import percentile_figure, percentile
 from stagelens.dashboard.figures.promise import Objective
 from stagelens.dashboard.figures.time_axis import TimeAxis, step_for
 from stagelens.dashboard.format import percentile
-from stagelens.dashboard.tokens import TOKEN
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 AXIS = TimeAxis(START, START + timedelta(minutes=10), timedelta(minutes=1), UTC)

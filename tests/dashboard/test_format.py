@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.dashboard import components, config, guard, tokens
+from stagelens.dashboard import components, config, design_tokens, guard
 from stagelens.dashboard import format as numbers
 from stagelens.dashboard.figures import budget, parts, time_axis
 from stagelens.dashboard.pages import service
 
 
-@pytest.mark.parametrize("module", [numbers, tokens, config, guard, components, parts, time_axis, budget, service])
+@pytest.mark.parametrize(
+    "module", [numbers, design_tokens, config, guard, components, parts, time_axis, budget, service]
+)
 def test_examples_in_docstrings_run(module: object) -> None:
     """What a docstring promises is what the function returns."""
     failures, _ = doctest.testmod(module)  # pyright: ignore[reportArgumentType] - parametrized modules are typed as object

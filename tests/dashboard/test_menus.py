@@ -17,7 +17,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.components import card, chart, table
 from stagelens.dashboard.menus import environment_menu, menus, time_menu
-from stagelens.dashboard.outline import text
+from stagelens.dashboard.page_data import text
 from stagelens.dashboard.router import context_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import COMPARED, parse

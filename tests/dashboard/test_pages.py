@@ -27,7 +27,7 @@ from stagelens.dashboard.pages.measures import measure
 from stagelens.dashboard.pages.page import panel
 from stagelens.dashboard.pages.rows import traces_table
 from stagelens.dashboard.pages.service_charts import CHARTS, grid_frame, percentile_chart
-from stagelens.dashboard.pages.trace_setting import Setting
+from stagelens.dashboard.pages.trace_baseline import Setting
 from stagelens.dashboard.pages.trace_timeline import note
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard, DashboardConfig

@@ -15,7 +15,7 @@ import pytest
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.standing import SloStatus
 from stagelens.collector.store import Store
-from stagelens.dashboard.outline import outline, text
+from stagelens.dashboard.page_data import outline, text
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.releases import judge_releases, regressions
 from stagelens.dashboard.router import context_of, page_of

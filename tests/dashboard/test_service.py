@@ -22,7 +22,7 @@ from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import THIN, UNKNOWN, duration, interval, money
 from stagelens.dashboard.html_out import as_html
-from stagelens.dashboard.outline import Outline, outline
+from stagelens.dashboard.page_data import Outline, outline
 from stagelens.dashboard.pages.charts import CHARTS
 from stagelens.dashboard.pages.inspector import mixtures
 from stagelens.dashboard.pages.page import Context

@@ -25,7 +25,7 @@ from stagelens.dashboard.figures.budget import budget_figure, markers
 from stagelens.dashboard.figures.spent import spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.menus import menus
-from stagelens.dashboard.outline import Outline, children, outline, text
+from stagelens.dashboard.page_data import Outline, children, outline, text
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.slo import finding

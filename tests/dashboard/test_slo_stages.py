@@ -16,7 +16,7 @@ from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.outline import Listed, outline
+from stagelens.dashboard.page_data import Listed, outline
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source

@@ -18,11 +18,11 @@ from stagelens.alerts.standing import SloStatus
 from stagelens.collector.store import Store
 from stagelens.dashboard.components import SHAPES, WORDS
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.outline import outline, text
+from stagelens.dashboard.page_data import outline, text
 from stagelens.dashboard.pages.fleet import urgent_first
-from stagelens.dashboard.pages.happenings import happenings
 from stagelens.dashboard.pages.slo_alerts import history_card, rules_card
 from stagelens.dashboard.pages.slo_objectives import runs_out
+from stagelens.dashboard.pages.timeline import happenings
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.shell import side

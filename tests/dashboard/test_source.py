@@ -14,7 +14,7 @@ import pytest
 from stagelens.collector.store import Batch, Point, Selection, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.answers import Answers
+from stagelens.dashboard.query_cache import Answers
 from stagelens.dashboard.source import Source
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

@@ -15,7 +15,7 @@ import flask
 import pytest
 
 from stagelens.collector.store import Store
-from stagelens.dashboard import front
+from stagelens.dashboard import wsgi_front
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
 
@@ -92,7 +92,7 @@ def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -
 
 def test_a_body_that_trickles_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread waits for it meanwhile, either."""
-    monkeypatch.setattr(front, "MAX_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(wsgi_front, "MAX_BODY_SECONDS", 0.2)
     dashboard = start(token=TOKEN)
     with connected(dashboard) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\nname=")

@@ -21,10 +21,10 @@ from ..alerts.incidents.silences import MATCHERS
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration
 from . import guard
-from .asking import NOT_FOUND, AskError
-from .care import Care
+from .events_api import check_proof, kept
+from .incident_actions import Care
+from .query_params import NOT_FOUND, AskError
 from .replies import PREFIX, answer_json, explained
-from .writing import check_proof, kept
 
 INCIDENTS, SILENCES = f"{PREFIX}v1/incidents", f"{PREFIX}v1/silences"
 LONGEST = timedelta(days=395)

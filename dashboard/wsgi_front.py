@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 from werkzeug.test import run_wsgi_app
 
-from . import calls, health
+from . import callback_validation, health
 
 # A browser opens six connections and requests all scripts at once.
 _THREADS = 8
@@ -187,13 +187,13 @@ async def _body(request: Request) -> bytes:
     async with asyncio.timeout(MAX_BODY_SECONDS):
         async for chunk in request.stream():
             size += len(chunk)
-            if size > calls.MAX_BODY_BYTES * _DISCARD_FACTOR:
+            if size > callback_validation.MAX_BODY_BYTES * _DISCARD_FACTOR:
                 break
-            if size <= calls.MAX_BODY_BYTES:
+            if size <= callback_validation.MAX_BODY_BYTES:
                 chunks.append(chunk)
             else:
                 chunks.clear()
-    if size > calls.MAX_BODY_BYTES:
+    if size > callback_validation.MAX_BODY_BYTES:
         raise TooLargeError
     return b"".join(chunks)
 
@@ -201,7 +201,7 @@ async def _body(request: Request) -> bytes:
 def _refused(error: Exception) -> PlainTextResponse:
     headers = {"Connection": "close"}
     if isinstance(error, TooLargeError):
-        text = f"the request body is larger than {calls.MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"
+        text = f"the request body is larger than {callback_validation.MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"
         return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
     text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
     return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)

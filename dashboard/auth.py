@@ -16,8 +16,8 @@ from werkzeug.wrappers import Request
 from ..core.addresses import address_of, without_port
 from .config import DashboardConfig
 from .login_throttle import LoginThrottle
+from .revoked_sessions import SignedOut
 from .sessions import is_session, name_in, session_of
-from .signed_out import SignedOut
 from .users import Users
 
 COOKIE = "stagelens_session"

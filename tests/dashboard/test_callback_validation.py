@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from stagelens.dashboard.calls import PATH
+from stagelens.dashboard.callback_validation import PATH
 from stagelens.dashboard.serve import Dashboard
 
 # What a browser sends when it opens the overview.

@@ -21,7 +21,7 @@ from stagelens.core.counts import Counts
 from stagelens.core.histogram import Histogram
 from stagelens.dashboard.components import Chart
 from stagelens.dashboard.format import duration
-from stagelens.dashboard.outline import Outline, outline
+from stagelens.dashboard.page_data import Outline, outline
 from stagelens.dashboard.pages.token_measures import of_window, token_measures, value_at
 from stagelens.dashboard.pages.tokens_charts import first_token_frame
 from stagelens.dashboard.pages.tokens_lengths import lengths, tail_words

@@ -14,7 +14,7 @@ from flask import Flask, Response, request
 from ..collector.store.events import MAX_TEXT, Event, from_json
 from ..core.errors import StoreError
 from . import guard
-from .asking import AskError
+from .query_params import AskError
 from .replies import PREFIX, answer_json, explained
 from .source import Source
 

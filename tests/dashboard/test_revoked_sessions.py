@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.store import Store
-from stagelens.dashboard.signed_out import SignedOut
+from stagelens.dashboard.revoked_sessions import SignedOut
 from tests.support.postgresql_server import Server
 
 
