@@ -202,7 +202,7 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
     """Run the parts *command* names until SIGTERM or Ctrl-C, then drain them in reverse."""
     from .collector.allocator import give_back_what_is_freed, search_garbage_seldom  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
-    from .collector.opening import alone, open_store, places  # noqa: PLC0415
+    from .collector.store_factory import alone, open_store, places  # noqa: PLC0415
     from .core import logs  # noqa: PLC0415 - with json and urllib, which `run` does without
 
     give_back_what_is_freed()

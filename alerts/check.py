@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ..collector.config import CollectorConfig
-from ..collector.opening import open_existing
 from ..collector.store import Store
+from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StoreError
 from . import words
 from .burning import burn

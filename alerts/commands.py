@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..collector.config import CollectorConfig
-from ..collector.opening import open_existing
 from ..collector.store import Store
+from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StagelensError
 from ..core.settings import parse_duration
 from . import tables

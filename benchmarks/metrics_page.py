@@ -15,8 +15,8 @@ import numpy as np
 from costs.table import Table
 
 from stagelens.collector.prometheus import protobuf, text
+from stagelens.collector.prometheus.config import Settings
 from stagelens.collector.prometheus.counters import EMPTY_SECONDS, Counters
-from stagelens.collector.prometheus.section import Settings
 from stagelens.collector.store.encoding import Buckets
 from stagelens.collector.store.histograms import Histograms
 from stagelens.collector.store.point_columns import Identity, PointColumns

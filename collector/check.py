@@ -15,18 +15,18 @@ from pathlib import Path
 from ..core.errors import ConfigError, StagelensError, StoreError
 from ..core.reading.fields import meant
 from ..core.settings import format_size
-from .access import section as access_section
+from .access import config as access_section
 from .access.clients import Access, Limits
 from .access.exposure import check_exposure
 from .access.tls import GrpcTls
 from .calling.addresses import MayCall
 from .config import CollectorConfig
 from .config_file import CollectorFile, read
-from .forward.section import Destination
-from .opening import places
-from .scrape.section import AUTO, Target
+from .forward.config import Destination
+from .scrape.config import AUTO, Target
 from .store.engines import database
-from .traces.section import built_in
+from .store_factory import places
+from .traces.config import built_in
 
 # Without what Kubernetes sets in every pod for a service that is called stagelens-collector.
 _OURS = re.compile(r"STAGELENS_COLLECTOR_(?!SERVICE_|PORT_)")

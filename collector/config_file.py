@@ -15,16 +15,16 @@ from ..core.errors import ConfigError
 from ..core.loop import Loop
 from ..core.reading.fields import Fields
 from ..core.reading.live_file import FileError, LiveFile, read_document, spell_problem
-from .access import section as access_section
+from .access import config as access_section
 from .access.clients import Access
 from .calling.addresses import MayCall
-from .forward import section as forward_section
-from .forward.section import Destination
-from .prometheus import section as prometheus_section
-from .prometheus.section import Settings as Prometheus
-from .scrape import section as scrape_section
-from .scrape.section import Target
-from .traces import section as rules_section
+from .forward import config as forward_section
+from .forward.config import Destination
+from .prometheus import config as prometheus_section
+from .prometheus.config import Settings as Prometheus
+from .scrape import config as scrape_section
+from .scrape.config import Target
+from .traces import config as rules_section
 from .traces.rules import Rule
 
 _log = logging.getLogger(__name__)

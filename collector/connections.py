@@ -17,10 +17,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ..core.errors import StagelensError
 from .access.tls import certificate_of, named
+from .body_reader import discard
 from .connection_limits import ConnectionLimits, Waiter
-from .otherwise import media_type_of, response_of
-from .receiving import discard
-from .replies import failure_reply
+from .misc_routes import media_type_of, response_of
+from .otlp_responses import failure_reply
 
 # Request line and headers; a token of the longest kind allowed takes an eighth of it.
 MAX_HEAD_BYTES = 32 * 1024

@@ -15,11 +15,11 @@ from ..core import names
 from ..core.errors import WireError
 from . import json_wire, protobuf_wire
 from .dimensions import text
+from .ingest_result import Tally
+from .otlp_responses import JSON, Exported
 from .points import PointReader, Window, read_together
-from .replies import JSON, Exported
 from .spans import TraceReader
 from .store import Batch
-from .tally import Tally
 from .traces.columns import encode
 from .traces.reading import SpanReader
 from .wire import Attributes, Correction, ResourceMetrics

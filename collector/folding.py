@@ -12,8 +12,8 @@ from .store import Store
 from .store.inbox import Delivery, Folded
 from .store.point_columns import as_columns
 from .traces.folding import Outcome, fold
-from .traces.keeping import Keep
-from .traces.leftovers import Patience
+from .traces.pending import Patience
+from .traces.sampling import Keep
 from .writer import FullError
 
 _log = logging.getLogger(__name__)

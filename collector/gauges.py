@@ -25,9 +25,9 @@ from ..core.hardware import (
 from ..core.histogram import Histogram
 from ..core.names import DEVICE, HARDWARE, SERVICE_INSTANCE, SERVICE_NAME
 from .dimensions import SeriesReader, text
+from .ingest_result import Reason, RejectedError, Tally
 from .point_rules import MAX_COUNT, NANOSECONDS, Window
 from .store import Point
-from .tally import Reason, RejectedError, Tally
 from .wire import CUMULATIVE, DELTA, GAUGE, NO_RECORDED_VALUE, SUM, Attributes, Metric, NumberPoint
 
 # No machine has as many GPUs, and no process as many modes of its time.

@@ -20,10 +20,10 @@ import grpc.aio
 from ..core import names
 from ..core.errors import StagelensError
 from .access.gate import Caller
+from .body_reader import Hold, Receiving
 from .health import Health
 from .intake import Arrival, Intake
-from .receiving import Hold, Receiving
-from .replies import PROTOBUF, Exported, Failure, Reply
+from .otlp_responses import PROTOBUF, Exported, Failure, Reply
 from .wire import TooLargeError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -15,11 +15,11 @@ from starlette.routing import Route
 from ..core import names
 from .access.gate import Caller, Gate, RefusedError
 from .access.tls import SCOPE_KEY
+from .body_reader import Receiving
 from .health import Health
 from .intake import Arrival, Destination, Intake, refused
-from .otherwise import PATHS, PROBES, WELCOME, http_error, media_type_of, response_of
+from .misc_routes import PATHS, PROBES, WELCOME, http_error, media_type_of, response_of
 from .prometheus import formats
-from .receiving import Receiving
 from .selfmetrics import SelfMetrics
 
 

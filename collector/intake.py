@@ -20,19 +20,19 @@ from ..core.errors import StagelensError, StoreError, WireError
 from . import writer as committing
 from .access.gate import Admission, Caller, Gate, RefusedError
 from .body import encoding_of
+from .body_reader import MAX_RECEIVE_SECONDS, Hold, Receiving
 from .config import CollectorConfig
 from .decoders import Decoders, Together, apart
 from .export import Export, Parsed, judge, parse_metrics, read_export
-from .forward.room import LoopError, Room
+from .forward.admission import LoopError, Room
 from .health import Health
+from .ingest_result import Tally
 from .logs import read_logs
+from .otlp_responses import JSON, PROTOBUF, Exported, Reply, event_reply, export_reply, failure_reply
 from .points import Window
-from .receiving import MAX_RECEIVE_SECONDS, Hold, Receiving
-from .replies import JSON, PROTOBUF, Exported, Reply, event_reply, export_reply, failure_reply
 from .selfmetrics import SelfMetrics
 from .store.events import Event, from_json
 from .store.outgoing import Outgoing
-from .tally import Tally
 from .traces.reading import SpanReader
 from .wire import TooLargeError, UnsupportedError
 from .writer import FullError, UncommittedError, UnwritableError, Writer

@@ -7,11 +7,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from ..core.errors import WireError
 from .export import Export, batch_id
+from .ingest_result import Tally
 from .json_fields import load, objects
+from .otlp_responses import JSON
 from .protobuf_bulk import check_bulk
-from .replies import JSON
 from .store import Batch
-from .tally import Tally
 
 _CURE = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process, or name somebody under forward: who takes logs"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..core import names
 from ..core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
 from .dimensions import text
-from .tally import Reason, RejectedError
+from .ingest_result import Reason, RejectedError
 from .wire import DELTA, EXPONENTIAL_HISTOGRAM, SUM, HistogramPoint, Metric
 
 # 20,000 buckets cover, at scale 10, more than the whole range from a nanosecond to a day.

@@ -24,12 +24,12 @@ from . import protobuf_wire
 from .dimensions import SeriesReader
 from .gauges import read_gauges
 from .histogram_columns import HistogramColumns, from_points, from_protobuf
-from .identities import Identities, stage_of
+from .ingest_result import Reason, RejectedError, Tally
 from .point_checks import believable, believed
 from .point_rules import NANOSECONDS, Window, check_interval, check_metric, dropped_requests, histogram_of
+from .series_cache import Identities, stage_of
 from .store import Point
 from .store.point_columns import Identity, PointColumns
-from .tally import Reason, RejectedError, Tally
 from .wire import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics
 
 __all__ = ["PointReader", "Window"]

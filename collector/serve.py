@@ -12,6 +12,7 @@ from ..core.errors import StagelensError
 from .access.exposure import check_exposure
 from .access.gate import Gate
 from .access.tls import GrpcTls, HttpTls
+from .body_reader import Receiving
 from .config import CollectorConfig
 from .config_file import LiveConfig
 from .decoders import Decoders
@@ -24,14 +25,13 @@ from .http_server import listen
 from .intake import Intake
 from .maintenance import Maintenance
 from .prometheus.counters import Counters
-from .receiving import Receiving
 from .scrape.scraper import Scraper
 from .selfmetrics import SelfMetrics
 from .servers import Servers
+from .status_reporter import Reporter
 from .store import Store
-from .traces.keeping import Keep
 from .traces.reading import SpanReader
-from .vitals import Reporter
+from .traces.sampling import Keep
 from .writer import Writer
 
 __all__ = ["Collector", "CollectorConfig"]

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from .connection_limits import ConnectionLimits
 from .grpc_server import GrpcServer
 from .http_server import HttpServer
-from .otherwise import PROBES
+from .misc_routes import PROBES
 
 _DRAIN_SECONDS = 15
 # Exporters post every 1, 5, 10 or 60 s: a connection that ends just then would cost them an export.

@@ -15,10 +15,10 @@ from ..core.counts import dominant
 from ..core.loads import PHASES
 from .dimensions import SeriesReader, stage_name, text
 from .gauges import place_of
+from .ingest_result import Reason, RejectedError, Tally
 from .points import Window
 from .store import KeptTrace
 from .store.loads import Load
-from .tally import Reason, RejectedError, Tally
 from .wire import Attributes, ResourceSpans, Scalar, Span
 
 MAX_SPANS_A_TRACE = 5000

@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from ..collector.config import CollectorConfig
-from ..collector.opening import open_existing
 from ..collector.store import Reader
+from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StagelensError
 from ..core.options import STORE
 from ..core.settings import parse_duration

@@ -17,7 +17,7 @@ from ..collector.serve import Collector, CollectorConfig
 from ..collector.store import Retention, Store
 from ..collector.store.engines import database
 from ..collector.store.outgoing import backlogs
-from ..collector.traces.leftovers import Patience
+from ..collector.traces.pending import Patience
 from .folders import folder_for
 
 # As long as a run goes on, all of it is kept as finely as it came.

@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 
 from .. import __version__
 from ..collector.store import KeptTrace, Series, Store
+from ..collector.store.full_export import Counted, Whole, whole
 from ..collector.store.series import COLD
-from ..collector.store.whole import Counted, Whole, whole
 from ..core import names
 from .writing import written
 

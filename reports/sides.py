@@ -14,7 +14,7 @@ from ..alerts.tail.version_times import Life, version_times
 from ..collector.imports.importing import import_file
 from ..collector.points import Window
 from ..collector.store import Reader, Retention, Selection, Store
-from ..collector.traces.keeping import Keep
+from ..collector.traces.sampling import Keep
 from ..core.errors import ConfigError, StagelensError
 from .contrast import Side
 from .folders import folder_for

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ...collector.prometheus.buckets import LADDER
+from ...collector.prometheus.config import LABELS
 from ...collector.prometheus.counters import FAMILIES
-from ...collector.prometheus.section import LABELS
 from ...collector.prometheus.text import spell
 from ...collector.store.indicator import HISTOGRAMS
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_ERROR, STATUS_OK

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ...collector.prometheus.section import DEFAULT_LABELS, LABELS
+from ...collector.prometheus.config import DEFAULT_LABELS, LABELS
 from ...collector.prometheus.text import spell
 from .. import words
 from ..burning import burn

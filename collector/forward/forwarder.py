@@ -11,10 +11,10 @@ from ...core.errors import StagelensError
 from ..store import Store
 from ..store.engines import database
 from ..store.outgoing import Backlog, backlogs, drop_oldest, forget_others, identity, release
-from ..tending import Tending
-from .line import Line
-from .room import Room
-from .section import Destination
+from ..task_supervisor import Tending
+from .admission import Room
+from .config import Destination
+from .destination_sender import Line
 from .state import States
 
 _log = logging.getLogger(__name__)

@@ -27,11 +27,11 @@ from ..calling.addresses import MayCall
 from ..calling.tls import CallTls
 from ..calling.transport import addresses_of, port_of
 from ..grpc_server import SERVICES
-from ..replies import JSON
+from ..otlp_responses import JSON
 from ..store.outgoing import Outgoing
+from .config import Destination
 from .headers import AGENT
 from .outcome import Later, Outcome, Refused, inflated, shown, taken
-from .section import Destination
 from .transcoding import protobuf_of
 
 _METHODS: dict[str, str] = {signal: f"/{service}/Export" for service, signal in SERVICES.items()}

@@ -20,11 +20,11 @@ from google.rpc.status_pb2 import Status
 
 from ..calling.addresses import MayCall, NotCalledError
 from ..calling.transport import CheckedTransport, proxy_of
-from ..replies import JSON
+from ..otlp_responses import JSON
 from ..store.outgoing import Outgoing
+from .config import Destination
 from .headers import AGENT
 from .outcome import Later, Outcome, Refused, inflated, shown, taken
-from .section import Destination
 
 _AGAIN = frozenset({408, 429, 502, 503, 504})
 _OURS_TO_MEND = frozenset({401, 403})

@@ -16,10 +16,10 @@ from pathlib import Path
 from ...core.options import COLLECTOR, STORE
 from .. import config_file
 from ..config import CollectorConfig
-from ..opening import open_store
 from ..points import Window
 from ..store.schema import FINEST
-from ..traces.keeping import Keep
+from ..store_factory import open_store
+from ..traces.sampling import Keep
 from .formats import FORMATS
 from .imported import Imported
 from .importing import import_file

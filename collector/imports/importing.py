@@ -14,18 +14,18 @@ from pathlib import Path
 from ...core import names
 from ...core.errors import WireError
 from ..export import Export, read_export
+from ..ingest_result import Reason
 from ..json_fields import Object, object_at, objects
+from ..otlp_responses import JSON
 from ..points import Window
-from ..replies import JSON
 from ..store import Batch, Store
 from ..store.inbox import Delivery, Parcel
 from ..store.retention import IMPORTED
-from ..tally import Reason
 from ..traces.folding import Outcome, fold
-from ..traces.keeping import Keep
-from ..traces.leftovers import Patience
+from ..traces.pending import Patience
 from ..traces.reading import SpanReader
 from ..traces.rules import Rule
+from ..traces.sampling import Keep
 from ..wire import Attributes
 from . import otlp
 from .formats import format_of

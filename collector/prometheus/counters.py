@@ -24,7 +24,7 @@ from ..store.encoding import Ints
 from ..store.point_columns import Identity, PointColumns
 from ..store.texts import name as storable_name
 from . import buckets
-from .section import LABELS, Settings
+from .config import LABELS, Settings
 
 # A scrape a minute, which is Prometheus' own default, sees it empty once, even a late one.
 EMPTY_SECONDS = 75.0

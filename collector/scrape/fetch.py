@@ -17,8 +17,8 @@ from ..body import inflate
 from ..calling.addresses import MayCall, NotCalledError
 from ..calling.transport import CheckedTransport
 from ..wire import TooLargeError
+from .config import Target
 from .exposition import OPENMETRICS
-from .section import Target
 
 TIMEOUT_SECONDS = 5.0
 # A vLLM server exposes 100 kB, a Ray node with many deployments some MB.

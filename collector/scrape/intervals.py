@@ -12,9 +12,9 @@ from ...core.histogram import Histogram
 from ...core.intervals import Distribution
 from ..dimensions import text
 from ..store import Point, Series
+from .config import Target
 from .reading import Counted, Labels, Stream
 from .rules import Engine
-from .section import Target
 
 _SERVER_ERROR = 500
 # What stands in a label that has nothing to say: BentoML's, of a service that was not built.

@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from ...core.errors import StagelensError
 from ..store import Batch, Store
 from ..store.scrapes import LostError
-from ..tending import Tending
+from ..task_supervisor import Tending
 from . import exposition, reading, saved, triton_statistics
 from .catalog import detect, engines
+from .config import Target
 from .deltas import Difference, between
 from .exposition import ExpositionError, Samples
 from .fetch import TIMEOUT_SECONDS, Answer, FetchError, fetch
 from .intervals import points
 from .reading import Counted, Reading, Stream
 from .rules import Engine
-from .section import Target
 from .state import States
 from .triton_statistics import StatisticsError
 

@@ -12,9 +12,9 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from .config import Target
 from .deltas import Difference
 from .rules import Engine
-from .section import Target
 
 _log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from ...core.errors import StoreError
-from . import contents, ledger, rollup, schema, tiers
+from . import ledger, rollup, schema, store_fingerprint, tiers
 from .engines import database
 from .points import Change, Snapshot
 from .rows import PointRow
@@ -204,14 +204,16 @@ def _added_up(rows: list[PointRow], tier: int, part: int) -> list[PointRow]:
 
 def _finish(snapshot: Snapshot, target: Store) -> None:
     """Copy everything but points, and compare."""
-    expected = contents.read(snapshot)
+    expected = store_fingerprint.read(snapshot)
     with database.writing(target.engine, "cannot copy into") as connection:
         part = connection.execute(select(schema.store.c.last_part)).scalar_one()
         _copy_tables(snapshot.connection, connection)
         numbers = schema.store
         # Both have given numbers to what is here now.
         connection.execute(update(numbers).where(numbers.c.last_part < part).values(last_part=part))
-        differences = contents.differences(expected, contents.read(Snapshot(connection, target.points)))
+        differences = store_fingerprint.differences(
+            expected, store_fingerprint.read(Snapshot(connection, target.points))
+        )
         if differences:
             msg = (
                 f"{database.location(target.engine.url)} is not what it was copied from, and stays unfinished: "

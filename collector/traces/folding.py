@@ -15,13 +15,13 @@ import numpy as np
 
 from ...core.errors import StoreError
 from ..store.inbox import Delivery, Folded, Parcel
+from .aggregation import points_of
+from .assembly import Fate, join, trace_keys
+from .batching import Bools, Gathered, Ids, Ints, gather, subset
 from .columns import ROW, Rows, Spans, decode, decode_rows
-from .counting import points_of
-from .gathering import Bools, Gathered, Ids, Ints, gather, subset
-from .joining import Fate, join, trace_keys
-from .keeping import Keep, traces_of
-from .leftovers import Patience, left, remembered
+from .pending import Patience, left, remembered
 from .requests import Requests, requests_of
+from .sampling import Keep, traces_of
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core.stages import OVERHEAD, position
-from .gathering import Bools, Ints
-from .joining import Joined
-from .splitting import Intervals
+from .assembly import Joined
+from .batching import Bools, Ints
+from .self_time import Intervals
 
 # What a call takes beside what the other process was busy.
 ON_THE_WAY = "network"

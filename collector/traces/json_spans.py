@@ -19,11 +19,11 @@ from ..json_fields import (
     whole,
 )
 from ..wire import Attributes, Correction, Event, ResourceSpans, Scalar, Span
-from .assembling import NO_SPAN, Read, Tells
 from .conditions import KINDS
-from .meanings import Key, Meanings, Place
+from .rule_cache import Key, Meanings, Place
 from .rules import Meaning
 from .sources import source_of
+from .span_validation import NO_SPAN, Read, Tells
 
 # opentelemetry/proto/trace/v1/trace.proto, Status.StatusCode and Span.SpanKind.
 _ERROR = 2

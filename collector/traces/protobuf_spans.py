@@ -15,10 +15,10 @@ from ..protobuf_bulk import check_bulk
 from ..protobuf_wire import scalar
 from ..wire import MAX_ELEMENTS, MAX_OBJECTS, Attributes, Correction, Event, ResourceSpans, Span, TooLargeError
 from . import lite
-from .assembling import NO_SPAN, Read, Tells
-from .meanings import Key, Meanings, Place, Shape
+from .rule_cache import Key, Meanings, Place, Shape
 from .rules import Meaning
 from .sources import source_of
+from .span_validation import NO_SPAN, Read, Tells
 
 # What a body of two-byte elements becomes once it is parsed: 20 MB for one of the first size; of the second, with its spans left as
 # they are, 40 MB. A larger one is walked first.

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...core.errors import WireError
+from ..ingest_result import Tally
+from ..otlp_responses import JSON
 from ..points import Window
-from ..replies import JSON
-from ..tally import Tally
 from ..wire import Correction, ResourceSpans
-from .assembling import assemble
 from .columns import Spans
+from .config import built_in
 from .json_spans import read_json
-from .meanings import Meanings
 from .protobuf_spans import read_protobuf
+from .rule_cache import Meanings
 from .rules import Rule, Rules
-from .section import built_in
+from .span_validation import assemble
 
 
 class Export(NamedTuple):

@@ -12,11 +12,11 @@ from ...core.names import STATUS_ERROR, STATUS_OK
 from ...core.stages import OTHER
 from ..store import Series
 from ..store.series import COLD, WARM
+from .assembly import Joined
+from .batching import Bools, Ints, groups
 from .columns import Flag, Label
-from .gathering import Bools, Ints, groups
 from .intervals import intervals_of, stages_of
-from .joining import Joined
-from .splitting import Intervals, Split, split
+from .self_time import Intervals, Split, split
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.collector.store import Batch, Retention, Selection, Store
-from stagelens.collector.tending import Tending
+from stagelens.collector.task_supervisor import Tending
 from stagelens.collector.writer import UncommittedError, Writer
 from stagelens.core import names
 from stagelens.core.errors import StagelensError, StoreError

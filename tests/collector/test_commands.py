@@ -24,8 +24,8 @@ from sqlalchemy import func, select
 from stagelens.__main__ import main
 from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
-from stagelens.collector.opening import places
 from stagelens.collector.store import Batch, Selection, Series, Store, schema
+from stagelens.collector.store_factory import places
 from stagelens.core.errors import StoreError
 from tests.collector.store.clickhouse_server import (  # pyright: ignore[reportMissingImports] - the store's tests have a conftest of their own
     clickhouse_server,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector import connections, receiving
+from stagelens.collector import body_reader, connections
 
 HEAD = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -104,7 +104,7 @@ def test_a_head_that_comes_letter_by_letter_is_not_waited_for(
 
 def test_a_body_that_trickles_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that does not come in time is answered 408, and its memory is given back."""
-    monkeypatch.setattr(receiving, "MAX_RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
     with connected(served) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\n{")
         received = answer(connection)
@@ -118,7 +118,7 @@ def test_connections_beyond_the_limit_are_told_when_to_come_back(
 ) -> None:
     """The one too many gets 503 with Retry-After; probes and those before it are served, and so is the next when one has left."""
     # Who waits here for its turn is not too slow.
-    monkeypatch.setattr(receiving, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
     server = served.collector._server
     server.limits.most = 2
     accepted = server.server_state.connections
@@ -161,7 +161,7 @@ def test_an_address_has_so_many_connections_and_others_have_theirs(
 ) -> None:
     """Bodies that never end take the places of their own address only; probes are answered there, too."""
     # Who waits here for its turn is not too slow.
-    monkeypatch.setattr(receiving, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
     server = served.collector._server
     server.limits.most_of_one = 2
     host, port = served.collector.address

@@ -19,8 +19,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from stagelens.collector import serve
 from stagelens.collector.body import inflate
 from stagelens.collector.export import read_export
+from stagelens.collector.otlp_responses import JSON, PROTOBUF
 from stagelens.collector.points import Window
-from stagelens.collector.replies import JSON, PROTOBUF
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
 from stagelens.collector.traces.reading import SpanReader

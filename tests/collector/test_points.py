@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector import json_wire
+from stagelens.collector.ingest_result import Reason
 from stagelens.collector.point_rules import MAX_BUCKETS
 from stagelens.collector.points import PointReader, Window
 from stagelens.collector.store import Point
-from stagelens.collector.tally import Reason
 from stagelens.collector.wire import EXPONENTIAL_HISTOGRAM, HistogramPoint, Metric, ResourceMetrics
 from stagelens.core import names
 from stagelens.core.histogram import Histogram

@@ -16,7 +16,7 @@ from stagelens.collector.serve import Collector
 from stagelens.collector.store import Batch, Store
 from stagelens.collector.store.inbox import Fold
 from stagelens.collector.traces.columns import ROW, Spans, encode
-from stagelens.collector.traces.leftovers import Patience
+from stagelens.collector.traces.pending import Patience
 from stagelens.collector.writer import FullError
 from stagelens.core.errors import ConfigError, StoreError
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelens.collector.ingest_result import Reason
+from stagelens.collector.otlp_responses import JSON
 from stagelens.collector.points import Window
-from stagelens.collector.replies import JSON
 from stagelens.collector.spans import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, TraceReader
-from stagelens.collector.tally import Reason
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.wire import Attributes, ResourceSpans, Span
 from stagelens.core import names

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from stagelens.collector.ingest_result import Tally
+from stagelens.collector.otlp_responses import JSON, PROTOBUF
 from stagelens.collector.points import Window
-from stagelens.collector.replies import JSON, PROTOBUF
 from stagelens.collector.store import KeptTrace, Selection, documents
 from stagelens.collector.store.inbox import Delivery, Folded, Parcel
-from stagelens.collector.tally import Tally
 from stagelens.collector.traces.columns import encode
 from stagelens.collector.traces.folding import fold
-from stagelens.collector.traces.keeping import Keep
-from stagelens.collector.traces.leftovers import Patience
+from stagelens.collector.traces.pending import Patience
 from stagelens.collector.traces.reading import SpanReader
+from stagelens.collector.traces.sampling import Keep
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram

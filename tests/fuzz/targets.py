@@ -18,8 +18,8 @@ from typing import Any
 
 from stagelens.collector.body import inflate
 from stagelens.collector.export import read_export
+from stagelens.collector.otlp_responses import JSON, PROTOBUF
 from stagelens.collector.points import Window
-from stagelens.collector.replies import JSON, PROTOBUF
 from stagelens.collector.scrape import exposition, triton_statistics
 from stagelens.collector.scrape.catalog import engines
 from stagelens.collector.scrape.reading import read as read_samples
@@ -28,9 +28,9 @@ from stagelens.collector.store.events import from_json
 from stagelens.collector.store.inbox import Delivery, Parcel
 from stagelens.collector.traces import columns
 from stagelens.collector.traces.folding import fold
-from stagelens.collector.traces.keeping import Keep
-from stagelens.collector.traces.leftovers import Patience
+from stagelens.collector.traces.pending import Patience
 from stagelens.collector.traces.reading import SpanReader
+from stagelens.collector.traces.sampling import Keep
 from stagelens.core import names
 from stagelens.core.errors import StoreError, WireError
 from tests.fuzz import exports, mutate, valid

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.collector import protobuf_wire
+from stagelens.collector.otlp_responses import PROTOBUF
 from stagelens.collector.points import PointReader, Window
-from stagelens.collector.replies import PROTOBUF
 from stagelens.collector.spans import TraceReader
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.core import names

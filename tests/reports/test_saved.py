@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector.export import read_export
+from stagelens.collector.otlp_responses import JSON
 from stagelens.collector.points import Window
-from stagelens.collector.replies import JSON
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Batch, KeptTrace, Reader, Selection, Series, Store
 from stagelens.collector.traces.reading import SpanReader

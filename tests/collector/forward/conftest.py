@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from stagelens.collector.config_file import LiveConfig
-from stagelens.collector.forward import forwarder, line
+from stagelens.collector.forward import destination_sender, forwarder
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.store import Store
 from tests.collector.forward.otlp_server import Destination, listening
@@ -22,10 +22,10 @@ from tests.support.ports import free_port
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits longer than it takes."""
-    monkeypatch.setattr(line, "_IDLE_SECONDS", 0.02)
-    monkeypatch.setattr(line, "_FIRST_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(line, "_LONGEST_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(line, "_ELSEWHERE_SECONDS", 0.1)
+    monkeypatch.setattr(destination_sender, "_IDLE_SECONDS", 0.02)
+    monkeypatch.setattr(destination_sender, "_FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(destination_sender, "_LONGEST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(destination_sender, "_ELSEWHERE_SECONDS", 0.1)
     monkeypatch.setattr(forwarder, "_LOOK_SECONDS", 0.05)
 
 

@@ -11,7 +11,7 @@ from stagelens.collector.imports.imported import Imported
 from stagelens.collector.imports.importing import import_file
 from stagelens.collector.points import Window
 from stagelens.collector.store import Selection, Store
-from stagelens.collector.traces.keeping import Keep
+from stagelens.collector.traces.sampling import Keep
 
 ALL = Selection(datetime(2000, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(days=2))
 

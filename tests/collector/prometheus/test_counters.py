@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.collector.prometheus import buckets, counters
+from stagelens.collector.prometheus.config import Settings
 from stagelens.collector.prometheus.counters import Counted, Counters
-from stagelens.collector.prometheus.section import Settings
 from stagelens.collector.store.point_columns import Point, PointColumns
 from stagelens.collector.store.series import Series
 from stagelens.core import names

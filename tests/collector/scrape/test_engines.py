@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pytest
 
 from stagelens.collector.scrape import catalog, exposition, reading
+from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.deltas import between
 from stagelens.collector.scrape.intervals import points
 from stagelens.collector.scrape.reading import Counted, Reading, Stream
-from stagelens.collector.scrape.section import Target
 from stagelens.core import names
 
 EXPOSITIONS = Path(__file__).parent / "expositions"

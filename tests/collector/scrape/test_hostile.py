@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.scrape import fetch
+from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Store
 from tests.support.hostile_peer import PEERS, listening
 from tests.support.scrape_target import serving

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.collector.scrape import catalog, exposition, reading
+from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.deltas import between
 from stagelens.collector.scrape.intervals import points
 from stagelens.collector.scrape.reading import Reading
-from stagelens.collector.scrape.section import Target
 from stagelens.core import names
 from stagelens.core.histogram import Histogram, rank_of
 from stagelens.core.intervals import Distribution

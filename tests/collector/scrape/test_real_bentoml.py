@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Selection, Store
 from tests.collector.scrape.real_server import is_up, post, running
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.scrape.section import Target
 from stagelens.collector.store import Selection, Store
 from tests.support.triton.triton_server import TritonServer, is_installed
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.scrape import fetch
+from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.scrape.section import Target
 from stagelens.collector.scrape.state import State
 from stagelens.collector.store import Batch, Selection, Store
 from stagelens.collector.store.scrapes import LostError

@@ -14,8 +14,8 @@ from stagelens.collector.store import KeptTrace, Point, Series, documents
 from stagelens.collector.store.inbox import Delivery, Parcel
 from stagelens.collector.traces.columns import ROW, Flag, Label, Source, Spans, Stream, decode_rows, encode, streams_of
 from stagelens.collector.traces.folding import Outcome, fold
-from stagelens.collector.traces.keeping import Keep
-from stagelens.collector.traces.leftovers import Patience
+from stagelens.collector.traces.pending import Patience
+from stagelens.collector.traces.sampling import Keep
 from stagelens.core import names
 from stagelens.core.bands import TOKENS
 from stagelens.core.counts import Counts

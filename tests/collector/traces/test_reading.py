@@ -18,15 +18,15 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from stagelens.collector.access.gate import Admission
+from stagelens.collector.ingest_result import Reason, Tally
+from stagelens.collector.otlp_responses import JSON, PROTOBUF
 from stagelens.collector.points import Window
-from stagelens.collector.replies import JSON, PROTOBUF
-from stagelens.collector.tally import Reason, Tally
-from stagelens.collector.traces import assembling, meanings, protobuf_spans
+from stagelens.collector.traces import protobuf_spans, rule_cache, span_validation
 from stagelens.collector.traces.columns import Flag, Source, Spans, decode, encode
 from stagelens.collector.traces.conditions import When
+from stagelens.collector.traces.config import built_in
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.traces.rules import Rule, Rules
-from stagelens.collector.traces.section import built_in
 from stagelens.collector.wire import TooLargeError
 from stagelens.core import names
 from stagelens.core.errors import WireError
@@ -296,7 +296,7 @@ def test_countless_messages_are_too_large(body: bytes) -> None:
 
 def test_countless_kinds_of_spans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would be stored with the export; the first of them are."""
-    monkeypatch.setattr(assembling, "MAX_LABELS", 3)
+    monkeypatch.setattr(span_validation, "MAX_LABELS", 3)
     tally = Tally()
     spans = read(export(*(span(f"job {number}", id=number) for number in range(1, 9))), tally=tally)
 
@@ -320,12 +320,12 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch: pytest.M
         for first in (1, 100, 200)
     ]
     expected = [SpanReader().read(PROTOBUF, body, ALWAYS, Tally()).spans for body in bodies]
-    monkeypatch.setattr(meanings, "MAX_MEANINGS_BYTES", 20 * 500)
-    held = meanings.Meanings(Rules(built_in()))
+    monkeypatch.setattr(rule_cache, "MAX_MEANINGS_BYTES", 20 * 500)
+    held = rule_cache.Meanings(Rules(built_in()))
     for body, spans in zip(bodies, expected, strict=True):
         found, _ = protobuf_spans.read_protobuf(body, held, None)
 
-        assert same(assembling.assemble(found, ALWAYS, Tally()), spans)
+        assert same(span_validation.assemble(found, ALWAYS, Tally()), spans)
     assert 0 < len(held.meanings) <= 20
 
 
@@ -377,8 +377,8 @@ def test_enumerations_may_be_spelt_out() -> None:
 
 def test_attributes_of_new_names_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A span is of the same kind whatever it has besides, in whatever order; and too many such names do no harm."""
-    monkeypatch.setattr(meanings, "MAX_SHAPES_BYTES", 20 * 900)
-    held = meanings.Meanings(Rules(built_in()))
+    monkeypatch.setattr(rule_cache, "MAX_SHAPES_BYTES", 20 * 900)
+    held = rule_cache.Meanings(Rules(built_in()))
     every = [{f"job.{number}": number, "http.route": "/", "http.method": "GET"} for number in range(19)]
     every += [dict(reversed(values.items())) for values in every]
     body = as_protobuf(export(*(span(id=number, values=each) for number, each in enumerate(every, start=1))))

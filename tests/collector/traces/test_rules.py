@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.replies import JSON, PROTOBUF
-from stagelens.collector.tally import Tally
+from stagelens.collector.ingest_result import Tally
+from stagelens.collector.otlp_responses import JSON, PROTOBUF
 from stagelens.collector.traces.columns import Flag, Label, Spans, Stream, encode
 from stagelens.collector.traces.conditions import Facts, When
+from stagelens.collector.traces.config import built_in
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.traces.rules import Rule, Rules
-from stagelens.collector.traces.section import built_in
 from stagelens.core import names, stages
 from tests.collector.traces.otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, span
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from stagelens.collector.traces import section
+from stagelens.collector.traces import config
 from stagelens.collector.traces.conditions import When
 from stagelens.collector.traces.rule_reader import RuleReader
 from stagelens.collector.traces.rules import Rule
@@ -41,7 +41,7 @@ def _quoted(texts: Iterable[str]) -> str:
 
 def test_the_table_has_every_built_in_rule() -> None:
     """As it is, in the order they are tried."""
-    table = "\n".join(row(rule) for rule in section.built_in())
+    table = "\n".join(row(rule) for rule in config.built_in())
 
     assert table in PAGE, f"put this table into docs/traces.md:\n{table}"
 
@@ -50,7 +50,7 @@ def test_the_example_is_right() -> None:
     """What people copy must be read without a complaint."""
     (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     document = parse(example)
-    rules = section.read(document, ("rules",), document.value["rules"])
+    rules = config.read(document, ("rules",), document.value["rules"])
 
     assert (document.problems, document.warnings) == ([], [])
     assert len(rules) == 4

@@ -13,8 +13,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from .batching import Bools, Gathered, Ids, Ints, mixed
 from .columns import Flag, Rows
-from .gathering import Bools, Gathered, Ids, Ints, mixed
 
 _CALLS = ("client", "producer")
 

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ingest_result import Reason, Tally
 from ..points import Window
-from ..tally import Reason, Tally
 from ..wire import Attributes, Event
 from .columns import ROW, Flag, Label, Rows, Source, Spans, Stream, streams_of
 from .measuring import Interval, Told, measure

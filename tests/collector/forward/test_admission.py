@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import zstandard
 
-from stagelens.collector.forward.room import LoopError, Room
-from stagelens.collector.forward.section import Destination
+from stagelens.collector.forward.admission import LoopError, Room
+from stagelens.collector.forward.config import Destination
 from stagelens.collector.store.outgoing import Backlog, Outgoing
 from stagelens.collector.writer import UncommittedError
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .intake import Destination
-from .replies import Reply, failure_reply
+from .otlp_responses import Reply, failure_reply
 
 PATHS: dict[str, Destination] = {
     "/v1/metrics": "metrics",

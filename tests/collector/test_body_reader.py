@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
+from stagelens.collector.body_reader import Receiving
 from stagelens.collector.health import Health
-from stagelens.collector.receiving import Receiving
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.writer import FullError
 

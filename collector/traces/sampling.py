@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..store import KeptTrace, documents
-from .gathering import Ints
-from .joining import trace_keys
-from .picturing import pictures
+from .assembly import trace_keys
+from .batching import Ints
 from .requests import Requests
+from .span_encoding import pictures
 
 Because = Literal["forced", "error", "slow", "uniform"]
 

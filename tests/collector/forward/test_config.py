@@ -8,16 +8,16 @@ import pytest
 
 from stagelens.collector.calling.addresses import MayCall
 from stagelens.collector.calling.tls import CallTls
-from stagelens.collector.forward import section
+from stagelens.collector.forward import config
+from stagelens.collector.forward.config import Destination
 from stagelens.collector.forward.headers import Secret
-from stagelens.collector.forward.section import Destination
 from stagelens.core.reading import yaml_lines
 
 
 def read(entry: str, env: dict[str, str] | None = None) -> tuple[tuple[Destination, ...], list[str]]:
     """The destinations of *entry*, one of a list, and its problems as line and text."""
     document = yaml_lines.parse(f"forward:\n  destinations:\n{entry}")
-    found = section.read(document, ("forward",), document.value["forward"], env or {}, MayCall())
+    found = config.read(document, ("forward",), document.value["forward"], env or {}, MayCall())
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from stagelens.collector.tending import Tending
+from stagelens.collector.task_supervisor import Tending
 
 
 async def nothing(_: str) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..store.inbox import Delivery, Parcel
+from .assembly import Fate, Joined
+from .batching import Bools, Ints, gather, subset
 from .columns import Spans, decode, encode, streams_of
-from .gathering import Bools, Ints, gather, subset
-from .joining import Fate, Joined
 
 # Of what is left of a minute, pieces up to this size become one. [bytes]
 _SMALL_BYTES = 256 * 1024

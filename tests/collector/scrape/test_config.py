@@ -8,15 +8,15 @@ import pytest
 
 from stagelens.collector.calling.addresses import MayCall
 from stagelens.collector.calling.tls import CallTls
-from stagelens.collector.scrape import section
-from stagelens.collector.scrape.section import Target
+from stagelens.collector.scrape import config
+from stagelens.collector.scrape.config import Target
 from stagelens.core.reading import yaml_lines
 
 
 def read(text: str) -> tuple[tuple[Target, ...], list[str]]:
     """The targets of *text*, and its problems as line and text."""
     document = yaml_lines.parse(text)
-    targets = section.read(document, ("scrape",), document.value["scrape"], MayCall())
+    targets = config.read(document, ("scrape",), document.value["scrape"], MayCall())
     return targets, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 

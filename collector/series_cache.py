@@ -8,9 +8,9 @@ from ..core import names, stages
 from ..core.bands import BATCHES, TOKENS
 from ..core.stalls import CAUSES, parted
 from .dimensions import SeriesReader, stage_name, text
+from .ingest_result import Reason, RejectedError
 from .protobuf_wire import read_attributes
 from .store.point_columns import Identity
-from .tally import Reason, RejectedError
 from .wire import Attributes
 
 # With what they are remembered by, a few tens of megabytes at the very most: two thousand series have fewer.

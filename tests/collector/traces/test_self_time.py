@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.traces.splitting import Intervals, split
+from stagelens.collector.traces.self_time import Intervals, split
 from stagelens.core.counts import dominant
 from stagelens.core.partition import partition
 

@@ -31,7 +31,7 @@ from ...core.settings import parse_size
 from ..calling.addresses import ENV, MayCall
 from ..calling.tls import CallTls
 from ..calling.tls import read as read_tls
-from ..replies import Exported
+from ..otlp_responses import Exported
 from .headers import Secret
 from .headers import read as read_headers
 

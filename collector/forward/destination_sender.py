@@ -13,12 +13,12 @@ from ..calling.addresses import MayCall
 from ..store import Store
 from ..store.engines import database
 from ..store.outgoing import Outgoing, hold, oldest, remove
-from ..tending import Tending
+from ..task_supervisor import Tending
 from . import headers, over_grpc
+from .admission import Room
+from .config import Destination
 from .outcome import Calls, Later, Refused
 from .over_http import HttpCalls
-from .room import Room
-from .section import Destination
 from .state import States
 
 # As many as OpenTelemetry's own collector sends at once by default (exporterhelper, sending_queue.num_consumers).

@@ -16,10 +16,10 @@ import numpy as np
 
 from ...core import names
 from ..store.documents import written as to_json
+from .assembly import Joined
+from .batching import Bools, Gathered, Ints
 from .columns import Flag, Label
-from .gathering import Bools, Gathered, Ints
 from .intervals import ON_THE_WAY
-from .joining import Joined
 from .requests import Requests
 
 # The longest of a request.

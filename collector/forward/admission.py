@@ -14,7 +14,7 @@ from ...core.errors import StagelensError
 from ...core.settings import format_size
 from ..store.outgoing import Backlog, Outgoing
 from ..writer import UncommittedError
-from .section import Destination
+from .config import Destination
 
 # One that was sent on by so many goes round in a circle none of them knows.
 _MAX_HOPS = 8

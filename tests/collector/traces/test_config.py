@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stagelens.collector.traces import section
+from stagelens.collector.traces import config
 from stagelens.collector.traces.conditions import When
 from stagelens.collector.traces.rules import Part, Rule, Streaming
 from stagelens.core import names
@@ -16,7 +16,7 @@ def read(text: str) -> tuple[tuple[Rule, ...], Document]:
     document = parse(text)
     # As if it stood in the collector's file, below `rules:`.
     document.lines = {("rules", *place): line for place, line in document.lines.items()}
-    return section.read(document, ("rules",), document.value), document
+    return config.read(document, ("rules",), document.value), document
 
 
 def problems(text: str) -> list[str]:

@@ -15,9 +15,9 @@ from ...core.histogram import SCALE, ZERO_THRESHOLD, bucket_index
 from ..store.encoding import Buckets
 from ..store.histograms import Histograms
 from ..store.point_columns import Identity, PointColumns
-from .gathering import Bools, Ints, groups
+from .batching import Bools, Ints, groups
 from .requests import Requests
-from .splitting import split
+from .self_time import split
 
 Floats = NDArray[np.float64]
 

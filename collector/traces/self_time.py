@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...core.partition import Interval, partition
 from ...core.stages import OVERHEAD
-from .gathering import Bools, Ints
+from .batching import Bools, Ints
 
 # Starts within a request of up to 18 minutes fit beside the number of what they are in. [bits]
 _START_BITS = 40

@@ -11,9 +11,9 @@ from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.health import Health
 from stagelens.collector.scrape.state import State
 from stagelens.collector.selfmetrics import SelfMetrics
+from stagelens.collector.status_reporter import Reporter
 from stagelens.collector.store import Batch, Store
 from stagelens.collector.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, leave, put
-from stagelens.collector.vitals import Reporter
 
 START = 1_790_000_000.0
 

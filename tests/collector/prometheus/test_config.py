@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.config_file import read
-from stagelens.collector.prometheus.section import Settings
+from stagelens.collector.prometheus.config import Settings
 from stagelens.core.errors import ConfigError
 
 

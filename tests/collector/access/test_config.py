@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.access import section
+from stagelens.collector.access import config
 from stagelens.collector.access.clients import Access, Certificate, Limits, TlsFiles, Token
 from stagelens.collector.access.exposure import check_exposure
 from stagelens.core.errors import ConfigError
@@ -22,10 +22,10 @@ def sha256(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def read(text: str, held: dict[str, str] | None = None) -> tuple[section.Read, list[str]]:
+def read(text: str, held: dict[str, str] | None = None) -> tuple[config.Read, list[str]]:
     """Return what the section says, and each problem with its line."""
     document = parse(text)
-    found = section.read(document, (), document.value, ENV, {} if held is None else held)
+    found = config.read(document, (), document.value, ENV, {} if held is None else held)
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 
@@ -129,9 +129,9 @@ def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
     """For those who need no file."""
     (tmp_path / "token").write_text(f"{OTHER}\n")
 
-    assert section.from_env({}) == ()
-    assert section.from_env({"STAGELENS_COLLECTOR_TOKEN": SECRET}) == (Token("token", sha256(SECRET)),)
-    assert section.from_env({"STAGELENS_COLLECTOR_TOKEN_FILE": f"{tmp_path}/token"}) == (Token("token", sha256(OTHER)),)
+    assert config.from_env({}) == ()
+    assert config.from_env({"STAGELENS_COLLECTOR_TOKEN": SECRET}) == (Token("token", sha256(SECRET)),)
+    assert config.from_env({"STAGELENS_COLLECTOR_TOKEN_FILE": f"{tmp_path}/token"}) == (Token("token", sha256(OTHER)),)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
 def test_a_token_of_the_environment_that_is_none_stops_the_start(key: str, value: str, problem: str) -> None:
     """A collector that should ask and cannot must not run open."""
     with pytest.raises(ConfigError, match=problem):
-        section.from_env({key: value})
+        config.from_env({key: value})
 
 
 ASKING = Access(tokens=(Token("team-a", b"digest"),))
