@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from ..collector.store import Reader
-from ..core.reading.fields import meant
+from ..core.yaml_config.fields import meant
 from . import words
 from .backtest import Past, Preview, backtest
 from .objectives.slo import Slo

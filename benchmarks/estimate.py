@@ -25,7 +25,7 @@ from costs.table import Table
 
 import stagelens
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.rehearsal import PathCost
+from stagelens.instrumentors.self_calibration import PathCost
 
 SECONDS = 30.0
 STAGES = (0, 6, 24, 200)

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.errors import ConfigError, StagelensError, StoreError
-from ..core.reading.fields import meant
 from ..core.settings import format_size
+from ..core.yaml_config.fields import meant
 from .access import config as access_section
 from .access.clients import Access, Limits
 from .access.exposure import check_exposure

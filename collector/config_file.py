@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..core.errors import ConfigError
-from ..core.loop import Loop
-from ..core.reading.fields import Fields
-from ..core.reading.live_file import FileError, LiveFile, read_document, spell_problem
+from ..core.periodic_thread import Loop
+from ..core.yaml_config.fields import Fields
+from ..core.yaml_config.live_file import FileError, LiveFile, read_document, spell_problem
 from .access import config as access_section
 from .access.clients import Access
 from .calling.addresses import MayCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ..core.errors import StoreError
-from ..core.loop import Loop
+from ..core.periodic_thread import Loop
 from .health import Health
 from .selfmetrics import SelfMetrics
 from .store import Store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.loop import Loop
+from ..core.periodic_thread import Loop
 from .health import Health
 from .selfmetrics import SelfMetrics
 from .store import Store

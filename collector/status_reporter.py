@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import metadata
 
 from ..core.errors import StoreError
-from ..core.loop import Loop
+from ..core.periodic_thread import Loop
 from ..core.settings import format_size
 from .config_file import LiveConfig
 from .forward.state import State as Destination

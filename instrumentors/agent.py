@@ -25,19 +25,19 @@ from ..core import names
 from ..core.hardware import HOST, PROCESS_ID, Reading
 from . import loads, recorder, user_spans
 from .config import AgentConfig
+from .deferred import Waiting
 from .exporter import Exporter
 from .fold import Delta, Dimensions, Fold
+from .fork_safety import park_if_inherited
 from .hardware import Hardware
-from .inherited import park_if_inherited
-from .late import Waiting
 from .load_spans import LoadSpans
 from .otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, Interval, chunks
 from .outbox import Batch
 from .overhead import Overhead, Processor
-from .reading import printable
+from .process_counters import Surroundings
+from .records import printable
 from .spans import Kept, Trace, trace_of
 from .stalls import stalls
-from .surroundings import Surroundings
 
 logger = logging.getLogger("stagelens")
 

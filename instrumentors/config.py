@@ -19,8 +19,8 @@ from ..core import names
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration, parse_size
 from .governor import Budget
-from .reading import printable
-from .trust import Trust
+from .records import printable
+from .tls import Trust
 
 logger = logging.getLogger("stagelens")
 

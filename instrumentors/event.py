@@ -11,7 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 from ..core.errors import StagelensError
 from .config import DEFAULT_ENDPOINT, AgentConfig
 from .exporter import OK_STATUSES
-from .posting import post
+from .http_post import post
 
 
 def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:

@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 
 from .. import __version__
 from ..core import names
-from .inherited import park_if_inherited
+from .fork_safety import park_if_inherited
+from .http_post import Answer, post
 from .outbox import Batch, Outbox
-from .posting import Answer, post
 from .protobuf import fields
-from .trust import Trust
+from .tls import Trust
 
 logger = logging.getLogger("stagelens")
 

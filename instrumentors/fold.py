@@ -16,9 +16,9 @@ from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED
 from ..core.stalls import joined
 from .config import Keep
 from .levels import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY, Load
-from .reading import printable, read, text, whole
 from .recorder import UNTIMED as WITHOUT_STAGES
 from .recorder import Record
+from .records import printable, read, text, whole
 from .sampler import Sampler
 from .stalls import by_stage, stalls
 

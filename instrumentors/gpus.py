@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ..core.hardware import GPU, GPU_MEMORY, GPU_MEMORY_SHARE, GPU_POWER, PCIE_IN, PCIE_OUT, Reading, means
-from .inherited import park_if_inherited
+from .fork_safety import park_if_inherited
 
 # Together with the agent, which nobody may fork from meanwhile (`recorder._run`).
 try:

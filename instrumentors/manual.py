@@ -22,8 +22,8 @@ from collections.abc import Callable
 from contextvars import Token
 from typing import Any, TypeVar, cast
 
+from .generators import Step, async_stepped, stepped
 from .recorder import MAX_MARKS, Marks, begin, clock, current, end, finish, has_room
-from .steps import Step, async_stepped, stepped
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -20,7 +20,7 @@ from . import recorder
 from .fold import Delta, Dimensions, Fold
 from .governor import Budget, Governor, Look
 from .levels import ALL, NOTHING, REQUESTS_ONLY, Load
-from .rehearsal import FoldCost, PathCost
+from .self_calibration import FoldCost, PathCost
 
 logger = logging.getLogger("stagelens")
 

@@ -15,8 +15,8 @@ from ..core import names
 from ..core.partition import partition
 from ..core.stages import OVERHEAD
 from .fold import Dimensions, known_stage
-from .reading import Reading, read, text, timings, whole
 from .recorder import TIMINGS, Kind, Marks, Record
+from .records import Reading, read, text, timings, whole
 from .sampler import Because
 from .stalls import by_stage, overlaps, stalls
 from .trace_context import parent_of

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import Token
 from typing import Any, Final
 
-from . import late
+from . import deferred
 from .instrumentor import report
 from .recorder import CLOSED, FULL, MAX_MARKS, OPEN, Marks, clock, current, end
 from .trace_context import SHARED
@@ -68,13 +68,13 @@ class Run:
 
     def ready(self) -> bool:
         """Say, without waiting, whether it is over and all is known of it."""
-        return self.ended > 0 and (self._completed or late.is_ready(self.marks))
+        return self.ended > 0 and (self._completed or deferred.is_ready(self.marks))
 
     def told(self) -> Iterator[tuple[str, Any, Any]]:
         """Yield the triples that are true of each request in it."""
         if self.ended and not self._completed:
             self._completed = True
-            late.complete(self.marks)
+            deferred.complete(self.marks)
         items = iter(self.marks)
         for triple in zip(items, items, items, strict=False):
             if triple[0] not in NOT_SHARED:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.reading.fields import Fields
-from ...core.reading.secret import Secrets
-from ...core.reading.yaml_lines import Document, Place
+from ...core.yaml_config.fields import Fields
+from ...core.yaml_config.secret import Secrets
+from ...core.yaml_config.yaml_lines import Document, Place
 from ..config import MAX_PORT
 from . import pagerduty, slack_api
 from .alertmanager import Alertmanager

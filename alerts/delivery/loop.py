@@ -6,16 +6,16 @@ import logging
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...core import loop
+from ...core import periodic_thread
 from ...core.errors import StoreError
-from ...core.loop import RETRY_SECONDS
+from ...core.periodic_thread import RETRY_SECONDS
 
 __all__ = ["RETRY_SECONDS", "Loop"]
 
 _log = logging.getLogger(__name__)
 
 
-class Loop(loop.Loop):
+class Loop(periodic_thread.Loop):
     """One thread, one duty.
 
     Args:

@@ -15,8 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from ...core.reading.fields import Fields
-from ...core.reading.yaml_lines import Document, Place, Problem
+from ...core.yaml_config.fields import Fields
+from ...core.yaml_config.yaml_lines import Document, Place, Problem
 from ..words import latency, percent
 from . import openslo_indicator
 from .openslo_indicator import Indicator, Known, Object

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...core.reading.fields import Fields
+from ...core.yaml_config.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)

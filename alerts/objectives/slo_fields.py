@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from ...collector.store.indicator import Kind
 from ...core.names import DEFINITIONS
-from ...core.reading.fields import Fields, meant
-from ...core.reading.yaml_lines import Document, Place, Problem
 from ...core.stages import BY_KEY
+from ...core.yaml_config.fields import Fields, meant
+from ...core.yaml_config.yaml_lines import Document, Place, Problem
 from ..words import latency
 from .slo import KINDS, Slo
 

@@ -25,9 +25,9 @@ from typing import Any, Literal, cast
 import httpx
 
 from ...core.errors import ConfigError
-from ...core.reading.fields import Fields
-from ...core.reading.yaml_lines import Document, Place
 from ...core.settings import parse_size
+from ...core.yaml_config.fields import Fields
+from ...core.yaml_config.yaml_lines import Document, Place
 from ..calling.addresses import ENV, MayCall
 from ..calling.tls import CallTls
 from ..calling.tls import read as read_tls

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ...core.errors import StagelensError
-from ...core.reading.fields import Fields
+from ...core.yaml_config.fields import Fields
 from ..calling.tls import file_at, is_header
 
 AGENT = f"stagelens/{metadata.version('stagelens')}"

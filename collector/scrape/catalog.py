@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 
 from ...core.errors import StagelensError
-from ...core.reading import yaml_lines
-from ...core.reading.fields import Fields
+from ...core.yaml_config import yaml_lines
+from ...core.yaml_config.fields import Fields
 from . import rules
 from .rules import Engine, base_of
 

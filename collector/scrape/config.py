@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from ...core.reading.fields import Fields, meant
-from ...core.reading.yaml_lines import Document, Place
+from ...core.yaml_config.fields import Fields, meant
+from ...core.yaml_config.yaml_lines import Document, Place
 from ..calling import tls
 from ..calling.addresses import ENV, MayCall
 from ..calling.tls import CallTls

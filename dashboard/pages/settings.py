@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from ... import __version__
 from ...collector.store.answers.storage import Storage, TierStorage
-from ...core.reading.live_file import LiveFile
+from ...core.yaml_config.live_file import LiveFile
 from ..components import Node, banner, card, pill, table
 from ..config import DashboardConfig
 from ..costs import Prices

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..registry import LIBRARIES
-from .look import Finding, Look
+from .environment import Finding, Look
 from .sources import dotted
 
 

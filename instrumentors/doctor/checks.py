@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import batching, delivery, engines, neighbours, startup, surroundings
-from .look import Check, Finding, Look
+from .environment import Check, Finding, Look
 
 CHECKS: tuple[Check, ...] = (
     startup.program,

@@ -12,10 +12,10 @@ from ...core.errors import ConfigError
 from .. import run
 from . import watching
 from .checks import findings
+from .environment import Look
 from .interpreter import ask
-from .look import Look
+from .output import Page, tell
 from .sources import read
-from .telling import Page, tell
 from .watching import watch
 from .words import target
 

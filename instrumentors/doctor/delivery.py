@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from ...core.settings import format_size
 from ..config import AgentConfig
 from ..exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
-from ..posting import Answer, post
-from .look import Finding, Look
+from ..http_post import Answer, post
+from .environment import Finding, Look
 
 HTTP_PORT = 4318
 # A person waits; a collector answers at once.

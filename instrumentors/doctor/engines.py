@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from .look import Finding, Look
+from .environment import Finding, Look
 
 MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 _VLLM_SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")

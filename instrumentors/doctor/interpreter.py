@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import probe
-from .look import Interpreter
+from .environment import Interpreter
 from .words import Target
 
 # A busy machine may take a second; an environment with thousands of packages on a network's disk many.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..registry import LIBRARIES
-from .look import Look
+from .environment import Look
 
 # Libraries in which a model runs and that have no module of ours: distribution, import name.
 WITHOUT_MODULE = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .look import Finding, Look
+from .environment import Finding, Look
 from .sources import imports
 
 # Others that wrap the same calls: name, what starts it (a wrapper, a variable, a call in the sources), how to be without it.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from ... import __version__
 from .. import run
-from .look import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, Finding, Interpreter, Look
+from .environment import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, Finding, Interpreter, Look
 
 BY_HAND = "import stagelens; stagelens.instrument()    # the first line of the program"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...core.settings import format_size
 from ..config import AgentConfig
-from .look import Finding, Look
+from .environment import Finding, Look
 
 CGROUP = Path("/sys/fs/cgroup")
 # What NVIDIA's driver makes, and its container runtime hands on.

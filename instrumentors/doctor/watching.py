@@ -15,7 +15,7 @@ from ..bench.sink import Sink
 from ..registry import LIBRARIES
 from ..run import AUTOLOAD
 from ..session import Session, pause
-from .look import Finding
+from .environment import Finding
 
 INSIDE = Path(__file__).parent / "inside"
 # Where `inside` writes; not a setting.

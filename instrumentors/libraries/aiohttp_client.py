@@ -17,8 +17,8 @@ from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..recorder import Marks, clock, current
 from .answers import answered, call_of
+from .client_common import TRACEPARENT, carrying, read, waited
 from .lines import LineStream
-from .outgoing import TRACEPARENT, carrying, read, waited
 
 # Where a response keeps the lines of its body, and its connection a reference to them.
 LINES: Final = "_stagelens_lines"

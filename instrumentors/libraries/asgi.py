@@ -18,7 +18,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
 from ..recorder import MAX_MARKS, clock, current
-from .exchange import KEY, serve
+from .asgi_request import KEY, serve
 from .lifespan import Receive, Scope, Send
 
 # A stream from the thread pool comes back for each chunk: of a long one the room is left to its stages.

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
-from . import exchange as asgi
+from . import asgi_request as asgi
 from . import wsgi
 from .lifespan import Receive, Scope, Send
 from .wsgi_exchange import Environ, StartResponse

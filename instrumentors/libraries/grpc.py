@@ -14,7 +14,7 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..recorder import Marks, clock, current
-from .outgoing import TRACEPARENT, read, traceparent, waited
+from .client_common import TRACEPARENT, read, traceparent, waited
 
 # Behind the request and the timeout, in the signatures of all sync calls.
 METADATA_POSITION = 2

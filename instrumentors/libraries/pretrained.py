@@ -16,7 +16,7 @@ from ..instrumentor import report
 from ..loads import loads
 from ..recorder import MAX_MARKS, clock, current, end
 from .onnxruntime import model_name
-from .quiet import quiet
+from .suppression import quiet
 from .torch_models import busy
 
 # How the cache of the hub calls the folder of a repository: models--meta-llama--Llama-3.1-8B.

@@ -25,10 +25,10 @@ from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed, timed_async
 from ..recorder import begin, clock, current, end, finish
 from ..tickets import Batch, Ticket, ticket
-from .exchange import KEY, serve
+from .asgi_request import KEY, serve
+from .client_common import DEPENDENCY, traceparent, waited
 from .head import proxy_wait_ns
 from .lifespan import Receive, Scope, Send
-from .outgoing import DEPENDENCY, traceparent, waited
 
 ARRIVED: Final = b"x-request-start"
 # Of the metadata that goes with a call, pickled as it is: the caller's `traceparent`, and when it was sent.

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..reading import REPORTED, REST
 from ..recorder import MAX_MARKS, Marks
+from ..records import REPORTED, REST
 from .dialects import BRIEF_NS, TO_FIRST, TOTAL, Dialect
 
 _logger = logging.getLogger("stagelens")

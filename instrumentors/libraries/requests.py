@@ -14,8 +14,8 @@ from typing import Any
 from ..imports import Hook
 from ..instrumentor import Instrumentor, timed
 from .answers import call_of
+from .client_common import DEPENDENCY
 from .lines import watched
-from .outgoing import DEPENDENCY
 
 
 class RequestsInstrumentor(Instrumentor):

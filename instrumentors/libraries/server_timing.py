@@ -14,8 +14,8 @@ from typing import Any, Final
 from ...core.partition import partition
 from ...core.stages import BY_KEY, OVERHEAD, ordered
 from ..instrumentor import report
-from ..reading import read
 from ..recorder import Marks
+from ..records import read
 from .answers import metrics_of
 from .dialects import TOTAL
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from ..posting import limit
+from ..http_post import limit
 
 TIMEOUT_SECONDS = 1.0
 MAX_SERVERS = 16

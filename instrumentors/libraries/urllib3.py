@@ -17,7 +17,7 @@ from ..imports import Hook
 from ..instrumentor import Instrumentor
 from ..recorder import clock, current
 from .answers import answered, call_of
-from .outgoing import carrying, read, waited
+from .client_common import carrying, read, waited
 
 
 class Urllib3Instrumentor(Instrumentor):

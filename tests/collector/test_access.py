@@ -34,7 +34,7 @@ from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError
 from stagelens.instrumentors.exporter import Exporter
 from stagelens.instrumentors.outbox import Batch
-from stagelens.instrumentors.trust import Trust
+from stagelens.instrumentors.tls import Trust
 
 if TYPE_CHECKING:
     from conftest import Bodies

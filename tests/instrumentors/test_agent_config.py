@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.instrumentors.config import AgentConfig, Keep, script_name
-from stagelens.instrumentors.trust import Trust
+from stagelens.instrumentors.tls import Trust
 
 
 def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

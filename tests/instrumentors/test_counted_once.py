@@ -21,7 +21,7 @@ from stagelens.collector.traces.reading import SpanReader
 from stagelens.instrumentors import recorder, user_spans
 from stagelens.instrumentors.fold import dimensions_of
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 from stagelens.instrumentors.spans import Kept, trace_of
 
 if TYPE_CHECKING:

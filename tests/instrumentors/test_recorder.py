@@ -18,7 +18,7 @@ import pytest
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.manual import request, stage
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 
 if TYPE_CHECKING:
     from conftest import Finished

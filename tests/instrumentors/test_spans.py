@@ -8,7 +8,7 @@ import stagelens
 from stagelens.core import names
 from stagelens.instrumentors import recorder, stalls
 from stagelens.instrumentors.fold import dimensions_of
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 from stagelens.instrumentors.spans import Kept, Span, trace_of
 from stagelens.instrumentors.stalls import Stall
 

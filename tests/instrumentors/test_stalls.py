@@ -31,7 +31,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 from stagelens.instrumentors.spans import Kept, Span, trace_of
 from stagelens.instrumentors.stalls import Stall, Stalls, by_stage
 

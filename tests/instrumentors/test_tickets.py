@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, tickets, trace_context
-from stagelens.instrumentors.late import Waiting
+from stagelens.instrumentors.deferred import Waiting
 from stagelens.instrumentors.manual import request, stage
-from stagelens.instrumentors.reading import read
 from stagelens.instrumentors.recorder import Record, clock
+from stagelens.instrumentors.records import read
 from stagelens.instrumentors.tickets import Run, Ticket, batch, ticket
 
 if TYPE_CHECKING:

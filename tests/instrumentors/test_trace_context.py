@@ -22,7 +22,7 @@ import stagelens
 from stagelens.instrumentors import recorder, trace_context, user_spans
 from stagelens.instrumentors.fold import dimensions_of
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 from stagelens.instrumentors.spans import Kept, Trace, trace_of
 from stagelens.instrumentors.trace_context import Parent, is_forced, parse, traceparent
 

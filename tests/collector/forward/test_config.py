@@ -11,7 +11,7 @@ from stagelens.collector.calling.tls import CallTls
 from stagelens.collector.forward import config
 from stagelens.collector.forward.config import Destination
 from stagelens.collector.forward.headers import Secret
-from stagelens.core.reading import yaml_lines
+from stagelens.core.yaml_config import yaml_lines
 
 
 def read(entry: str, env: dict[str, str] | None = None) -> tuple[tuple[Destination, ...], list[str]]:

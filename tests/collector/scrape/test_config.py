@@ -10,7 +10,7 @@ from stagelens.collector.calling.addresses import MayCall
 from stagelens.collector.calling.tls import CallTls
 from stagelens.collector.scrape import config
 from stagelens.collector.scrape.config import Target
-from stagelens.core.reading import yaml_lines
+from stagelens.core.yaml_config import yaml_lines
 
 
 def read(text: str) -> tuple[tuple[Target, ...], list[str]]:

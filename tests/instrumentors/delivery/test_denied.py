@@ -17,7 +17,7 @@ import pytest
 from stagelens.instrumentors import exporter as module
 from stagelens.instrumentors.exporter import Exporter
 from stagelens.instrumentors.outbox import Batch
-from stagelens.instrumentors.trust import Trust
+from stagelens.instrumentors.tls import Trust
 
 if TYPE_CHECKING:
     from conftest import Sink

@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from stagelens.instrumentors import exporter as module
 from stagelens.instrumentors.exporter import Exporter
 from stagelens.instrumentors.outbox import Batch, Outbox
-from stagelens.instrumentors.trust import Trust
+from stagelens.instrumentors.tls import Trust
 
 if TYPE_CHECKING:
     from conftest import Sink

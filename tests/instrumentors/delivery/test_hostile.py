@@ -9,7 +9,7 @@ import pytest
 from stagelens.instrumentors import exporter as module
 from stagelens.instrumentors.exporter import Exporter
 from stagelens.instrumentors.outbox import Batch
-from stagelens.instrumentors.trust import Trust
+from stagelens.instrumentors.tls import Trust
 from tests.instrumentors.delivery.conftest import Sink
 from tests.support.hostile_peer import PEERS, listening
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.instrumentors.doctor import batching
-from stagelens.instrumentors.doctor.look import Look
+from stagelens.instrumentors.doctor.environment import Look
 from stagelens.instrumentors.doctor.sources import Sources
 from stagelens.instrumentors.doctor.words import target
 from stagelens.instrumentors.registry import Library

@@ -15,8 +15,8 @@ from stagelens import __version__
 from stagelens.instrumentors import run
 from stagelens.instrumentors.doctor import delivery, engines, neighbours, startup, surroundings
 from stagelens.instrumentors.doctor.checks import CHECKS
+from stagelens.instrumentors.doctor.environment import Check, Interpreter, Look
 from stagelens.instrumentors.doctor.listing import timed
-from stagelens.instrumentors.doctor.look import Check, Interpreter, Look
 from stagelens.instrumentors.doctor.sources import Sources, read
 from stagelens.instrumentors.doctor.words import target
 

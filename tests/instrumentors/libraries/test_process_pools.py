@@ -17,11 +17,11 @@ import pytest
 
 from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.late import Waiting
+from stagelens.instrumentors.deferred import Waiting
 from stagelens.instrumentors.libraries.process_pools import ProcessPoolInstrumentor
 from stagelens.instrumentors.manual import request
-from stagelens.instrumentors.reading import read
 from stagelens.instrumentors.recorder import Record, clock
+from stagelens.instrumentors.records import read
 from tests.instrumentors.libraries import pool_jobs
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from stagelens.instrumentors.libraries import server_timing
 from stagelens.instrumentors.libraries.answers import metrics_of
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 from tests.instrumentors.libraries.tiny_models import llama, tokenizer
 from tests.support.ports import free_port
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.libraries.outgoing import BODY
+from stagelens.instrumentors.libraries.client_common import BODY
 from stagelens.instrumentors.trace_context import traceparent
 
 PARTS = (b"one ", b"two ", b"three")

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict, MultiDict
 
-from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def test_the_wait_for_a_body_is_apart(
     in_a_request: Running, upstream: Upstream, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it is read: the call ends with the headers, and the server holds the body back until it is waited for."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
 
     async def go() -> None:
         async with aiohttp.ClientSession() as session, session.get(f"{upstream.address}/held") as response:

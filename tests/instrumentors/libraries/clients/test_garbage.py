@@ -26,7 +26,7 @@ from stagelens.instrumentors.libraries.dialects import BODIES, HEADERS, SERVER_T
 from stagelens.instrumentors.libraries.lines import LineStream
 from stagelens.instrumentors.libraries.reported import Wait
 from stagelens.instrumentors.libraries.token_stream import TokenStream
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 
 BEGUN = 1_000_000
 WALL = 20_000_000

@@ -26,10 +26,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from stagelens.instrumentors import recorder, trace_context
 from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import grpc as module
-from stagelens.instrumentors.libraries import outgoing
 from stagelens.instrumentors.libraries.grpc import GrpcInstrumentor
-from stagelens.instrumentors.libraries.quiet import quiet
+from stagelens.instrumentors.libraries.suppression import quiet
 from stagelens.instrumentors.trace_context import traceparent
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def test_of_a_stream_each_wait_counts(
     in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, *, single_threaded: bool
 ) -> None:
     """What the caller does between two messages is its own time."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     held: list[int] = []
     options = [(SINGLE_THREADED, single_threaded)]
     with grpc.insecure_channel(server.address, options=options) as channel:
@@ -186,7 +186,7 @@ def test_the_wait_for_the_headers_of_a_stream_is_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first message comes with them; the others are one body, however many there are."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     call: Any = channel.unary_stream(f"{SERVICE}/Stream")(b"hold", timeout=30)
 
     def release() -> None:
@@ -459,7 +459,7 @@ def test_of_an_async_stream_each_wait_counts(
     in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, style: str, method: str
 ) -> None:
     """The first message with the headers, the others as the body."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
 
     async def use(channel: grpc.aio.Channel) -> list[Any]:
         if method == "Stream":

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_a_call_that_reads_its_body_encloses_it(
     module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call's own time is the wait for the headers; what lies inside is the body."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     with module.Client(timeout=60) as client:
         answer = client.get(f"{upstream.address}/parts")
 
@@ -48,7 +48,7 @@ def test_a_stream_is_read_after_the_call(
     module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call ends with the headers; what the caller does between two parts is its own time."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as answer:
         before = len(in_a_request.stages())
         held = [recorder.clock() for _ in answer.iter_raw()]
@@ -64,7 +64,7 @@ def test_an_async_stream_is_read_after_the_call(
     module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same with an async client."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
 
     async def go() -> list[int]:
         async with (

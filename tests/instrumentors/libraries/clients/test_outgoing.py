@@ -29,11 +29,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from stagelens.instrumentors import recorder, trace_context
-from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
-from stagelens.instrumentors.libraries.quiet import quiet
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
+from stagelens.instrumentors.libraries.suppression import quiet
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 from stagelens.instrumentors.trace_context import traceparent
 
@@ -364,19 +364,19 @@ def test_the_order_of_imports_does_not_matter(library: str, attribute: str) -> N
 @pytest.fixture
 def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Set the clock by which reads end."""
-    return lambda now: monkeypatch.setattr(outgoing, "clock", lambda: now)
+    return lambda now: monkeypatch.setattr(client_common, "clock", lambda: now)
 
 
 def test_reads_that_follow_at_once_are_one(at: Callable[[int], None]) -> None:
     """A download of many parts is one interval, until the caller takes its time in between."""
     marks: list[Any] = [recorder.OPEN, 0, 0, "dependency", 0, 4]
-    pause = outgoing.MAX_GAP_NS
+    pause = client_common.MAX_GAP_NS
     for begun, ended in ((5, 10), (11, 30), (30 + pause, 90 + pause)):
         at(ended)
-        outgoing.read(marks, begun)
+        client_common.read(marks, begun)
 
     # The headers before it stay apart, however soon the body follows.
-    assert marks[3:] == ["dependency", 0, 4, outgoing.BODY, 5, 30, outgoing.BODY, 30 + pause, 90 + pause]
+    assert marks[3:] == ["dependency", 0, 4, client_common.BODY, 5, 30, client_common.BODY, 30 + pause, 90 + pause]
 
 
 def test_of_bodies_read_side_by_side_nothing_is_lost(at: Callable[[int], None]) -> None:
@@ -384,9 +384,9 @@ def test_of_bodies_read_side_by_side_nothing_is_lost(at: Callable[[int], None]) 
     marks: list[Any] = [recorder.OPEN, 0, 0]
     for begun, ended in ((90, 100), (0, 101), (95, 110)):
         at(ended)
-        outgoing.read(marks, begun)
+        client_common.read(marks, begun)
 
-    assert marks[3:] == [outgoing.BODY, 90, 100, outgoing.BODY, 0, 110]
+    assert marks[3:] == [client_common.BODY, 90, 100, client_common.BODY, 0, 110]
 
 
 class Shortened(list[Any]):
@@ -400,15 +400,15 @@ class Shortened(list[Any]):
 def test_a_list_that_is_shortened_meanwhile_raises_nothing() -> None:
     """Whoever reads the body gets it."""
     marks = Shortened([recorder.OPEN, 0, 0])
-    outgoing.read(marks, 1)
+    client_common.read(marks, 1)
 
-    assert marks[3:5] == [outgoing.BODY, 1]
+    assert marks[3:5] == [client_common.BODY, 1]
 
 
 def test_a_full_list_takes_no_more() -> None:
     """A loop of calls inside one request must not grow its record for ever."""
     marks: list[Any] = ["forward", 0, 0] * (recorder.MAX_MARKS // 3)
-    outgoing.waited(marks, 0)
-    outgoing.read(marks, 0)
+    client_common.waited(marks, 0)
+    client_common.read(marks, 0)
 
     assert len(marks) == recorder.MAX_MARKS

@@ -33,7 +33,7 @@ from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.reported import Wait
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
-from stagelens.instrumentors.reading import read
+from stagelens.instrumentors.records import read
 
 if TYPE_CHECKING:
     from conftest import Running

@@ -12,7 +12,7 @@ import pytest
 import requests
 from requests.adapters import BaseAdapter
 
-from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 
@@ -35,7 +35,7 @@ def test_a_call_encloses_what_urllib3_did(
     in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for the headers, and after it the body, inside the call."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     answer = requests.get(f"{upstream.address}/parts", timeout=30)
 
     assert answer.content == b"one two three"
@@ -47,7 +47,7 @@ def test_a_stream_is_read_after_the_call(
     in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `stream=True` the call ends with the headers, while the server still holds the body back."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     with requests.get(f"{upstream.address}/held", stream=True, timeout=30) as answer:
         held = in_a_request.stages()
         threading.Timer(0.05, upstream.release.set).start()

@@ -9,7 +9,7 @@ import urllib3
 from urllib3.util import parse_url
 
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.libraries import outgoing
+from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def test_a_body_read_later_is_apart(
     in_a_request: Running, upstream: Upstream, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it is read: once the headers are there the call is over, and the reads are one more interval."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 10**15)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     with urllib3.PoolManager() as pool:
         response = pool.request("GET", f"{upstream.address}/parts", preload_content=False)
         assert len(in_a_request.stages()) == 1
@@ -63,7 +63,7 @@ def test_what_the_caller_does_between_two_reads_is_its_own(
     in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each read ends before the caller has the part, and the next begins when it asks again."""
-    monkeypatch.setattr(outgoing, "MAX_GAP_NS", 0)
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     with urllib3.PoolManager() as pool:
         response = pool.request("GET", f"{upstream.address}/parts", preload_content=False)
         held = [recorder.clock() for _ in response.stream()]

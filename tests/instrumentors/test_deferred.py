@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stagelens.instrumentors import recorder
-from stagelens.instrumentors.late import MAX_WAIT_SECONDS, MAX_WAITING, Waiting
+from stagelens.instrumentors.deferred import MAX_WAIT_SECONDS, MAX_WAITING, Waiting
 
 
 class Device:

@@ -9,7 +9,7 @@ import pytest
 
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.manual import request, stage
-from stagelens.instrumentors.rehearsal import PathCost
+from stagelens.instrumentors.self_calibration import PathCost
 
 if TYPE_CHECKING:
     from conftest import Finished

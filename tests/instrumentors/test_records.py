@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors.reading import read
 from stagelens.instrumentors.recorder import OPEN, Marks
+from stagelens.instrumentors.records import read
 
 WALL = 100
 spans = st.tuples(st.integers(0, WALL), st.integers(0, WALL)).map(sorted).map(tuple[int, ...])

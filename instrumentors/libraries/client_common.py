@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .. import reading, trace_context
+from .. import records, trace_context
 from ..instrumentor import report
 from ..recorder import MAX_MARKS, Marks, clock
 
 DEPENDENCY: Final = "dependency"
 # What came after the headers.
-BODY: Final = f"{DEPENDENCY}@{reading.BODY}"
+BODY: Final = f"{DEPENDENCY}@{records.BODY}"
 
 # https://www.w3.org/TR/trace-context/#traceparent-header
 TRACEPARENT: Final = "traceparent"

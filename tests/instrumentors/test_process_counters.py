@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core import names
-from stagelens.instrumentors import surroundings
+from stagelens.instrumentors import process_counters
 from stagelens.instrumentors.agent import Agent
 from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.fold import dimensions_of
+from stagelens.instrumentors.process_counters import Surroundings
 from stagelens.instrumentors.recorder import CLOSED
 from stagelens.instrumentors.spans import Kept
-from stagelens.instrumentors.surroundings import Surroundings
 
 TOLD = "stagelens.around.switches"
 looks = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=8)
@@ -29,7 +29,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Surroundings, int, int], 
     """Take a reading at a time of the clock, when threads have been switched so often."""
 
     def look(ours: Surroundings, at: int, switches: int) -> None:
-        monkeypatch.setattr(surroundings, "clock", lambda: at)
+        monkeypatch.setattr(process_counters, "clock", lambda: at)
         used = SimpleNamespace(ru_nivcsw=switches, ru_majflt=0)
         monkeypatch.setattr(resource, "getrusage", lambda _: used)
         ours.look(again=True)
@@ -48,7 +48,7 @@ def test_what_is_told_happened_between_the_readings_around_the_request(
     ours = Surroundings()
     with pytest.MonkeyPatch.context() as patch:
         for at, switches in readings:
-            patch.setattr(surroundings, "clock", lambda at=at: at)
+            patch.setattr(process_counters, "clock", lambda at=at: at)
             patch.setattr(resource, "getrusage", lambda _, n=switches: SimpleNamespace(ru_nivcsw=n, ru_majflt=0))
             ours.look(again=True)
     before = max(reading for reading in readings if reading[0] <= start)
@@ -64,8 +64,8 @@ def test_readings_are_seldom(read: Callable[[Surroundings, int, int], None], mon
     """However often the background thread comes round; before an export one is taken all the same."""
     ours = Surroundings()
     read(ours, 0, 0)
-    for at in (1, surroundings.LOOK_EVERY_NS - 1):
-        monkeypatch.setattr(surroundings, "clock", lambda at=at: at)
+    for at in (1, process_counters.LOOK_EVERY_NS - 1):
+        monkeypatch.setattr(process_counters, "clock", lambda at=at: at)
         ours.look()
 
     assert ours.around(0, 1) == {}
@@ -88,9 +88,9 @@ def test_a_device_without_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(resource, "getrusage", lambda _: used)
     ours = Surroundings()
     ours.look()
-    started = surroundings.clock()
+    started = process_counters.clock()
     retries[0] += 3
-    ended = surroundings.clock()
+    ended = process_counters.clock()
     ours.look(again=True)
     monkeypatch.setattr(cuda, "is_initialized", lambda: False)
     idle = Surroundings()
@@ -98,7 +98,7 @@ def test_a_device_without_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert ours.around(started, ended)["stagelens.around.allocator_retries"] == 3
     assert set(ours.around(started, ended)) <= {*names.AROUND}
-    assert idle.around(0, surroundings.clock()) == {}
+    assert idle.around(0, process_counters.clock()) == {}
 
 
 def test_a_kept_trace_tells_what_happened_around_it(read: Callable[[Surroundings, int, int], None]) -> None:

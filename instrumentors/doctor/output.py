@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from .environment import Finding, Look
 from .listing import Timed, not_timed, timed
-from .look import Finding, Look
 from .watching import Watched
 
 WIDTH = 80
