@@ -18,7 +18,7 @@ from ..collector.config import CollectorConfig
 from ..collector.store import Store
 from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StoreError
-from . import words
+from . import formatting
 from .burning import burn
 from .burning.burn import Tier
 from .config import DEFAULT_FILE
@@ -100,7 +100,7 @@ def summary(
         yield ""
         yield from _about(slo)
         if seen is not None:
-            note(f"  looking at the last {words.duration(LOOK_BACK)} …")
+            note(f"  looking at the last {formatting.duration(LOOK_BACK)} …")
             lines = list(preview(seen, slo, default_policy(), _now()))
             note("")
             yield from (f"  {line}" for line in lines)
@@ -118,35 +118,35 @@ def _about(slo: Slo) -> Iterator[str]:
     yield f"{slo.name}: {slo.in_words()}"
     yield f"  {_budget(slo)}"
     if slo.budgets:
-        shares = ", ".join(f"{stage} {words.latency(length.total_seconds())}" for stage, length in slo.budgets)
+        shares = ", ".join(f"{stage} {formatting.latency(length.total_seconds())}" for stage, length in slo.budgets)
         yield f"  Of its time, stages may take: {shares}."
     now = _now()
     if slo.reset is not None:
         verb = "counts" if slo.reset <= now else "will count"
-        yield f"  Only what came since {words.moment(slo.reset)} {slo.reset.astimezone(UTC):%Y} {verb}."
+        yield f"  Only what came since {formatting.moment(slo.reset)} {slo.reset.astimezone(UTC):%Y} {verb}."
     planned = slo.maintenance.intervals(now, now + timedelta(days=14))
     if planned:
         low, high = planned[0]
-        yield f"  Next planned work: {words.moment(low)}, for {words.duration(high - low)}; it counts for nothing."
+        yield f"  Next planned work: {formatting.moment(low)}, for {formatting.duration(high - low)}; it counts for nothing."
     for tier in burn.tiers(default_policy(), slo.window):
         yield f"  {_tier(tier, slo)}"
 
 
 def _budget(slo: Slo) -> str:
-    budget = words.percent(slo.budget)
+    budget = formatting.percent(slo.budget)
     if slo.kind == "coverage":
         return f"The budget is {budget} of the time of requests."
     if slo.kind == "freshness":
-        return f"The budget is {budget} of the time: {words.duration(slo.budget * slo.window)} of {_span(slo.window)}."
-    return f"The budget is {budget} of requests: {words.count(1e6 * slo.budget)} in a million."
+        return f"The budget is {budget} of the time: {formatting.duration(slo.budget * slo.window)} of {_span(slo.window)}."
+    return f"The budget is {budget} of requests: {formatting.count(1e6 * slo.budget)} in a million."
 
 
 def _tier(tier: Tier, slo: Slo) -> str:
-    rule = f"{tier.severity:<6} when the budget burns {words.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
+    rule = f"{tier.severity:<6} when the budget burns {formatting.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
     if not burn.reachable(tier, slo.objective):
-        highest = words.times(1 / slo.budget)
+        highest = formatting.times(1 / slo.budget)
         return f"{rule}: left out, it cannot burn faster than {highest} at this objective"
-    share = words.percent(min(1.0, tier.burn * slo.budget))
+    share = formatting.percent(min(1.0, tier.burn * slo.budget))
     what = {"coverage": "time unexplained", "freshness": "the time stale"}.get(slo.kind, "requests bad")
     return f"{rule} ({share} of {what}{_soonest(tier, slo)})"
 
@@ -165,7 +165,7 @@ def _now() -> datetime:
 
 
 def _span(length: timedelta) -> str:
-    return words.duration(length)
+    return formatting.duration(length)
 
 
 def _plural(number: int, noun: str) -> str:

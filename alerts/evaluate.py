@@ -17,16 +17,16 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from ..collector.store import Store
-from . import catch_up, lease
+from . import backfill, lease
 from .absence import AbsenceJudge
 from .delivery.message import Finding
 from .delivery.wording import headline
-from .incidents import journal, lifecycle, record, silences, telling
+from .incidents import journal, lifecycle, notification_rules, record, silences
 from .incidents.lifecycle import Step
+from .incidents.notification_rules import Turn
 from .incidents.policy import IncidentPolicy
 from .incidents.policy import default_policy as default_incident_policy
 from .incidents.record import Record
-from .incidents.telling import Turn
 from .objectives.slo_file import Definitions
 from .policy_file import Policy, default_policy
 from .verdict import Judge, Verdict, cause_of, of_slo
@@ -140,7 +140,7 @@ class Evaluator:
         since, url = max(datetime.fromtimestamp(before, UTC), now - policy.reach), definitions.dashboard_url
         found: list[Record] = []
         for slo in definitions.slos:
-            one = partial(catch_up.missed, self._store.read, slo, self._policy, since, now, dashboard_url=url)
+            one = partial(backfill.missed, self._store.read, slo, self._policy, since, now, dashboard_url=url)
             found += _tried(one, broken) or []
         return found
 
@@ -168,9 +168,9 @@ class Evaluator:
             verdicts = {cause: None if cause in ended else verdict for cause, verdict in verdicts.items()}
             for each in missed:
                 if each.cause not in record.causes_of(before):
-                    catch_up.write(connection, each)
+                    backfill.write(connection, each)
             steps = [*self._steps(connection, verdicts, before, at), *_removed(before, verdicts, at)]
-            turns = telling.turns(
+            turns = notification_rules.turns(
                 [*steps, *_standing(before, steps)],
                 _excuses(connection, [*before, *(step.record for step in steps)], verdicts, now),
                 self._incident_policy.fleet,

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ..collector.store import Reader
 from ..core.yaml_config.fields import meant
-from . import words
+from . import formatting
 from .backtest import Past, Preview, backtest
 from .objectives.slo import Slo
 from .policy_file import Policy
@@ -50,12 +50,12 @@ def preview(seen: Seen, slo: Slo, policy: Policy, now: datetime) -> Iterator[str
 
 def _course(found: Preview, slo: Slo) -> Iterator[str]:
     if found.seen_from is None:
-        yield f"The store has nothing of {slo.service} that this counts in the last {words.duration(LOOK_BACK)}."
+        yield f"The store has nothing of {slo.service} that this counts in the last {formatting.duration(LOOK_BACK)}."
         return
     since = max(found.since, found.seen_from)
-    span = words.duration(found.until - since)
+    span = formatting.duration(found.until - since)
     known = f"the last {span}" if since == found.since else f"the {span} that are known"
-    left = "" if found.budget_left is None else f"; {words.percent(found.budget_left)} of the budget is left"
+    left = "" if found.budget_left is None else f"; {formatting.percent(found.budget_left)} of the budget is left"
     yield f"Over {known} this would have {_told(found.incidents)}{left}."
     worst = sorted(found.incidents, key=lambda each: (each.severity != "page", -each.spent))[:_SHOWN]
     for each in sorted(worst, key=lambda each: each.opened_at):
@@ -80,12 +80,10 @@ def _times(number: int) -> str:
 
 
 def _incident(past: Past, until: datetime) -> str:
-    length = words.duration((past.resolved_at or until) - past.opened_at)
+    length = formatting.duration((past.resolved_at or until) - past.opened_at)
     lasted = f"for {length}" if past.resolved_at else f"for {length} so far"
-    spent = words.percent(past.spent)
-    return (
-        f"{past.severity:<6} {_moment(past.opened_at)} {lasted} (burn {words.times(past.peak)}, {spent} of the budget)"
-    )
+    spent = formatting.percent(past.spent)
+    return f"{past.severity:<6} {_moment(past.opened_at)} {lasted} (burn {formatting.times(past.peak)}, {spent} of the budget)"
 
 
 def _moment(at: datetime) -> str:

@@ -13,14 +13,14 @@ from ..collector.store import Store
 from .delivery.finding_parts import Overrun
 from .delivery.message import Ending, Message
 from .delivery.wording import headline, impact, worst
-from .incidents import journal, record, silences, telling
+from .incidents import journal, notification_rules, record, silences
 from .incidents.record import Record
 from .incidents.silences import Silence
 from .objectives.slo_file import LiveFile
 from .policy_file import Policy, default_policy
 from .schema import outbox, transitions
 from .standing import URGENCY, SloStatus, standing
-from .tail.regression import StageGrowth
+from .tail.detection import StageGrowth
 
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
 
@@ -238,7 +238,7 @@ def _incident(found: Record, sent: Sequence[Row[Any]], happened: Sequence[Row[An
         acked_at=None if found.acked_at is None else _utc(found.acked_at),
         acked_by=found.acked_by,
         muted=found.muted,
-        told_with=telling.lead_in(found.muted),
+        told_with=notification_rules.lead_in(found.muted),
         story=found.story,
         transitions=tuple(_transition(row, sent) for row in happened),
         ending=found.ending,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from . import words
+from . import formatting
 from .incidents.silences import Silence
 from .reader import Delivery, Incident, Transition
 
@@ -22,7 +22,7 @@ def incident(found: Incident) -> str:
     """Return one incident, with its history and what was sent to whom."""
     facts = [
         ("state", _state(found)),
-        ("since", f"{words.moment(found.since)}, noticed {words.moment(found.opened_at)}"),
+        ("since", f"{formatting.moment(found.since)}, noticed {formatting.moment(found.opened_at)}"),
         ("severity", found.severity),
         ("impact", found.impact),
         ("looked after by", _acked(found)),
@@ -85,13 +85,13 @@ def _state(found: Incident) -> str:
     if found.resolved_at is None:
         return found.state
     ended = f"accepted by {found.acked_by}" if found.ending == "accepted" else "resolved"
-    return f"{ended} at {words.moment(found.resolved_at)}"
+    return f"{ended} at {formatting.moment(found.resolved_at)}"
 
 
 def _acked(found: Incident) -> str:
     if found.acked_at is None or found.ending == "accepted":
         return "nobody" if found.state == "open" else ""
-    return f"{found.acked_by}, since {words.moment(found.acked_at)}"
+    return f"{found.acked_by}, since {formatting.moment(found.acked_at)}"
 
 
 def _heard(each: Transition) -> str:

@@ -17,12 +17,12 @@ from ..core.errors import ConfigError, StagelensError
 from ..core.options import STORE
 from ..core.settings import parse_duration
 from ..core.stages import BY_KEY
+from .atomic_write import check_writable, written
 from .comparing_files import json_text, junit_text, markdown
 from .comparing_terminal import show
-from .contrast import Contrast, Side, contrast
-from .sides import NothingError, asked_for, of_files, of_versions, of_windows
+from .comparison import Contrast, Side, contrast
+from .inputs import NothingError, asked_for, of_files, of_versions, of_windows
 from .thresholds import Threshold, read_percentile, read_thresholds
-from .writing import check_writable, written
 
 FINE, BROKEN, WRONG, TOO_FEW, INTERRUPTED = 0, 1, 2, 3, 130
 _EXIT = {"passed": FINE, "failed": BROKEN, "unknown": TOO_FEW}

@@ -14,7 +14,7 @@ from ..core.stages import label
 from ..dashboard.format import percentile
 from . import comparing_words as words
 from .answers import Answers
-from .contrast import QUANTILES, Contrast, Judged, Side
+from .comparison import QUANTILES, Contrast, Judged, Side
 from .difference import Difference
 
 _SUITE = "stagelens compare"

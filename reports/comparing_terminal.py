@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..core.stages import label
 from . import comparing_words as words
-from .contrast import Contrast
+from .comparison import Contrast
 from .difference import Difference
 from .words import FULL, colour, table, text
 

@@ -11,7 +11,7 @@ from ..core.names import DEFINITIONS
 from ..core.stages import label
 from ..dashboard.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
 from .answers import Answers
-from .contrast import QUANTILES, Contrast, Judged, Side, StageChange
+from .comparison import QUANTILES, Contrast, Judged, Side, StageChange
 from .difference import Difference, needed
 from .words import plain
 

@@ -21,9 +21,9 @@ from ..dashboard.report import report
 from ..dashboard.router import context_of
 from ..dashboard.source import Source
 from ..dashboard.view import parse, service_path, trace_name, trace_path
+from .atomic_write import written
 from .findings import extent
 from .saved import Run
-from .writing import written
 
 # Services, and kept requests of each.
 _MOST_SERVICES, _TRACES = 10, 3

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import PID_VARIABLE, Kept, become
+from .atomic_write import check_writable
 from .child import Child, end_like
-from .writing import check_writable
 
 if TYPE_CHECKING:
-    from .keeping import Keeping
+    from .temp_collector import Keeping
 
 # What says where else, or how else, the run would send.
 _OTHER_WAYS = {
@@ -58,7 +58,7 @@ def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
 def _keeping(stack: ExitStack, child: Child, kept: Kept) -> Keeping | None:
     """Return where the run is kept; None where that is not possible and nobody has asked."""
     try:
-        from .keeping import keeping  # noqa: PLC0415 - the module's docstring says why
+        from .temp_collector import keeping  # noqa: PLC0415 - the module's docstring says why
 
         return stack.enter_context(keeping("" if kept.asked else DEFAULT_ENDPOINT))
     except Exception as error:
@@ -80,7 +80,7 @@ def _run(child: Child, command: list[str], here: Keeping | None, kept: Kept) -> 
             return code, True
         child.wait_for_the_rest(_PATIENCE_SECONDS, lambda: _tell(_LEFT_RUNNING))
         child.release()
-        from .telling import Run, tell  # noqa: PLC0415 - as above
+        from .output import Run, tell  # noqa: PLC0415 - as above
 
         return code, tell(here, Run(command, begun, ended, code if code >= 0 else 128 - code), kept)
     except KeyboardInterrupt:

@@ -27,7 +27,7 @@ from ..collector.store import KeptTrace, Series, Store
 from ..collector.store.full_export import Counted, Whole, whole
 from ..collector.store.series import COLD
 from ..core import names
-from .writing import written
+from .atomic_write import written
 
 Json: TypeAlias = dict[str, Any]
 

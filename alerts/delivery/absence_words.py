@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from .. import words
+from .. import formatting
 from .finding_parts import Absence
 
 SUBJECT, IS, WAS = "traffic", "stopped", "was gone"
@@ -22,14 +22,14 @@ def impact(absence: Absence) -> str:
     'No request in 15 minutes; 1,240 came in as long a time 1 day before. Nothing else about the service can be judged.'
     """
     missed, before = _span(absence.window_seconds), _span(absence.before_seconds)
-    there = f"{words.count(absence.usual)} came in as long a time {before} before"
+    there = f"{formatting.count(absence.usual)} came in as long a time {before} before"
     return f"No request in {missed}; {there}. Nothing else about the service can be judged."
 
 
 def usual(absence: Absence) -> tuple[str, str]:
     """Return what is usual, as (name, value)."""
-    return "Usual", f"{words.count(absence.usual)} requests in {_span(absence.window_seconds)}"
+    return "Usual", f"{formatting.count(absence.usual)} requests in {_span(absence.window_seconds)}"
 
 
 def _span(seconds: float) -> str:
-    return words.duration(timedelta(seconds=seconds))
+    return formatting.duration(timedelta(seconds=seconds))

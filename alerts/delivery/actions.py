@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 from urllib.parse import parse_qs
 
-from .cutting import line
 from .slack_blocks import ACCEPT, ACKNOWLEDGE, SILENCE
+from .truncation import line
 
 # https://docs.slack.dev/authentication/verifying-requests-from-slack: older ones may be a replay. [seconds]
 MAX_AGE_SECONDS = 300.0

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from .channel import Refresh
-from .cutting import cut, line
 from .http import post
 from .message import Finding, Message
+from .truncation import cut, line
 from .wording import cause, examples, facts, headline, impact, picture, small_print
 
 # https://prometheus.io/docs/alerting/latest/clients/: clients repeat what fires

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from .. import words
+from .. import formatting
 from .finding_parts import Burn
 
 
@@ -48,7 +48,7 @@ def subject(kind: str, stage: str = "") -> str:
 
 def cause(burn: Burn, kind: str, stage: str = "", *, over: bool) -> str:
     """Return where the trouble comes from, when no stage of a request need be looked for; else nothing."""
-    share = words.percent(words.whole(burn.bad / burn.total)) if burn.total else "some"
+    share = formatting.percent(formatting.whole(burn.bad / burn.total)) if burn.total else "some"
     if kind == "availability":
         return f"{share} of requests {'failed' if over else 'fail'}"
     if stage:
@@ -59,10 +59,10 @@ def cause(burn: Burn, kind: str, stage: str = "", *, over: bool) -> str:
 def impact(burn: Burn, kind: str) -> str:
     """Say how much of the short window was bad."""
     said, span = _of(kind), lately(burn.short_seconds)
-    share = words.percent(words.whole(burn.bad / burn.total)) if burn.total else "Some"
+    share = formatting.percent(formatting.whole(burn.bad / burn.total)) if burn.total else "Some"
     if not said.unit:
         return f"{share} of the time of requests in the {span} {said.past}."
-    return f"{share} of {said.unit} in the {span} {said.past}: {words.count(burn.bad)} of {words.count(burn.total)}."
+    return f"{share} of {said.unit} in the {span} {said.past}: {formatting.count(burn.bad)} of {formatting.count(burn.total)}."
 
 
 def lately(seconds: float) -> str:
@@ -71,38 +71,38 @@ def lately(seconds: float) -> str:
     >>> lately(300), lately(3600)
     ('last 5 minutes', 'last hour')
     """
-    return f"last {words.duration(timedelta(seconds=seconds)).removeprefix('1 ')}"
+    return f"last {formatting.duration(timedelta(seconds=seconds)).removeprefix('1 ')}"
 
 
 def rate(burn: Burn, *, over: bool) -> tuple[str, str]:
     """Return the burn rate, as (name, value)."""
     if over:
-        return "Burn rate at its worst", words.times(burn.rate)
+        return "Burn rate at its worst", formatting.times(burn.rate)
     return (
         "Burn rate",
-        f"{words.times(burn.rate)} in the {lately(burn.short_seconds)} (alerts from {words.times(burn.threshold)})",
+        f"{formatting.times(burn.rate)} in the {lately(burn.short_seconds)} (alerts from {formatting.times(burn.threshold)})",
     )
 
 
 def budget(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
     """Return what is left, and until when, as (name, value)."""
-    window = words.duration(timedelta(seconds=burn.window_seconds))
+    window = formatting.duration(timedelta(seconds=burn.window_seconds))
     left = (f"Error budget left of {window}", _left(burn, _of(kind).unit))
     return [left] if over else [left, ("At this pace", _pace(burn))]
 
 
 def _left(burn: Burn, unit: str) -> str:
     if burn.budget_left <= 0:
-        return f"none; {words.count(-burn.bad_left)} {unit} over" if unit else "none"
-    room = f", room for {words.count(burn.bad_left)} more bad {unit}" if unit else ""
-    return f"{words.percent(burn.budget_left)}{room}"
+        return f"none; {formatting.count(-burn.bad_left)} {unit} over" if unit else "none"
+    room = f", room for {formatting.count(burn.bad_left)} more bad {unit}" if unit else ""
+    return f"{formatting.percent(burn.budget_left)}{room}"
 
 
 def _pace(burn: Burn) -> str:
     left = burn.exhausted_in_seconds
     if left is None:
         return "the budget lasts"
-    return f"the budget is gone in {words.duration(timedelta(seconds=left))}" if left else "the budget is gone"
+    return f"the budget is gone in {formatting.duration(timedelta(seconds=left))}" if left else "the budget is gone"
 
 
 def _of(kind: str) -> _Kind:

@@ -15,12 +15,12 @@ from functools import cache
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 from PIL.Image import Dither, Quantize, Resampling
 
-from .. import words
+from .. import formatting
 from . import shift_words
 from .chart_scale import Scale
-from .cutting import line
 from .finding_parts import Course
 from .message import Finding, Message
+from .truncation import line
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +84,9 @@ def _drawn(finding: Finding, course: Course, highest: float) -> Image.Image:
 
 def _limit(finding: Finding) -> _Limit:
     if finding.burn is not None:
-        return _Limit(finding.burn.threshold, ("alerts from", words.times(finding.burn.threshold)))
+        return _Limit(finding.burn.threshold, ("alerts from", formatting.times(finding.burn.threshold)))
     usual = finding.shift.before_seconds if finding.shift is not None else 0.0
-    return _Limit(usual, ("usual", words.latency(usual)))
+    return _Limit(usual, ("usual", formatting.latency(usual)))
 
 
 def _shapes(course: Course, scale: Scale, limit: _Limit, colour: str) -> Image.Image:
@@ -148,7 +148,7 @@ def _write_limit_and_last(
         _text(pen, (x, first + _ROW * number), said, _SMALL)
     y = min(scale.y(last[1]), first - _ROW - 2) if is_over else max(scale.y(last[1]), first + 2 * _ROW + 2)
     colour = _TROUBLE[finding.severity] if last[0] >= finding.since else _MUTED
-    _text(pen, (x, y), words.times(last[1]) if finding.burn else words.latency(last[1]), (_LARGE, colour))
+    _text(pen, (x, y), formatting.times(last[1]) if finding.burn else formatting.latency(last[1]), (_LARGE, colour))
 
 
 def _title(finding: Finding) -> tuple[str, str]:
@@ -194,7 +194,7 @@ def _dot(pen: ImageDraw.ImageDraw, at: _Point, radius: float, colour: str) -> No
 
 def _text(pen: ImageDraw.ImageDraw, at: _Point, said: str, look: tuple[int, str], anchor: str = "lm") -> None:
     """Write *said*, in a size and a colour, with the end of it at *at* that *anchor* names, as Pillow calls it."""
-    plain = said.translate({ord(words.TIMES): "x", ord("µ"): "u"})
+    plain = said.translate({ord(formatting.TIMES): "x", ord("µ"): "u"})
     size, colour = look
     pen.text((at[0] * _SHARP, at[1] * _SHARP), plain, fill=colour, font=_font(size), anchor=anchor)
 

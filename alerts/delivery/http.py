@@ -19,7 +19,7 @@ from ...collector.calling.addresses import MayCall, NotCalledError
 from ...collector.calling.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
 from .channel import OutcomeUnknownError
-from .cutting import line
+from .truncation import line
 
 # The receiver has this long for each step: to be reached, to take the request, to answer. [seconds]
 TIMEOUT = httpx.Timeout(8.0, connect=4.0)

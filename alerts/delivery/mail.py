@@ -20,10 +20,10 @@ from ...collector.calling.addresses import NotCalledError
 from ...core.errors import ChannelError
 from . import chart, mail_page
 from .channel import OutcomeUnknownError, Refresh
-from .cutting import line
 from .http import shown
 from .message import Message
 from .smtp import CheckedSmtp, CheckedSmtpTls
+from .truncation import line
 from .wording import headline, icon
 
 Security = Literal["starttls", "tls", "none"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from .chart import WIDTH
-from .cutting import line
 from .message import Message
+from .truncation import line
 from .wording import (
     basis,
     cause,

@@ -15,10 +15,10 @@ from typing import Any
 
 from ...core.errors import ChannelError
 from .channel import Refresh
-from .cutting import cut, line
 from .http import post
 from .message import Finding, Message
 from .releases import Release
+from .truncation import cut, line
 from .wording import basis, cause, chart_in_words, examples, facts, headline, impact, picture, small_print, table
 
 # https://developer.pagerduty.com/docs/events-api-v2/trigger-events/

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ...core.errors import ChannelError
-from ..tail.regression import StageGrowth
+from ..tail.detection import StageGrowth
 from .channel import Channel, OutcomeUnknownError
 from .channels import ChannelEntry
-from .cures import cure
 from .finding_parts import Burn, Course
 from .heartbeat import Heartbeat
 from .message import Finding, Message
+from .troubleshooting import cure
 from .wording import headline
 
 DAY_SECONDS = 86_400.0

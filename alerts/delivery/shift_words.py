@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from .. import words
+from .. import formatting
 from .finding_parts import Shift
 
 
@@ -30,7 +30,7 @@ def change(shift: Shift) -> str:
     >>> change(Shift(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
     'slower than on the days before: 252 ms → 312 ms (+24 %)'
     """
-    before, after = words.latency(shift.before_seconds), words.latency(shift.after_seconds)
+    before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
     than = f" than that of version {shift.against}" if shift.against else " than on the days before"
     return f"slower{than}: {before} → {after} ({_growth(shift.ratio)})"
 
@@ -45,14 +45,14 @@ def basis(shift: Shift) -> str:
 
 def impact(shift: Shift) -> str:
     """Say how sure it is, and on what."""
-    span = words.duration(timedelta(seconds=shift.window_seconds))
-    sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, from {words.count(shift.requests)} requests in {span}."
+    span = formatting.duration(timedelta(seconds=shift.window_seconds))
+    sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, from {formatting.count(shift.requests)} requests in {span}."
     return f"{sure} But the traffic changed too: {shift.mix}." if shift.mix else sure
 
 
 def facts(shift: Shift) -> list[tuple[str, str]]:
     """Return the numbers worth a line each, as (name, value)."""
-    before, after = words.latency(shift.before_seconds), words.latency(shift.after_seconds)
+    before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
     return [
         (subject(shift), f"{before} → {after} ({_growth(shift.ratio)})"),
         ("How unusual", f"{shift.z:.1f} times the usual variation"),
@@ -61,4 +61,4 @@ def facts(shift: Shift) -> list[tuple[str, str]]:
 
 def _growth(ratio: float) -> str:
     sign = "+" if ratio >= 1 else ""
-    return f"{sign}{words.percent(ratio - 1)}"
+    return f"{sign}{formatting.percent(ratio - 1)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .. import words
-from .cutting import cut, line
+from .. import formatting
 from .message import Message
 from .slack_text import MAX_ROW_CHARS, escape, mild, sentence
+from .truncation import cut, line
 from .wording import (
     basis,
     cause,
@@ -194,7 +194,7 @@ def _link_button(action: str, name: str, href: str) -> dict[str, Any]:
 def _context(message: Message) -> list[dict[str, str]]:
     lines = [mild(each) for each in small_print(message)]
     # A time Slack shows in the reader's zone; elsewhere the text after the bar is shown.
-    at = f"<!date^{int(message.opened_at)}^{{date_short_pretty}} {{time}}|{words.moment_of(message.opened_at)}>"
+    at = f"<!date^{int(message.opened_at)}^{{date_short_pretty}} {{time}}|{formatting.moment_of(message.opened_at)}>"
     lines.append(f"Incident {mild(message.incident)}, opened {at}")
     if message.repeat:
         lines.append(_REPEAT)

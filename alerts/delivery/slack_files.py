@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from ...core.errors import ChannelError
 from . import slack_api
-from .cures import cure
-from .cutting import cut
 from .http import post
+from .troubleshooting import cure
+from .truncation import cut
 
 log = logging.getLogger(__name__)
 

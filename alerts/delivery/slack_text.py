@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cutting import line
+from .truncation import line
 
 # A row of a message, not a page.
 MAX_ROW_CHARS = 400

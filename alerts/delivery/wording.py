@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ...core import stages
-from .. import words
-from ..tail.regression import StageGrowth
+from .. import formatting
+from ..tail.detection import StageGrowth
 from . import absence_words, burn_words, shift_words
-from .cutting import sparkline
 from .finding_parts import Course, Shift
 from .message import Finding, Message
+from .truncation import sparkline
 
 # The beginning of trouble is counted in minutes.
 _SURE_SECONDS = 120
@@ -47,7 +47,7 @@ def title(message: Message) -> str:
         return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed without knowing how it went on"
     if message.ending == "accepted":
         return f"{what} {_is(finding)}, {message.acked_by or 'somebody'} accepts it as the new normal"
-    lasted = words.duration(timedelta(seconds=max(60.0, message.at - finding.since)))
+    lasted = formatting.duration(timedelta(seconds=max(60.0, message.at - finding.since)))
     if message.resolved and message.first:
         return f"{what} {_was(finding)} for {lasted} and recovered"
     if message.resolved:
@@ -70,7 +70,7 @@ def cause(message: Message) -> str:
     blamed = finding.blamed
     if blamed is None:
         return f"no stage {'stood' if over else 'stands'} out{since}"
-    amount = f"{words.latency(blamed.seconds, signed=True)} ({of_the_excess(blamed)})"
+    amount = f"{formatting.latency(blamed.seconds, signed=True)} ({of_the_excess(blamed)})"
     if finding.shift is not None:
         return f"{stage_name(blamed.stage)} {'had grown' if over else 'grew'} {amount}{since}"
     return f"slow requests {'spent' if over else 'spend'} {amount} in {stage_name(blamed.stage)}{since}"
@@ -88,8 +88,8 @@ def worst(finding: Finding, peak: float) -> str:
     if finding.absence is not None:
         return f"{absence_words.SUBJECT} {absence_words.WAS}"
     if finding.burn is not None:
-        return f"burned {words.times(peak)} at its worst"
-    return f"{shift_words.subject(_shift(finding))} was {words.percent(peak - 1)} slower at its worst"
+        return f"burned {formatting.times(peak)} at its worst"
+    return f"{shift_words.subject(_shift(finding))} was {formatting.percent(peak - 1)} slower at its worst"
 
 
 def basis(finding: Finding) -> str:
@@ -112,7 +112,7 @@ def facts(message: Message) -> list[tuple[str, str]]:
 
 def _overruns(finding: Finding) -> list[tuple[str, str]]:
     broken = [
-        f"{stage_name(each.stage)} {words.latency(each.seconds)} of {words.latency(each.budget_seconds)}"
+        f"{stage_name(each.stage)} {formatting.latency(each.seconds)} of {formatting.latency(each.budget_seconds)}"
         for each in finding.overruns
     ]
     return [("Stage budgets broken", ", ".join(broken))] if broken else []
@@ -121,7 +121,7 @@ def _overruns(finding: Finding) -> list[tuple[str, str]]:
 def table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
     """Return the stages that grew most, as (stage, growth, share)."""
     return [
-        (stages.label(row.stage), words.latency(row.seconds, signed=True), words.part(row.share))
+        (stages.label(row.stage), formatting.latency(row.seconds, signed=True), formatting.part(row.share))
         for row in finding.growth[:limit]
     ]
 
@@ -134,7 +134,7 @@ def of_the_excess(grown: StageGrowth) -> str:
     >>> of_the_excess(StageGrowth("queue", 0.424, 1.02)), of_the_excess(StageGrowth("queue", 0.424, 1.25))
     ('all of the excess', 'all of the excess, others shrank')
     """
-    part = f"{words.part(grown.share)} of the excess"
+    part = f"{formatting.part(grown.share)} of the excess"
     return f"{part}, others shrank" if grown.share > _ALL else part
 
 
@@ -142,7 +142,7 @@ def examples(finding: Finding) -> list[tuple[str, str]]:
     """Return a few slow requests, as (what, link)."""
     return [
         (
-            f"{words.latency(each.seconds)}, {words.latency(each.stage_seconds)} of it in {stage_name(each.stage)}",
+            f"{formatting.latency(each.seconds)}, {formatting.latency(each.stage_seconds)} of it in {stage_name(each.stage)}",
             each.link,
         )
         for each in finding.exemplars
@@ -163,9 +163,9 @@ def chart_in_words(finding: Finding) -> str:
     if course is None or course.highest is None:
         return ""
     shown = _shown(finding, course, course.highest)
-    limit = f"; alerts from {words.times(finding.burn.threshold)}" if finding.burn else ""
-    usual = f"; {words.latency(finding.shift.before_seconds)} is usual" if finding.shift else ""
-    return f"Chart: {shown}{limit}{usual}; the trouble began at {words.moment_of(finding.since)}"
+    limit = f"; alerts from {formatting.times(finding.burn.threshold)}" if finding.burn else ""
+    usual = f"; {formatting.latency(finding.shift.before_seconds)} is usual" if finding.shift else ""
+    return f"Chart: {shown}{limit}{usual}; the trouble began at {formatting.moment_of(finding.since)}"
 
 
 def small_print(message: Message) -> list[str]:
@@ -191,7 +191,7 @@ def stage_name(stage: str) -> str:
 
 def _shown(finding: Finding, course: Course, highest: float) -> str:
     span = burn_words.lately(course.step_seconds * len(course.values))
-    top = words.times(highest) if finding.burn else words.latency(highest)
+    top = formatting.times(highest) if finding.burn else formatting.latency(highest)
     return f"{'burn rate' if finding.burn else _subject(finding)} of the {span}, up to {top}"
 
 
@@ -208,13 +208,13 @@ def _subject(finding: Finding) -> str:
 def _is(finding: Finding) -> str:
     if finding.absence is not None:
         return absence_words.IS
-    return f"burning {words.times(finding.size)}" if finding.burn else f"is {shift_words.change(_shift(finding))}"
+    return f"burning {formatting.times(finding.size)}" if finding.burn else f"is {shift_words.change(_shift(finding))}"
 
 
 def _was(finding: Finding) -> str:
     if finding.absence is not None:
         return absence_words.WAS
-    return f"burned {words.times(finding.size)}" if finding.burn else f"was {shift_words.change(_shift(finding))}"
+    return f"burned {formatting.times(finding.size)}" if finding.burn else f"was {shift_words.change(_shift(finding))}"
 
 
 def _stage(finding: Finding) -> str:
@@ -222,17 +222,20 @@ def _stage(finding: Finding) -> str:
 
 
 def _when(message: Message) -> tuple[str, str]:
-    began = words.moment_of(message.finding.since) + _between(message.finding)
+    began = formatting.moment_of(message.finding.since) + _between(message.finding)
     if message.resolved:
-        return "When", f"{began}, to {words.moment_of(message.at)}"
-    return "Since", f"{began}, {words.duration(timedelta(seconds=max(60.0, message.at - message.finding.since)))} ago"
+        return "When", f"{began}, to {formatting.moment_of(message.at)}"
+    return (
+        "Since",
+        f"{began}, {formatting.duration(timedelta(seconds=max(60.0, message.at - message.finding.since)))} ago",
+    )
 
 
 def _between(finding: Finding) -> str:
     """Say by how much the time the trouble began may be wrong, where that is more than the steps it is counted in."""
     low, high = finding.between or (finding.since, finding.since)
     wrong = max(finding.since - low, high - finding.since)
-    return f" ± {words.duration(timedelta(seconds=wrong))}" if wrong > _SURE_SECONDS else ""
+    return f" ± {formatting.duration(timedelta(seconds=wrong))}" if wrong > _SURE_SECONDS else ""
 
 
 def _shift(finding: Finding) -> Shift:

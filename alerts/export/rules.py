@@ -13,7 +13,7 @@ import yaml
 
 from ...collector.prometheus.config import DEFAULT_LABELS, LABELS
 from ...collector.prometheus.text import spell
-from .. import words
+from .. import formatting
 from ..burning import burn
 from ..burning.burn import Tier
 from ..burning.measure import tiers_of
@@ -77,7 +77,7 @@ def _head(slos: Sequence[Slo], policy: Policy, histograms: Histograms) -> Iterat
         yield "# They are right only if the collector's file has had this section for as long as an alert's short window:"
         yield "# without a label there are no requests, and without a bucket every one is bad."
         yield f"#   prometheus: {{labels: [{', '.join(labels)}], buckets: {buckets}}}"
-    keep, quiet = words.percent(policy.patience.keep), span(policy.patience.quiet)
+    keep, quiet = formatting.percent(policy.patience.keep), span(policy.patience.quiet)
     yield "#"
     yield "# What Stagelens' own alerts do besides, and rules cannot:"
     yield "# - of a service that was seen for less than a tier's short window, the rest of the window counts as good;"
@@ -94,7 +94,7 @@ def _about(slo: Slo, policy: Policy) -> Iterator[str]:
         return
     for tier in burn.tiers(policy, slo.window):
         if not burn.reachable(tier, slo.objective):
-            yield f"Left out: {tier.severity} over {span(tier.long)}, for it cannot burn {words.times(tier.burn)} at this objective."
+            yield f"Left out: {tier.severity} over {span(tier.long)}, for it cannot burn {formatting.times(tier.burn)} at this objective."
     if slo.maintenance.planned:
         yield "Planned work of the file is not known here: mute its times in Alertmanager (mute_time_intervals)."
     if slo.reset is not None:
@@ -119,7 +119,7 @@ def _recorded(slo: Slo, window: str, histograms: Histograms) -> Iterator[dict[st
 
 
 def _alert(slo: Slo, tier: Tier, policy: Policy) -> dict[str, Any]:
-    burns = f"{words.times(tier.burn)} over {span(tier.long)} and {span(tier.short)}"
+    burns = f"{formatting.times(tier.burn)} over {span(tier.long)} and {span(tier.short)}"
     annotations = {
         "summary": f"{slo.name}: the error budget burns {burns}",
         "description": slo.description or slo.in_words(),

@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 from ...collector.store import Store
 from ...collector.store.texts import storable
 from ...core.errors import StagelensError
-from .. import words
+from .. import formatting
 from . import journal, record
+from .notification_rules import Turn
 from .record import Record
-from .telling import Turn
 
 MAX_NAME_CHARS = 200
 
@@ -33,7 +33,7 @@ def acknowledge(store: Store, name: str, by: str, now: datetime) -> Record:
     with store.transaction() as connection:
         found = known(connection, name)
         if found.resolved_at is not None:
-            msg = f"{name} is over since {words.moment_of(found.resolved_at)}; there is nothing to look after"
+            msg = f"{name} is over since {formatting.moment_of(found.resolved_at)}; there is nothing to look after"
             raise IncidentError(msg)
         if found.acked_by == who:
             return found

@@ -12,8 +12,8 @@ from ..delivery.message import Message, Transition
 from ..delivery.wording import title
 from ..schema import outbox as deliveries
 from ..schema import transitions
+from .notification_rules import Turn
 from .record import Record, save
-from .telling import Turn
 
 
 def write(connection: Connection, turn: Turn, channels: Sequence[str], now: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from ...collector.store.texts import storable
-from .. import words
+from .. import formatting
 from ..delivery.message import Finding
 from ..schema import silences
 from .acknowledging import IncidentError, named
@@ -67,7 +67,7 @@ class Silence:
 
     def in_words(self) -> str:
         """Say why nobody is told, as in "silenced by ann until 04:00 UTC on 20 November: deploy"."""
-        said = f"silenced by {self.author} until {words.moment(self.ends_at)}"
+        said = f"silenced by {self.author} until {formatting.moment(self.ends_at)}"
         return f"{said}: {self.comment}" if self.comment else said
 
 
@@ -125,7 +125,7 @@ def end(connection: Connection, name: str, now: datetime) -> Silence:
         raise IncidentError(msg)
     silence = _from_row(row)
     if silence.ends_at <= now:
-        msg = f"{name} has ended already: {words.moment(silence.ends_at)}"
+        msg = f"{name} has ended already: {formatting.moment(silence.ends_at)}"
         raise IncidentError(msg)
     at = now.timestamp()
     ended = {"ends_at": at, "starts_at": min(row.starts_at, at)}
@@ -163,7 +163,7 @@ def _check(matchers: Mapping[str, str], starts_at: datetime, ends_at: datetime) 
         msg = f"severity is {matchers['severity']!r}; write page or ticket"
         raise IncidentError(msg)
     if ends_at - starts_at < timedelta(seconds=1):
-        msg = f"the silence ends {words.moment(ends_at)}, which is not after its start; write a later end"
+        msg = f"the silence ends {formatting.moment(ends_at)}, which is not after its start; write a later end"
         raise IncidentError(msg)
 
 

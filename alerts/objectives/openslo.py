@@ -17,7 +17,7 @@ from typing import Any
 
 from ...core.yaml_config.fields import Fields
 from ...core.yaml_config.yaml_lines import Document, Place, Problem
-from ..words import latency, percent
+from ..formatting import latency, percent
 from . import openslo_indicator
 from .openslo_indicator import Indicator, Known, Object
 from .slo import Slo

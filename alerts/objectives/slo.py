@@ -8,7 +8,7 @@ from typing import Literal
 
 from ...collector.store import Indicator, Selection
 from ...collector.store.indicator import Kind
-from ..words import duration, latency, percent
+from ..formatting import duration, latency, percent
 from .maintenance import Calendar
 
 Watched = Literal["request", "ttft", "tpot", "stage", "coverage", "freshness"]

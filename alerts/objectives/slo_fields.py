@@ -12,7 +12,7 @@ from ...core.names import DEFINITIONS
 from ...core.stages import BY_KEY
 from ...core.yaml_config.fields import Fields, meant
 from ...core.yaml_config.yaml_lines import Document, Place, Problem
-from ..words import latency
+from ..formatting import latency
 from .slo import KINDS, Slo
 
 # Below a week the policy's windows are as long as the SLO's own; above a quarter nothing is kept that long.

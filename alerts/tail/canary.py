@@ -11,11 +11,11 @@ from functools import cache
 
 import numpy as np
 
-from .habits import Habits, Suspect, ranked, slowest
 from .judge import Cell, Judgement
 from .minutes import Floats, Ints, Spent
 from .policy import TailPolicy, Window
 from .reference import robust_spread
+from .stage_attribution import Habits, Suspect, ranked, slowest
 from .statistic import HALF, Sums, trimmed
 from .tally import WHOLE, Row, Tally
 

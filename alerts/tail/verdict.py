@@ -9,9 +9,9 @@ from statistics import NormalDist
 
 from ...core.histogram import Estimate, Histogram, bucket_middle
 from ...core.order_statistics import CONFIDENCE, interval, ratio
-from .habits import Suspect
 from .judge import Cell
 from .policy import At
+from .stage_attribution import Suspect
 from .tally import MEAN, Row
 from .traffic import Shift
 

@@ -14,16 +14,16 @@ from sqlalchemy import Connection
 
 from ...collector.store import Group, Store
 from ...collector.store.texts import storable
-from .. import words
+from .. import formatting
 from ..delivery.message import Finding
 from ..incidents import journal, lifecycle, record
 from ..incidents.acknowledging import IncidentError, known, named
+from ..incidents.notification_rules import Turn, lead_in
 from ..incidents.record import Record
-from ..incidents.telling import Turn, lead_in
-from . import kept
+from . import state_store
 from .canaries import cause_of_pair
-from .kept import Accepted
 from .policy import default_watching
+from .state_store import Accepted
 
 MAX_WHY_CHARS = 2000
 
@@ -50,7 +50,7 @@ def accept(store: Store, name: str, by: str, now: datetime, why: str = "") -> Re
 def _check(found: Record) -> None:
     finding = found.finding
     if found.resolved_at is not None:
-        msg = f"{found.id} is over since {words.moment_of(found.resolved_at)}; there is nothing to accept"
+        msg = f"{found.id} is over since {formatting.moment_of(found.resolved_at)}; there is nothing to accept"
         raise IncidentError(msg)
     silence = f"silence it (`stagelens alerts silence --service {finding.service} --slo {finding.name} --for 8h`)"
     if finding.burn is not None:
@@ -86,7 +86,7 @@ def _remember(connection: Connection, finding: Finding, cause: str, now: datetim
         service, environment = _place(finding)
         whole = Group(service, environment=environment)
         cause = cause_of_pair(whole, finding.shift.against, finding.where.get("version", ""))
-    kept.save_accepted(connection, cause, accepted)
+    state_store.save_accepted(connection, cause, accepted)
 
 
 def _end(connection: Connection, found: Record, who: str, note: str, at: float) -> None:

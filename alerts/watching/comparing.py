@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...collector.store import Group, Reader, Selection
 from ...core.histogram import Histogram
-from .. import words
+from .. import formatting
 from ..tail import traffic
 from ..tail.policy import TailPolicy
 from ..tail.traffic import Shift, Traffic
@@ -90,7 +90,7 @@ def in_words(shifts: Sequence[Shift], mixed: float | None) -> str:
     said = [_said(shift) for shift in shifts]
     if shifts and mixed is not None:
         sign = "+" if mixed >= 1 else ""
-        said.append(f"with the same mix the change is {sign}{words.percent(words.whole(mixed - 1))}")
+        said.append(f"with the same mix the change is {sign}{formatting.percent(formatting.whole(mixed - 1))}")
     return "; ".join(said)
 
 
@@ -101,6 +101,6 @@ def _part(selection: Selection, dimension: str, value: str) -> Selection:
 def _said(shift: Shift) -> str:
     if shift.dimension == "load":
         limit = "up to" if shift.after > shift.before else "at least"
-        return f"{words.count(shift.after)} requests a minute, usual is {limit} {words.count(shift.before)}"
-    now, was = words.percent(words.whole(shift.after)), words.percent(words.whole(shift.before))
+        return f"{formatting.count(shift.after)} requests a minute, usual is {limit} {formatting.count(shift.before)}"
+    now, was = formatting.percent(formatting.whole(shift.after)), formatting.percent(formatting.whole(shift.before))
     return f"{shift.dimension} {shift.value} has {now} of requests, had {was}"

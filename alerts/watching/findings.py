@@ -9,25 +9,25 @@ from datetime import timedelta
 import numpy as np
 
 from ...collector.store import Group, Reader, Selection
-from .. import words
+from .. import formatting
 from ..burning.links import where
 from ..delivery.finding_parts import Shift as Slower
 from ..delivery.message import Finding
-from ..tail import canary, habits, traffic
-from ..tail.habits import Habits, Suspect
+from ..tail import canary, stage_attribution, traffic
+from ..tail.detection import StageGrowth
 from ..tail.judge import Cell, Judgement
 from ..tail.policy import TailPolicy, Window
-from ..tail.regression import StageGrowth
+from ..tail.stage_attribution import Habits, Suspect
 from ..tail.statistic import Expectation, Sums, excess
 from ..tail.tally import MEAN, Row, Tally
 from ..tail.verdict import TailVerdict, conclude
 from . import showing
 from .canaries import Pair, of_version
 from .comparing import common_mix, days_before, in_words, latency, requests_by, shifts_of, stage_means
-from .kept import Learnt
 from .learning import DAY, select, spent
 from .policy import Watching
 from .series import Watched, moment
+from .state_store import Learnt
 
 # A page that tells of no percentile is opened at this one.
 _SHOWN_AT = 0.99
@@ -150,10 +150,12 @@ def _suspects(eye: Eye, watched: Watched, row: Row, then: Sequence[Selection], n
     moved = watched.judged.moved if watched.judged else {}
     if row.at != MEAN:
         start, end = (round(at.timestamp()) // 60 for at in (now.start, now.end))
-        return habits.suspects(eye.policy, watched.learnt.habits, spent(eye.read, watched.group, start, end), moved)
+        return stage_attribution.suspects(
+            eye.policy, watched.learnt.habits, spent(eye.read, watched.group, start, end), moved
+        )
     before, after = stage_means(eye.read, then), stage_means(eye.read, [now])
     grown = {stage: after.get(stage, 0.0) - before.get(stage, 0.0) for stage in sorted({*before, *after})}
-    return habits.ranked(eye.policy, watched.learnt.habits, grown, moved)
+    return stage_attribution.ranked(eye.policy, watched.learnt.habits, grown, moved)
 
 
 def _verdict(
@@ -198,7 +200,7 @@ def _finding(
     return Finding(
         name="canary" if against else "tail",
         service=group.service,
-        promise=f"{usual}, {_spelt(slower)} was {words.latency(slower.before_seconds)}",
+        promise=f"{usual}, {_spelt(slower)} was {formatting.latency(slower.before_seconds)}",
         kind="tail",
         severity=eye.watching.severity,
         since=moment(times[0]).timestamp(),

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from ...collector.store import Group, Reader, Selection
-from ..tail import habits
+from ..tail import stage_attribution
 from ..tail.learning import learn_from
 from ..tail.minutes import Minutes, Spent
 from ..tail.policy import TailPolicy
 from ..tail.tally import Tally, tally
-from .kept import Learnt
 from .series import as_minutes, longest, moment
+from .state_store import Learnt
 
 DAY = 1440
 # The steps in which it is looked at where the time goes.
@@ -50,7 +50,7 @@ def learn(
         return None
     known = list(_spent(read, group, start, at))
     recent = tally(reference.rows, as_minutes(read.minutes(select(group, at - longest(policy), at))))
-    return Learnt(at, reference, habits.learn_habits(policy, known)), recent
+    return Learnt(at, reference, stage_attribution.learn_habits(policy, known)), recent
 
 
 def spent(read: Reader, group: Group, start: int, end: int) -> Spent:

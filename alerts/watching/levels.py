@@ -12,15 +12,15 @@ from dataclasses import replace
 import numpy as np
 
 from ...collector.store import Reader
-from ..tail.habits import Habits, suspects
 from ..tail.learning import add_up
 from ..tail.minutes import Floats, Minutes, Spent
 from ..tail.policy import TailPolicy
+from ..tail.stage_attribution import Habits, suspects
 from ..tail.statistic import Expectation, Sums, features
 from ..tail.tally import Row, Tally, rows_of, tally
-from .kept import Accepted, Learnt
 from .learning import select, spent
 from .series import Watched, as_minutes, longest
+from .state_store import Accepted, Learnt
 
 # In so long blocks load and time of day hardly change. [minutes]
 _BLOCK = 10

@@ -10,12 +10,12 @@ from ..objectives.regressions import Regressions
 from ..policy_file import default_policy as default_burn_policy
 from ..tail.policy import TailPolicy
 from ..tail.watch import Progress
-from . import kept, levels
+from . import levels, state_store
 from .canaries import Canaries, Pair
-from .kept import Accepted
 from .learning import DAY, learn
 from .policy import Watching
 from .series import Watched, cause_of_group, longest, moment, whole_of
+from .state_store import Accepted
 
 # Who had no request for so long is not watched any more: longer than an incident waits for data.
 _KNOWN_MINUTES = 2 * DAY
@@ -54,8 +54,8 @@ class Search:
         """Read and judge the next stretch up to minute *last*, unless the collector does not see what there is."""
         self._regressions = regressions
         with self._store.transaction() as connection:
-            others = kept.last_minute(connection)
-            self._accepted = kept.load_accepted(connection)
+            others = state_store.last_minute(connection)
+            self._accepted = state_store.load_accepted(connection)
         if self._store.read.stale_since(now, default_burn_policy().stale) is not None:
             return
         if self.read_until is None or (others is not None and others != self._written and others > self.read_until):
@@ -84,7 +84,7 @@ class Search:
         learnt, recent = found
         cause = cause_of_group(group)
         with self._store.transaction() as connection:
-            kept.save_learnt(connection, cause, learnt)
+            state_store.save_learnt(connection, cause, learnt)
         if cause in self.series:
             self.series[cause].renew(learnt, recent)
         else:
@@ -111,8 +111,8 @@ class Search:
         watched.begin_again(accepted.at)
         watched.normal_from = accepted.since
         with self._store.transaction() as connection:
-            kept.save_learnt(connection, watched.cause, learnt)
-            kept.save_progress(connection, {watched.cause: watched.progress}, last)
+            state_store.save_learnt(connection, watched.cause, learnt)
+            state_store.save_progress(connection, {watched.cause: watched.progress}, last)
 
     def is_accepted(self, pair: Pair) -> bool:
         """Say whether somebody took the difference of two versions for normal."""
@@ -129,8 +129,8 @@ class Search:
     def _load(self, last: int) -> None:
         """Take over what is kept, by whatever process it was written."""
         with self._store.transaction() as connection:
-            learnt, self._standing = kept.load_learnt(connection), kept.load_progress(connection)
-            self._written = kept.last_minute(connection)
+            learnt, self._standing = state_store.load_learnt(connection), state_store.load_progress(connection)
+            self._written = state_store.last_minute(connection)
         earliest = last - round(self._watching.catch_up / timedelta(minutes=1))
         self._groups = self._known(last)
         self.series, self.canaries = {}, {}
@@ -142,7 +142,7 @@ class Search:
         begun = [each.progress.at for each in self.series.values()]
         self.read_until = min(begun) - longest(self._policy) if begun else last
 
-    def _watched(self, group: Group, learnt: kept.Learnt, progress: Progress) -> Watched:
+    def _watched(self, group: Group, learnt: state_store.Learnt, progress: Progress) -> Watched:
         accepted = self._accepted_of(group)
         return Watched(group, self._policy, learnt, progress, normal_from=accepted.since if accepted else 0)
 
@@ -181,8 +181,8 @@ class Search:
         standing = {cause: each.progress for cause, each in self.series.items()}
         standing.update({pair.key: pair.progress for pair in pairs})
         with self._store.transaction() as connection:
-            kept.save_progress(connection, standing, last)
-            kept.forget(connection, last - self._policy.reference.length)
+            state_store.save_progress(connection, standing, last)
+            state_store.forget(connection, last - self._policy.reference.length)
         self._written = last
 
     def _to_learn(self, last: int, firing: Collection[str]) -> Group | None:

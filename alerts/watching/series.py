@@ -14,7 +14,7 @@ from ..tail.minutes import Minutes
 from ..tail.policy import TailPolicy
 from ..tail.tally import Row, Tally, join, tally
 from ..tail.watch import Progress, Rules, step
-from .kept import Learnt
+from .state_store import Learnt
 
 # What the column holds; what is longer is told apart by the hash of it.
 _MAX_CAUSE = 255

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
-from stagelens.alerts.tail import canary, habits, learning, watch
+from stagelens.alerts.tail import canary, learning, stage_attribution, watch
 from stagelens.alerts.tail.judge import Judge, Judgement
 from stagelens.alerts.tail.minutes import Minutes, Spent
 from stagelens.alerts.tail.policy import TailPolicy
@@ -102,17 +102,17 @@ class Ours:
         judging = (time.process_time() - started) / minutes
         return learnt - began, judging, len(reference.to_json())
 
-    def _blame(self, known: habits.Habits, spent: Spent, at: int, judged: Judgement) -> tuple[str, ...]:
+    def _blame(self, known: stage_attribution.Habits, spent: Spent, at: int, judged: Judgement) -> tuple[str, ...]:
         window = spent.between(at - BLAMED, at)
-        return tuple(one.stage for one in habits.suspects(self.policy, known, window, judged.moved))
+        return tuple(one.stage for one in stage_attribution.suspects(self.policy, known, window, judged.moved))
 
-    def _learn(self, day: int) -> tuple[Reference, habits.Habits]:
+    def _learn(self, day: int) -> tuple[Reference, stage_attribution.Habits]:
         past = [self.world.day(number) for number in range(day - REFERENCE_DAYS, day)]
         reference = learning.learn_from(self.policy, lambda: (minutes for minutes, _ in past))
         if reference is None:
             msg = f"nothing could be learnt of series {self.world.service.seed}"
             raise RuntimeError(msg)
-        return reference, habits.learn_habits(self.policy, [spent for _, spent in past])
+        return reference, stage_attribution.learn_habits(self.policy, [spent for _, spent in past])
 
     def _before(self, at: int, reference: Reference) -> Tally:
         """Return the minutes before *at*, as nothing had happened."""

@@ -14,7 +14,7 @@ from typing import ParamSpec, TypeVar
 
 import pandas as pd
 
-from ...alerts.tail.regression import StageGrowth, Verdict, blame, highest_quantile, verdict
+from ...alerts.tail.detection import StageGrowth, Verdict, blame, highest_quantile, verdict
 from ...alerts.tail.version_times import Life, version_times
 from ...collector.store import Selection
 from ..format import needed

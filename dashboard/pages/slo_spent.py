@@ -14,7 +14,7 @@ from ...alerts.burning.bad_requests import OF_REQUESTS, excess
 from ...alerts.burning.links import part_of
 from ...alerts.objectives.slo import Slo
 from ...alerts.standing import SloStatus
-from ...alerts.tail.regression import culprit
+from ...alerts.tail.detection import culprit
 from ...core.stages import label
 from ..components import attributes, card, chart, empty, legend, link, swatch, table
 from ..design_tokens import hue

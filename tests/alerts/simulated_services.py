@@ -18,7 +18,7 @@ from sqlalchemy import select
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.evaluate import Evaluator
-from stagelens.alerts.incidents.telling import Turn
+from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.schema import outbox, transitions
 from stagelens.alerts.watching.judge import TailJudge

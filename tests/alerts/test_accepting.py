@@ -17,15 +17,15 @@ from stagelens.alerts.delivery.wording import headline, icon, small_print
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.incidents import journal, record
 from stagelens.alerts.incidents.acknowledging import IncidentError
+from stagelens.alerts.incidents.notification_rules import Turn, with_reason
 from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.incidents.telling import Turn, with_reason
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.schema import incidents, outbox, transitions
 from stagelens.alerts.verdict import Verdict
-from stagelens.alerts.watching import kept
+from stagelens.alerts.watching import state_store
 from stagelens.alerts.watching.accepting import accept
-from stagelens.alerts.watching.kept import Accepted
 from stagelens.alerts.watching.series import cause_of_group
+from stagelens.alerts.watching.state_store import Accepted
 from stagelens.collector.store import Group, Store
 from tests.alerts.simulated_services import (
     DAY,
@@ -101,14 +101,14 @@ def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: Simulation
     accept(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.run(2, SLOW)
     with slow.store.transaction() as connection:
-        settled = kept.load_learnt(connection)[SHOP]
-        (accepted,) = kept.load_accepted(connection).values()
+        settled = state_store.load_learnt(connection)[SHOP]
+        (accepted,) = state_store.load_accepted(connection).values()
     for _ in range(25):
         slow.write(60, SLOW)
     slow.evaluator = evaluator(slow.store)
     slow.look(40)
     with slow.store.transaction() as connection:
-        learnt = kept.load_learnt(connection)[SHOP]
+        learnt = state_store.load_learnt(connection)[SHOP]
     whole = next(row for row in learnt.reference.rows if row.at == 0.99)
 
     assert slow.events == ["opened"]
@@ -159,7 +159,7 @@ def endings(store: Store) -> dict[str, str]:
 
 def accepted(store: Store) -> dict[str, Accepted]:
     with store.transaction() as connection:
-        return kept.load_accepted(connection)
+        return state_store.load_accepted(connection)
 
 
 def test_a_service_is_accepted_with_its_parts_and_a_part_alone(store: Store, slower: Finding, now: datetime) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stagelens.alerts.delivery import chart_address, outbox, pagerduty
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.incidents import journal
+from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.incidents.telling import Turn
 from stagelens.alerts.schema import keys
 from stagelens.collector.store import Store
 

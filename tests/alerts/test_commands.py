@@ -18,8 +18,8 @@ from stagelens.alerts.delivery.finding_parts import Shift
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.acknowledging import IncidentError
+from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.incidents.telling import Turn
 from stagelens.collector.store import Store
 
 NAME = "sl-0123456789abcdef0123"

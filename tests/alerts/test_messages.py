@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagelens.alerts.delivery import alertmanager, mail_page, pagerduty, slack, slack_blocks, webhook
-from stagelens.alerts.delivery.cutting import cut
 from stagelens.alerts.delivery.finding_parts import Absence, Exemplar, Overrun, Shift
 from stagelens.alerts.delivery.mail import compose
 from stagelens.alerts.delivery.message import Finding, Message
+from stagelens.alerts.delivery.truncation import cut
 from stagelens.alerts.delivery.wording import facts, headline, icon, impact, of_the_excess, small_print, table
-from stagelens.alerts.tail.regression import StageGrowth
-from stagelens.alerts.words import TIMES
+from stagelens.alerts.formatting import TIMES
+from stagelens.alerts.tail.detection import StageGrowth
 from tests.alerts.blockkit import check_blocks
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,7 +14,7 @@ from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.slack_api import SlackError
 from stagelens.alerts.delivery.slack_bot import SlackBot
 from stagelens.alerts.delivery.slack_files import PATIENCE_SECONDS, REST_SECONDS, WAITS_SECONDS, Pictures
-from stagelens.alerts.words import TIMES
+from stagelens.alerts.formatting import TIMES
 from stagelens.core.errors import ChannelError
 from tests.alerts.receiver import Moods
 from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace

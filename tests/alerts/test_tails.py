@@ -16,16 +16,16 @@ from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
 from stagelens.alerts.schema import tail_references
-from stagelens.alerts.tail.habits import Habits
 from stagelens.alerts.tail.reference import Reference
+from stagelens.alerts.tail.stage_attribution import Habits
 from stagelens.alerts.tail.statistic import Model
 from stagelens.alerts.tail.tally import Row
 from stagelens.alerts.tail.watch import Progress
-from stagelens.alerts.watching import kept
+from stagelens.alerts.watching import state_store
 from stagelens.alerts.watching.comparing import days_before
 from stagelens.alerts.watching.judge import TailJudge
-from stagelens.alerts.watching.kept import Accepted, Learnt
 from stagelens.alerts.watching.series import Watched, cause_of
+from stagelens.alerts.watching.state_store import Accepted, Learnt
 from stagelens.collector.store import Batch, Group, KeptTrace, Series, Store
 from tests.alerts.simulated_services import (
     MINUTE,
@@ -286,16 +286,16 @@ def test_what_is_kept_comes_back_and_nothing_goes_back_in_time(store: Store) -> 
     learnt = Learnt(5, reference, Habits(("forward",), ((0.02,),), (0.001,)))
     with store.transaction() as connection:
         for _ in range(2):
-            kept.save_learnt(connection, "tail:shop", learnt)
-        kept.save_progress(connection, {"tail:shop": Progress(at=9, fired_at=7), "tail:old": Progress(at=9)}, 9)
-        kept.save_progress(connection, {"tail:shop": Progress(at=8)}, 8)
-        kept.save_progress(connection, {"tail:shop": Progress(at=10, since=4, fired_at=7)}, 10)
+            state_store.save_learnt(connection, "tail:shop", learnt)
+        state_store.save_progress(connection, {"tail:shop": Progress(at=9, fired_at=7), "tail:old": Progress(at=9)}, 9)
+        state_store.save_progress(connection, {"tail:shop": Progress(at=8)}, 8)
+        state_store.save_progress(connection, {"tail:shop": Progress(at=10, since=4, fired_at=7)}, 10)
         for cause, at in (("tail:shop", 8), ("tail:old", 9), ("tail:old", 8)):
-            kept.save_accepted(connection, cause, Accepted(at - 3, at))
+            state_store.save_accepted(connection, cause, Accepted(at - 3, at))
     with store.transaction() as connection:
-        kept.forget(connection, 10)
+        state_store.forget(connection, 10)
 
-        assert kept.load_learnt(connection) == {"tail:shop": learnt}
-        assert kept.load_progress(connection) == {"tail:shop": Progress(at=10, since=4, fired_at=7)}
-        assert kept.load_accepted(connection) == {"tail:shop": Accepted(5, 8)}
-        assert kept.last_minute(connection) == 10
+        assert state_store.load_learnt(connection) == {"tail:shop": learnt}
+        assert state_store.load_progress(connection) == {"tail:shop": Progress(at=10, since=4, fired_at=7)}
+        assert state_store.load_accepted(connection) == {"tail:shop": Accepted(5, 8)}
+        assert state_store.last_minute(connection) == 10

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents.lifecycle import Step, close, decide
+from stagelens.alerts.incidents.notification_rules import Turn, turns
 from stagelens.alerts.incidents.policy import default_policy as default_incident_policy
 from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.incidents.telling import Turn, turns
 from stagelens.alerts.policy_file import Severity, default_policy
 
 FLEET, PATIENCE = default_incident_policy().fleet, default_policy().patience

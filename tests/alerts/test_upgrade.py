@@ -10,8 +10,8 @@ from sqlalchemy import select
 
 from stagelens.alerts.delivery.message import Finding, Message
 from stagelens.alerts.incidents import journal, record
+from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.incidents.telling import Turn
 from stagelens.alerts.schema import incidents, transitions
 from stagelens.collector.store import Store
 from stagelens.collector.store.engines import database

@@ -9,9 +9,9 @@ from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.finding_parts import Burn, Course
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents import journal, silences
+from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.incidents.telling import Turn
-from stagelens.alerts.tail.regression import StageGrowth
+from stagelens.alerts.tail.detection import StageGrowth
 from stagelens.collector.store import Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

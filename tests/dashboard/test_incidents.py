@@ -17,8 +17,8 @@ from stagelens.alerts.delivery.finding_parts import Shift
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.delivery.slack_blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 from stagelens.alerts.incidents import journal
+from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.incidents.telling import Turn
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.store import Store

@@ -20,7 +20,7 @@ from stagelens.collector.points import Window
 from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
-from stagelens.reports import comparing, sides
+from stagelens.reports import comparing, inputs
 from stagelens.reports.saved import Run, save
 
 MS = 10**6
@@ -319,7 +319,7 @@ def test_ctrl_c_is_no_broken_threshold(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sides, "import_file", interrupted)
+    monkeypatch.setattr(inputs, "import_file", interrupted)
 
     assert compare(runs / "base.json", runs / "slow.json", *LIMITS) == 130
     assert "interrupted; nothing was compared" in capsys.readouterr().err

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from stagelens.alerts.tail import canary, watch
-from stagelens.alerts.tail.habits import learn_habits
 from stagelens.alerts.tail.judge import Judgement
 from stagelens.alerts.tail.minutes import Minutes, Spent
 from stagelens.alerts.tail.policy import default_policy
 from stagelens.alerts.tail.reference import Reference
+from stagelens.alerts.tail.stage_attribution import learn_habits
 from stagelens.alerts.tail.tally import Tally, join, tally
 
 POLICY = default_policy()

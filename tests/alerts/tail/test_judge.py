@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from stagelens.alerts.tail import watch
-from stagelens.alerts.tail.habits import learn_habits, suspects
 from stagelens.alerts.tail.judge import Judge, Judgement
 from stagelens.alerts.tail.learning import learn_from
 from stagelens.alerts.tail.minutes import Minutes
 from stagelens.alerts.tail.policy import default_policy
 from stagelens.alerts.tail.reference import Reference
+from stagelens.alerts.tail.stage_attribution import learn_habits, suspects
 from stagelens.alerts.tail.tally import WHOLE, join, tally
 
 POLICY = default_policy()

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stagelens.alerts.tail.habits import Suspect
 from stagelens.alerts.tail.judge import Cell
+from stagelens.alerts.tail.stage_attribution import Suspect
 from stagelens.alerts.tail.tally import MEAN, WHOLE, Row
 from stagelens.alerts.tail.traffic import Shift
 from stagelens.alerts.tail.verdict import conclude, estimate

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ..schema import tail_accepted, tail_progress, tail_references
-from ..tail.habits import Habits
 from ..tail.reference import Reference
+from ..tail.stage_attribution import Habits
 from ..tail.watch import Progress
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .grouping import place, urgency
 from .lifecycle import Step
 from .policy import Fleet
 from .record import Heard, Record
-from .stories import place, urgency
 
 # What the history has; the last two are told to nobody. What is accepted is told as resolved.
 Event = Literal["", "opened", "updated", "acknowledged", "resolved", "reopened", "accepted", "muted", "unmuted"]

@@ -11,15 +11,15 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection
 
 from ..collector.store import Reader
-from . import words
+from . import formatting
 from .backtest import replay
 from .burning import burn
 from .burning.history import load
 from .burning.links import link, where
 from .burning.measure import tiers_of
 from .incidents import journal
+from .incidents.notification_rules import Turn
 from .incidents.record import Record
-from .incidents.telling import Turn
 from .objectives.slo import Slo
 from .policy_file import Policy
 from .verdict import cause_of
@@ -54,5 +54,5 @@ def _kept(record: Record, slo: Slo, since: datetime, now: datetime, dashboard_ur
         link=link(dashboard_url, slo, began, ended),
         where=where(slo),
     )
-    why = f"found afterwards: nothing was evaluated from {words.moment(since)} to {words.moment(now)}"
+    why = f"found afterwards: nothing was evaluated from {formatting.moment(since)} to {formatting.moment(now)}"
     return replace(record, cause=cause_of(slo), finding=finding, muted=why, story=record.id)

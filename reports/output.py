@@ -10,9 +10,9 @@ from ..core.errors import StagelensError
 from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import Kept
 from .findings import findings
-from .keeping import Keeping
 from .page import write_page
 from .saved import Run, save
+from .temp_collector import Keeping
 from .terminal import show
 
 _log = logging.getLogger(__name__)

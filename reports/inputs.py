@@ -16,7 +16,7 @@ from ..collector.points import Window
 from ..collector.store import Reader, Retention, Selection, Store
 from ..collector.traces.sampling import Keep
 from ..core.errors import ConfigError, StagelensError
-from .contrast import Side
+from .comparison import Side
 from .folders import folder_for
 
 _EVER = timedelta(days=36_500)
