@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from ..collector.store import Reader
-from .burning.links import link
+from .burn_rate.links import link
 from .delivery.finding_parts import Absence
 from .delivery.message import Finding
 from .incidents.policy import NoData

@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 from ..collector.store import Reader
 from . import formatting
 from .backtest import replay
-from .burning import burn
-from .burning.history import load
-from .burning.links import link, where
-from .burning.measure import tiers_of
+from .burn_rate import burn
+from .burn_rate.history import load
+from .burn_rate.links import link, where
+from .burn_rate.measure import tiers_of
 from .incidents import journal
 from .incidents.notification_rules import Turn
 from .incidents.record import Record

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from ..collector.store import Reader
-from .burning import burn
-from .burning.burn import Counts, Tier
-from .burning.history import MINUTE, History, Windows, load
-from .burning.measure import measure, tiers_of
-from .burning.onset import onset
+from .burn_rate import burn
+from .burn_rate.burn import Counts, Tier
+from .burn_rate.history import MINUTE, History, Windows, load
+from .burn_rate.measure import measure, tiers_of
+from .burn_rate.onset import onset
 from .delivery.finding_parts import Burn
 from .delivery.message import Finding
 from .incidents import lifecycle

@@ -19,8 +19,8 @@ from ..collector.store import Store
 from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StoreError
 from . import formatting
-from .burning import burn
-from .burning.burn import Tier
+from .burn_rate import burn
+from .burn_rate.burn import Tier
 from .config import DEFAULT_FILE
 from .objectives.slo import Slo
 from .objectives.slo_file import Definitions, read

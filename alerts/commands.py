@@ -23,7 +23,7 @@ from .incidents import silences
 from .incidents.acknowledging import IncidentError, acknowledge
 from .objectives.slo_file import LiveFile, read
 from .reader import AlertsReader, Incident
-from .watching.accepting import accept
+from .regression_watcher.accepting import accept
 
 _LENGTH = "2h"
 _LIMIT = 50

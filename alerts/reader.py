@@ -18,9 +18,9 @@ from .incidents.record import Record
 from .incidents.silences import Silence
 from .objectives.slo_file import LiveFile
 from .policy_file import Policy, default_policy
+from .regression.detection import StageGrowth
 from .schema import outbox, transitions
 from .standing import URGENCY, SloStatus, standing
-from .tail.detection import StageGrowth
 
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
 

@@ -26,8 +26,8 @@ from .health import Probes
 from .metrics import AlertMetrics, Exposition
 from .objectives.slo_file import Definitions, LiveFile
 from .reader import AlertsReader
+from .regression_watcher.judge import TailJudge
 from .unwatched import in_a_line
-from .watching.judge import TailJudge
 
 log = logging.getLogger(__name__)
 

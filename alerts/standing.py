@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from ..collector.store import Reader
-from .burning.burn import FAST, RECENT, Tier, pending
-from .burning.measure import Measurement, measure
+from .burn_rate.burn import FAST, RECENT, Tier, pending
+from .burn_rate.measure import Measurement, measure
 from .objectives.maintenance import Work
 from .objectives.slo import Slo
 from .policy_file import Guard, Policy

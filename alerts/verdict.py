@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..collector.store import Reader
-from .burning import findings
-from .burning.burn import Budget
-from .burning.measure import measure
+from .burn_rate import findings
+from .burn_rate.burn import Budget
+from .burn_rate.measure import measure
 from .delivery.message import Finding
 from .objectives.maintenance import Calendar
 from .objectives.slo import Slo

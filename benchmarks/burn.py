@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from promtool import firing_minutes, name_of
 
 from stagelens.alerts.backtest import replay
-from stagelens.alerts.burning import burn
-from stagelens.alerts.burning.burn import Counts, Tier
-from stagelens.alerts.burning.history import History
+from stagelens.alerts.burn_rate import burn
+from stagelens.alerts.burn_rate.burn import Counts, Tier
+from stagelens.alerts.burn_rate.history import History
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
 

@@ -27,7 +27,7 @@ from costs.table import Table
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.alerts.watching.judge import TailJudge
+from stagelens.alerts.regression_watcher.judge import TailJudge
 from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME

@@ -32,7 +32,7 @@ from traffic.judging import Outcome, judge
 from traffic.report import report
 from traffic.service import rate_of
 
-from stagelens.alerts.tail.policy import default_policy
+from stagelens.alerts.regression.policy import default_policy
 
 SERIES, SEED, REGRESSIONS, CANARIES = 24, 2000, 8, 8
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ..alerts.tail.version_times import Life, version_times
+from ..alerts.regression.version_times import Life, version_times
 from ..collector.imports.importing import import_file
 from ..collector.points import Window
 from ..collector.store import Reader, Retention, Selection, Store

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..policy_file import Severity
-from ..tail.detection import StageGrowth, culprit
+from ..regression.detection import StageGrowth, culprit
 from .finding_parts import Absence, Burn, Course, Exemplar, Overrun, Shift
 
 Transition = Literal["opened", "updated", "acknowledged", "resolved", "reopened"]

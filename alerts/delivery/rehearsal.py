@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ...core.errors import ChannelError
-from ..tail.detection import StageGrowth
+from ..regression.detection import StageGrowth
 from .channel import Channel, OutcomeUnknownError
 from .channels import ChannelEntry
 from .finding_parts import Burn, Course

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from ...core import stages
 from .. import formatting
-from ..tail.detection import StageGrowth
+from ..regression.detection import StageGrowth
 from . import absence_words, burn_words, shift_words
 from .finding_parts import Course, Shift
 from .message import Finding, Message

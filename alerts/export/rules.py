@@ -14,9 +14,9 @@ import yaml
 from ...collector.prometheus.config import DEFAULT_LABELS, LABELS
 from ...collector.prometheus.text import spell
 from .. import formatting
-from ..burning import burn
-from ..burning.burn import Tier
-from ..burning.measure import tiers_of
+from ..burn_rate import burn
+from ..burn_rate.burn import Tier
+from ..burn_rate.measure import tiers_of
 from ..objectives.slo import Slo
 from ..policy_file import Policy
 from .expressions import Histograms, needed_bucket, needed_labels, span

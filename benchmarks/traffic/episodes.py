@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stagelens.alerts.tail.minutes import BUCKETS_A_DOUBLING, Minutes, Spent
+from stagelens.alerts.regression.minutes import BUCKETS_A_DOUBLING, Minutes, Spent
 
 from .service import DAY, Service, Weather, drift_of_a_replica, make_service, make_weather, with_blip, with_cold_start
 from .simulate import Change, simulate

@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
-from stagelens.alerts.tail import canary, learning, stage_attribution, watch
-from stagelens.alerts.tail.judge import Judge, Judgement
-from stagelens.alerts.tail.minutes import Minutes, Spent
-from stagelens.alerts.tail.policy import TailPolicy
-from stagelens.alerts.tail.reference import Reference
-from stagelens.alerts.tail.tally import Tally, join, tally
+from stagelens.alerts.regression import canary, learning, stage_attribution, watch
+from stagelens.alerts.regression.judge import Judge, Judgement
+from stagelens.alerts.regression.minutes import Minutes, Spent
+from stagelens.alerts.regression.policy import TailPolicy
+from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.tally import Tally, join, tally
 
 from .episodes import BEFORE, DAYS, REFERENCE_DAYS, Canary, Episode, World
 from .service import DAY

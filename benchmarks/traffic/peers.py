@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.alerts.tail.minutes import Minutes, middles
+from stagelens.alerts.regression.minutes import Minutes, middles
 
 from .service import DAY
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.alerts.tail.minutes import BUCKETS_A_DOUBLING, Minutes, Spent
+from stagelens.alerts.regression.minutes import BUCKETS_A_DOUBLING, Minutes, Spent
 
 from .service import ON_CPU, Service, Weather
 

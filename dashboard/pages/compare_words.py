@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, tzinfo
 
-from ...alerts.tail.detection import Kind
+from ...alerts.regression.detection import Kind
 from ...collector.store import Selection
 from ...core.stages import label
 from ..format import THIN, TIMES, count, day, duration, needed, percentile, portion, signed_change, whole

@@ -8,7 +8,7 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.burning.links import CALM_BEFORE
+from ...alerts.burn_rate.links import CALM_BEFORE
 from ...alerts.reader import Delivery, Incident
 from ...alerts.standing import RuleStatus, SloState, SloStatus
 from ...core.stages import label

@@ -9,8 +9,8 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.burning.burn import FAST, RECENT
-from ...alerts.burning.measure import counted_from, over_time
+from ...alerts.burn_rate.burn import FAST, RECENT
+from ...alerts.burn_rate.measure import counted_from, over_time
 from ...alerts.standing import SloStatus
 from ..components import card, chart, empty, link_tabs
 from ..figures.budget import BurnLine, budget_figure, budget_left, burn_figure, burn_rates, left_parts

@@ -20,8 +20,8 @@ from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.objectives.slo_file import Definitions
+from stagelens.alerts.regression_watcher.judge import TailJudge
 from stagelens.alerts.schema import outbox, transitions
-from stagelens.alerts.watching.judge import TailJudge
 from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME

@@ -20,12 +20,12 @@ from stagelens.alerts.incidents.acknowledging import IncidentError
 from stagelens.alerts.incidents.notification_rules import Turn, with_reason
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.objectives.slo_file import Definitions
+from stagelens.alerts.regression_watcher import state_store
+from stagelens.alerts.regression_watcher.accepting import accept
+from stagelens.alerts.regression_watcher.series import cause_of_group
+from stagelens.alerts.regression_watcher.state_store import Accepted
 from stagelens.alerts.schema import incidents, outbox, transitions
 from stagelens.alerts.verdict import Verdict
-from stagelens.alerts.watching import state_store
-from stagelens.alerts.watching.accepting import accept
-from stagelens.alerts.watching.series import cause_of_group
-from stagelens.alerts.watching.state_store import Accepted
 from stagelens.collector.store import Group, Store
 from tests.alerts.simulated_services import (
     DAY,

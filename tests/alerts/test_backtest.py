@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from stagelens.alerts import check
 from stagelens.alerts.backtest import backtest, replay
-from stagelens.alerts.burning import burn
-from stagelens.alerts.burning.history import History, load
-from stagelens.alerts.burning.measure import measure, tiers_of
+from stagelens.alerts.burn_rate import burn
+from stagelens.alerts.burn_rate.history import History, load
+from stagelens.alerts.burn_rate.measure import measure, tiers_of
 from stagelens.alerts.delivery.finding_parts import Burn
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents import lifecycle

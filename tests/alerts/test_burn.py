@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.burning import burn
-from stagelens.alerts.burning.burn import Counts, Tier
+from stagelens.alerts.burn_rate import burn
+from stagelens.alerts.burn_rate.burn import Counts, Tier
 from stagelens.alerts.policy_file import default_policy
 
 MONTH = timedelta(days=30)

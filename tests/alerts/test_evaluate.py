@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from stagelens.alerts.burning.measure import measure
-from stagelens.alerts.burning.onset import Onset, onset
+from stagelens.alerts.burn_rate.measure import measure
+from stagelens.alerts.burn_rate.onset import Onset, onset
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.wording import headline
 from stagelens.alerts.evaluate import Evaluator

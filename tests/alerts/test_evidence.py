@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from stagelens.alerts.burning.evidence import course, slow_requests
-from stagelens.alerts.burning.findings import describe
-from stagelens.alerts.burning.links import link
-from stagelens.alerts.burning.measure import measure
+from stagelens.alerts.burn_rate.evidence import course, slow_requests
+from stagelens.alerts.burn_rate.findings import describe
+from stagelens.alerts.burn_rate.links import link
+from stagelens.alerts.burn_rate.measure import measure
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
-from stagelens.alerts.watching.showing import course as course_of_tail
+from stagelens.alerts.regression_watcher.showing import course as course_of_tail
 from stagelens.collector.store import Batch, Store
 from stagelens.collector.store.records import KeptTrace
 from stagelens.collector.store.series import Series

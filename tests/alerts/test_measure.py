@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.burning import burn
-from stagelens.alerts.burning.measure import measure, over_time
+from stagelens.alerts.burn_rate import burn
+from stagelens.alerts.burn_rate.measure import measure, over_time
 from stagelens.alerts.objectives.maintenance import Calendar, Once, Work
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy

@@ -19,7 +19,7 @@ from stagelens.alerts.delivery.message import Finding, Message
 from stagelens.alerts.delivery.truncation import cut
 from stagelens.alerts.delivery.wording import facts, headline, icon, impact, of_the_excess, small_print, table
 from stagelens.alerts.formatting import TIMES
-from stagelens.alerts.tail.detection import StageGrowth
+from stagelens.alerts.regression.detection import StageGrowth
 from tests.alerts.blockkit import check_blocks
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.burning.burn import FAST, RECENT, Budget, Counts, Tier
-from stagelens.alerts.burning.measure import Measurement, measure
+from stagelens.alerts.burn_rate.burn import FAST, RECENT, Budget, Counts, Tier
+from stagelens.alerts.burn_rate.measure import Measurement, measure
 from stagelens.alerts.objectives.maintenance import Work
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import LiveFile

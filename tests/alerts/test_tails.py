@@ -15,17 +15,17 @@ from stagelens.alerts.delivery.wording import headline, impact
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
+from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.stage_attribution import Habits
+from stagelens.alerts.regression.statistic import Model
+from stagelens.alerts.regression.tally import Row
+from stagelens.alerts.regression.watch import Progress
+from stagelens.alerts.regression_watcher import state_store
+from stagelens.alerts.regression_watcher.comparing import days_before
+from stagelens.alerts.regression_watcher.judge import TailJudge
+from stagelens.alerts.regression_watcher.series import Watched, cause_of
+from stagelens.alerts.regression_watcher.state_store import Accepted, Learnt
 from stagelens.alerts.schema import tail_references
-from stagelens.alerts.tail.reference import Reference
-from stagelens.alerts.tail.stage_attribution import Habits
-from stagelens.alerts.tail.statistic import Model
-from stagelens.alerts.tail.tally import Row
-from stagelens.alerts.tail.watch import Progress
-from stagelens.alerts.watching import state_store
-from stagelens.alerts.watching.comparing import days_before
-from stagelens.alerts.watching.judge import TailJudge
-from stagelens.alerts.watching.series import Watched, cause_of
-from stagelens.alerts.watching.state_store import Accepted, Learnt
 from stagelens.collector.store import Batch, Group, KeptTrace, Series, Store
 from tests.alerts.simulated_services import (
     MINUTE,

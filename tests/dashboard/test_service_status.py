@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.burning.burn import Tier
+from stagelens.alerts.burn_rate.burn import Tier
 from stagelens.alerts.objectives.slo_file import read
 from stagelens.alerts.reader import Incident
 from stagelens.alerts.standing import RuleStatus, SloState, SloStatus

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from dash.development.base_component import Component
 
-from stagelens.alerts.burning.burn import Tier
+from stagelens.alerts.burn_rate.burn import Tier
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
 from stagelens.alerts.standing import RuleStatus, SloStatus

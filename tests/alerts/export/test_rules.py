@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
-from stagelens.alerts.burning import burn
-from stagelens.alerts.burning.burn import Counts, Tier
-from stagelens.alerts.burning.history import History
-from stagelens.alerts.burning.measure import tiers_of
+from stagelens.alerts.burn_rate import burn
+from stagelens.alerts.burn_rate.burn import Counts, Tier
+from stagelens.alerts.burn_rate.history import History
+from stagelens.alerts.burn_rate.measure import tiers_of
 from stagelens.alerts.export import rules
 from stagelens.alerts.export.expressions import Histograms, span
 from stagelens.alerts.objectives.maintenance import Calendar, Once

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stagelens.alerts.tail.learning import learn_from
-from stagelens.alerts.tail.minutes import Minutes, Spent
-from stagelens.alerts.tail.policy import default_policy
-from stagelens.alerts.tail.reference import Reference
+from stagelens.alerts.regression.learning import learn_from
+from stagelens.alerts.regression.minutes import Minutes, Spent
+from stagelens.alerts.regression.policy import default_policy
+from stagelens.alerts.regression.reference import Reference
 
 DAY = 1440
 STAGES = {"forward": (0.020, 0.2), "preprocess": (0.008, 0.4), "queue": (0.001, 1.0)}

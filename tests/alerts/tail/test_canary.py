@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.alerts.tail import canary, watch
-from stagelens.alerts.tail.judge import Judgement
-from stagelens.alerts.tail.minutes import Minutes, Spent
-from stagelens.alerts.tail.policy import default_policy
-from stagelens.alerts.tail.reference import Reference
-from stagelens.alerts.tail.stage_attribution import learn_habits
-from stagelens.alerts.tail.tally import Tally, join, tally
+from stagelens.alerts.regression import canary, watch
+from stagelens.alerts.regression.judge import Judgement
+from stagelens.alerts.regression.minutes import Minutes, Spent
+from stagelens.alerts.regression.policy import default_policy
+from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.stage_attribution import learn_habits
+from stagelens.alerts.regression.tally import Tally, join, tally
 
 POLICY = default_policy()
 RULES = watch.Rules(POLICY.canary.windows, POLICY.fire, POLICY.stage_key.ease)

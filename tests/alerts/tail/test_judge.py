@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.alerts.tail import watch
-from stagelens.alerts.tail.judge import Judge, Judgement
-from stagelens.alerts.tail.learning import learn_from
-from stagelens.alerts.tail.minutes import Minutes
-from stagelens.alerts.tail.policy import default_policy
-from stagelens.alerts.tail.reference import Reference
-from stagelens.alerts.tail.stage_attribution import learn_habits, suspects
-from stagelens.alerts.tail.tally import WHOLE, join, tally
+from stagelens.alerts.regression import watch
+from stagelens.alerts.regression.judge import Judge, Judgement
+from stagelens.alerts.regression.learning import learn_from
+from stagelens.alerts.regression.minutes import Minutes
+from stagelens.alerts.regression.policy import default_policy
+from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.stage_attribution import learn_habits, suspects
+from stagelens.alerts.regression.tally import WHOLE, join, tally
 
 POLICY = default_policy()
 RULES = watch.Rules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.tail.minutes import Spent, middles
-from stagelens.alerts.tail.policy import default_policy
-from stagelens.alerts.tail.stage_attribution import Habits, learn_habits, slowest, suspects
+from stagelens.alerts.regression.minutes import Spent, middles
+from stagelens.alerts.regression.policy import default_policy
+from stagelens.alerts.regression.stage_attribution import Habits, learn_habits, slowest, suspects
 
 POLICY = default_policy()
 DAY = 1440

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.tail.learning import add_up
-from stagelens.alerts.tail.minutes import Minutes
-from stagelens.alerts.tail.policy import Window, default_policy
-from stagelens.alerts.tail.reference import robust_spread
-from stagelens.alerts.tail.statistic import Expectation, Sums, excess, fit, trimmed
-from stagelens.alerts.tail.tally import Row, Tally, join, rows_of, tally
+from stagelens.alerts.regression.learning import add_up
+from stagelens.alerts.regression.minutes import Minutes
+from stagelens.alerts.regression.policy import Window, default_policy
+from stagelens.alerts.regression.reference import robust_spread
+from stagelens.alerts.regression.statistic import Expectation, Sums, excess, fit, trimmed
+from stagelens.alerts.regression.tally import Row, Tally, join, rows_of, tally
 
 POLICY = default_policy()
 DAY = 1440

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stagelens.alerts.tail.policy import Ease, Window, default_policy
+from stagelens.alerts.regression.policy import Ease, Window, default_policy
 
 POLICY = default_policy()
 

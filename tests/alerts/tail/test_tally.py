@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stagelens.alerts.tail.learning import add_up
-from stagelens.alerts.tail.minutes import Minutes
-from stagelens.alerts.tail.policy import default_policy
-from stagelens.alerts.tail.tally import MEAN, WHOLE, growth_to_count, join, rows_of, tally
+from stagelens.alerts.regression.learning import add_up
+from stagelens.alerts.regression.minutes import Minutes
+from stagelens.alerts.regression.policy import default_policy
+from stagelens.alerts.regression.tally import MEAN, WHOLE, growth_to_count, join, rows_of, tally
 from stagelens.core.histogram import Histogram, bucket_bounds
 
 POLICY = default_policy()

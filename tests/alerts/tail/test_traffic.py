@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.tail.policy import default_policy
-from stagelens.alerts.tail.traffic import Shift, load_shift, on_common_mix, shifts
+from stagelens.alerts.regression.policy import default_policy
+from stagelens.alerts.regression.traffic import Shift, load_shift, on_common_mix, shifts
 from stagelens.core.histogram import Histogram
 
 POLICY = default_policy().confounders

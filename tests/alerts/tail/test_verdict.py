@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from stagelens.alerts.tail.judge import Cell
-from stagelens.alerts.tail.stage_attribution import Suspect
-from stagelens.alerts.tail.tally import MEAN, WHOLE, Row
-from stagelens.alerts.tail.traffic import Shift
-from stagelens.alerts.tail.verdict import conclude, estimate
+from stagelens.alerts.regression.judge import Cell
+from stagelens.alerts.regression.stage_attribution import Suspect
+from stagelens.alerts.regression.tally import MEAN, WHOLE, Row
+from stagelens.alerts.regression.traffic import Shift
+from stagelens.alerts.regression.verdict import conclude, estimate
 from stagelens.core.histogram import Histogram
 
 CELL = Cell(0, 8.5, 1.4, 0.6)

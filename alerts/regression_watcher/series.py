@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 import numpy as np
 
 from ...collector.store import Group, MinuteCounts
-from ..tail.judge import Judge, Judgement
-from ..tail.minutes import Minutes
-from ..tail.policy import TailPolicy
-from ..tail.tally import Row, Tally, join, tally
-from ..tail.watch import Progress, Rules, step
+from ..regression.judge import Judge, Judgement
+from ..regression.minutes import Minutes
+from ..regression.policy import TailPolicy
+from ..regression.tally import Row, Tally, join, tally
+from ..regression.watch import Progress, Rules, step
 from .state_store import Learnt
 
 # What the column holds; what is longer is told apart by the hash of it.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from ..regression.reference import Reference
+from ..regression.stage_attribution import Habits
+from ..regression.watch import Progress
 from ..schema import tail_accepted, tail_progress, tail_references
-from ..tail.reference import Reference
-from ..tail.stage_attribution import Habits
-from ..tail.watch import Progress
 
 
 @dataclass(frozen=True, slots=True)

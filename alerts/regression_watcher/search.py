@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from ...collector.store import Group, Store
 from ..objectives.regressions import Regressions
 from ..policy_file import default_policy as default_burn_policy
-from ..tail.policy import TailPolicy
-from ..tail.watch import Progress
+from ..regression.policy import TailPolicy
+from ..regression.watch import Progress
 from . import levels, state_store
 from .canaries import Canaries, Pair
 from .learning import DAY, learn

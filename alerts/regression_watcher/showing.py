@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ...collector.store import Group, Reader
-from ..burning.evidence import exemplar
-from ..burning.links import CALM_BEFORE
-from ..burning.links import link as link_of
+from ..burn_rate.evidence import exemplar
+from ..burn_rate.links import CALM_BEFORE
+from ..burn_rate.links import link as link_of
 from ..delivery.finding_parts import Course, Exemplar
 from ..objectives.slo import Slo
 from .learning import select

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ...collector.store import Reader
 from ..objectives.slo import Slo
-from ..tail.detection import StageGrowth, blame
+from ..regression.detection import StageGrowth, blame
 from .links import CALM_BEFORE
 
 # Kinds of objectives about whole requests. Of any other kind no stage of a request explains why it was broken.

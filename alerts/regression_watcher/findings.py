@@ -10,17 +10,17 @@ import numpy as np
 
 from ...collector.store import Group, Reader, Selection
 from .. import formatting
-from ..burning.links import where
+from ..burn_rate.links import where
 from ..delivery.finding_parts import Shift as Slower
 from ..delivery.message import Finding
-from ..tail import canary, stage_attribution, traffic
-from ..tail.detection import StageGrowth
-from ..tail.judge import Cell, Judgement
-from ..tail.policy import TailPolicy, Window
-from ..tail.stage_attribution import Habits, Suspect
-from ..tail.statistic import Expectation, Sums, excess
-from ..tail.tally import MEAN, Row, Tally
-from ..tail.verdict import TailVerdict, conclude
+from ..regression import canary, stage_attribution, traffic
+from ..regression.detection import StageGrowth
+from ..regression.judge import Cell, Judgement
+from ..regression.policy import TailPolicy, Window
+from ..regression.stage_attribution import Habits, Suspect
+from ..regression.statistic import Expectation, Sums, excess
+from ..regression.tally import MEAN, Row, Tally
+from ..regression.verdict import TailVerdict, conclude
 from . import showing
 from .canaries import Pair, of_version
 from .comparing import common_mix, days_before, in_words, latency, requests_by, shifts_of, stage_means

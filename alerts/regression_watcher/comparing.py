@@ -8,9 +8,9 @@ from dataclasses import replace
 from ...collector.store import Group, Reader, Selection
 from ...core.histogram import Histogram
 from .. import formatting
-from ..tail import traffic
-from ..tail.policy import TailPolicy
-from ..tail.traffic import Shift, Traffic
+from ..regression import traffic
+from ..regression.policy import TailPolicy
+from ..regression.traffic import Shift, Traffic
 from .learning import DAY, SPENT_STEP, select
 
 # What may differ without anybody's doing; versions differ by releases, which are told by themselves.

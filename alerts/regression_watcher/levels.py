@@ -12,12 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from ...collector.store import Reader
-from ..tail.learning import add_up
-from ..tail.minutes import Floats, Minutes, Spent
-from ..tail.policy import TailPolicy
-from ..tail.stage_attribution import Habits, suspects
-from ..tail.statistic import Expectation, Sums, features
-from ..tail.tally import Row, Tally, rows_of, tally
+from ..regression.learning import add_up
+from ..regression.minutes import Floats, Minutes, Spent
+from ..regression.policy import TailPolicy
+from ..regression.stage_attribution import Habits, suspects
+from ..regression.statistic import Expectation, Sums, features
+from ..regression.tally import Row, Tally, rows_of, tally
 from .learning import select, spent
 from .series import Watched, as_minutes, longest
 from .state_store import Accepted, Learnt

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from ...collector.store import Group, Reader, Selection
-from ..tail import stage_attribution
-from ..tail.learning import learn_from
-from ..tail.minutes import Minutes, Spent
-from ..tail.policy import TailPolicy
-from ..tail.tally import Tally, tally
+from ..regression import stage_attribution
+from ..regression.learning import learn_from
+from ..regression.minutes import Minutes, Spent
+from ..regression.policy import TailPolicy
+from ..regression.tally import Tally, tally
 from .series import as_minutes, longest, moment
 from .state_store import Learnt
 

@@ -13,7 +13,7 @@ from functools import partial
 from ...collector.store import Group, Store
 from ..delivery.message import Finding
 from ..objectives.slo_file import Definitions
-from ..tail.policy import TailPolicy, default_policy
+from ..regression.policy import TailPolicy, default_policy
 from ..verdict import Verdict, planned
 from . import findings
 from .canaries import Canaries

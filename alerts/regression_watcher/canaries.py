@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...collector.store import Group, MinuteCounts
-from ..tail import canary
-from ..tail.judge import Judgement
-from ..tail.policy import TailPolicy
-from ..tail.tally import Row, Tally
-from ..tail.watch import Progress, Rules, step
+from ..regression import canary
+from ..regression.judge import Judgement
+from ..regression.policy import TailPolicy
+from ..regression.tally import Row, Tally
+from ..regression.watch import Progress, Rules, step
 from .policy import Watching
 from .series import cause_of, count, joined, longest, until
 
