@@ -19,8 +19,8 @@ from .core.errors import StagelensError
 
 if TYPE_CHECKING:
     from .collector.serve import Collector
-    from .collector.store import Store
     from .instrumentors.run import Keep
+    from .store import Store
 
 # How long a signal that another thread was given may wait for the main one. [seconds]
 _LOOK_SECONDS = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from ..collector.store import Reader
+from ..store import Reader
 from .burn_rate.links import link
 from .delivery.finding_parts import Absence
 from .delivery.message import Finding

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
-from ..collector.store import Reader
+from ..store import Reader
 from . import formatting
 from .backtest import replay
 from .burn_rate import burn

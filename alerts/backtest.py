@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from ..collector.store import Reader
+from ..store import Reader
 from .burn_rate import burn
 from .burn_rate.burn import Counts, Tier
 from .burn_rate.history import MINUTE, History, Windows, load

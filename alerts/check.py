@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ..collector.config import CollectorConfig
-from ..collector.store import Store
 from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StoreError
+from ..store import Store
 from . import formatting
 from .burn_rate import burn
 from .burn_rate.burn import Tier

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..collector.config import CollectorConfig
-from ..collector.store import Store
 from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StagelensError
 from ..core.settings import parse_duration
+from ..store import Store
 from . import tables
 from .config import AlertsConfig
 from .delivery.rehearsal import rehearse

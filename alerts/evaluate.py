@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from ..collector.store import Store
+from ..store import Store
 from . import backfill, lease
 from .absence import AbsenceJudge
 from .delivery.message import Finding

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..collector.store import Store
+from ..store import Store
 from . import lease
 from .evaluate import LEASE
 

@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..collector.store import Store
 from ..core.errors import StagelensError
+from ..store import Store
 from . import lease, schema
 from .delivery import outbox
 from .delivery.heartbeat import EVALUATED

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
-from ..collector.store import Reader
 from ..core.yaml_config.fields import meant
+from ..store import Reader
 from . import formatting
 from .backtest import Past, Preview, backtest
 from .objectives.slo import Slo

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, select
 
-from ..collector.store import Store
+from ..store import Store
 from .delivery.finding_parts import Overrun
 from .delivery.message import Ending, Message
 from .delivery.wording import headline, impact, worst

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..collector.store import Store
 from ..core.errors import StoreError
+from ..store import Store
 from . import lease
 from .config import AlertsConfig
 from .delivery import outbox

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from ..collector.store import Reader
+from ..store import Reader
 from .burn_rate.burn import FAST, RECENT, Tier, pending
 from .burn_rate.measure import Measurement, measure
 from .objectives.maintenance import Work

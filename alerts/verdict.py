@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..collector.store import Reader
+from ..store import Reader
 from .burn_rate import findings
 from .burn_rate.burn import Budget
 from .burn_rate.measure import measure

@@ -30,8 +30,8 @@ from storage.tables import table
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.store import Store
 
 PARTS = ("ours", "controls", "memory", "peers")
 SERVICE = "service-2"

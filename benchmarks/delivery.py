@@ -40,7 +40,7 @@ from stagelens.alerts.delivery import outbox, rehearsal
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.schema import incidents
 from stagelens.alerts.schema import outbox as deliveries
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.alert_processes import AlertProcesses
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods, Receiver

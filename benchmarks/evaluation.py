@@ -28,9 +28,9 @@ from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.regression_watcher.judge import TailJudge
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.store import Batch, Point, Series, Store
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 MINUTE, TICK = timedelta(minutes=1), timedelta(seconds=10)

@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from costs.table import Table
 
-from stagelens.collector.store import Batch, Point
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
+from stagelens.store import Batch, Point
 from tests.collector.store.latency_shapes import QUANTILES, SHAPES, exact, spread
 from tests.support import prometheus_server
 from tests.support.prometheus_server import Prometheus, scraped

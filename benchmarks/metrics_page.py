@@ -17,11 +17,11 @@ from costs.table import Table
 from stagelens.collector.prometheus import protobuf, text
 from stagelens.collector.prometheus.config import Settings
 from stagelens.collector.prometheus.counters import EMPTY_SECONDS, Counters
-from stagelens.collector.store.encoding import Buckets
-from stagelens.collector.store.histograms import Histograms
-from stagelens.collector.store.point_columns import Identity, PointColumns
-from stagelens.collector.store.series import Series
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION
+from stagelens.store.encoding import Buckets
+from stagelens.store.histograms import Histograms
+from stagelens.store.point_columns import Identity, PointColumns
+from stagelens.store.series import Series
 
 STAGES = ("forward", "preprocess", "queue", "serialize", "overhead", "network")
 POINTS, BUCKETS, ROUNDS = 20_000, 15, 7

@@ -25,13 +25,13 @@ from pathlib import Path
 
 from stagelens.collector.export import read_export
 from stagelens.collector.points import Window
-from stagelens.collector.store import Batch, Retention, Store
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.writer import MAX_ROWS_A_COMMIT
 from stagelens.core import names
 from stagelens.instrumentors.fold import Delta, Dimensions
 from stagelens.instrumentors.otlp import Encoder, Interval
 from stagelens.instrumentors.sampler import Keep, Sampler
+from stagelens.store import Batch, Retention, Store
 
 NS = 1_000_000_000
 # 2026-11-20 12:00:00 UTC, the start of an hour.

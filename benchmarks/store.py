@@ -27,7 +27,7 @@ from storage.load import load
 from storage.questions import questions
 from storage.tables import table
 
-from stagelens.collector.store import Store, schema
+from stagelens.store import Store, schema
 
 PARTS = ("questions", "cold", "writes", "prometheus")
 

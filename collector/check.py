@@ -15,6 +15,7 @@ from pathlib import Path
 from ..core.errors import ConfigError, StagelensError, StoreError
 from ..core.settings import format_size
 from ..core.yaml_config.fields import meant
+from ..store.engines import database
 from .access import config as access_section
 from .access.clients import Access, Limits
 from .access.exposure import check_exposure
@@ -24,7 +25,6 @@ from .config import CollectorConfig
 from .config_file import CollectorFile, read
 from .forward.config import Destination
 from .scrape.config import AUTO, Target
-from .store.engines import database
 from .store_factory import places
 from .traces.config import built_in
 
@@ -180,7 +180,7 @@ def _check_store(config: CollectorConfig) -> None:
     finally:
         engine.dispose()
     if config.points:
-        from .store.engines import clickhouse_connection  # noqa: PLC0415 - its driver is an extra
+        from ..store.engines import clickhouse_connection  # noqa: PLC0415 - its driver is an extra
 
         clickhouse_connection.read_url(config.points)
 

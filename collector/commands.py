@@ -16,11 +16,11 @@ from typing import Any
 
 from ..core.errors import StoreError
 from ..core.settings import format_size
+from ..store import Store
+from ..store.answers.storage import Storage
+from ..store.engines import database
+from ..store.move import move
 from .config import CollectorConfig
-from .store import Store
-from .store.answers.storage import Storage
-from .store.engines import database
-from .store.move import move
 from .store_factory import open_existing
 
 _PROGRESS_SECONDS = 0.2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import ConfigError
 from ..core.settings import format_size, parse_duration, parse_size
-from .store import Retention
+from ..store import Retention
 
 # The ports the OpenTelemetry specification gives to OTLP/HTTP and OTLP/gRPC.
 DEFAULT_PORT, DEFAULT_GRPC_PORT = 4318, 4317

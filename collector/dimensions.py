@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..core import names
+from ..store import Series
+from ..store.series import COLD, WARM
 from .ingest_result import Reason, RejectedError
-from .store import Series
-from .store.series import COLD, WARM
 from .wire import Attributes, Scalar
 
 MAX_VALUE_CHARS = 200

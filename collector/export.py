@@ -13,13 +13,13 @@ from typing import Literal, TypeAlias
 
 from ..core import names
 from ..core.errors import WireError
+from ..store import Batch
 from . import json_wire, protobuf_wire
 from .dimensions import text
 from .ingest_result import Tally
 from .otlp_responses import JSON, Exported
 from .points import PointReader, Window, read_together
 from .spans import TraceReader
-from .store import Batch
 from .traces.columns import encode
 from .traces.reading import SpanReader
 from .wire import Attributes, Correction, ResourceMetrics

@@ -6,11 +6,11 @@ import logging
 
 from ..core.errors import StoreError
 from ..core.periodic_thread import Loop
+from ..store import Store
+from ..store.inbox import Delivery, Folded
+from ..store.point_columns import as_columns
 from .health import Health
 from .selfmetrics import SelfMetrics
-from .store import Store
-from .store.inbox import Delivery, Folded
-from .store.point_columns import as_columns
 from .traces.folding import Outcome, fold
 from .traces.pending import Patience
 from .traces.sampling import Keep

@@ -24,10 +24,10 @@ from ..core.hardware import (
 )
 from ..core.histogram import Histogram
 from ..core.names import DEVICE, HARDWARE, SERVICE_INSTANCE, SERVICE_NAME
+from ..store import Point
 from .dimensions import SeriesReader, text
 from .ingest_result import Reason, RejectedError, Tally
 from .point_rules import MAX_COUNT, NANOSECONDS, Window
-from .store import Point
 from .wire import CUMULATIVE, DELTA, GAUGE, NO_RECORDED_VALUE, SUM, Attributes, Metric, NumberPoint
 
 # No machine has as many GPUs, and no process as many modes of its time.

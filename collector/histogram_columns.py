@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.columns import Floats
+from ..store.encoding import Buckets, Ints
 from .protobuf_scan import Flags, Scan, Unsigned
-from .store.columns import Floats
-from .store.encoding import Buckets, Ints
 from .wire import Attributes, HistogramPoint
 
 _CONTINUES, _BITS, _MOST_BYTES = 0x80, 0x7F, 10

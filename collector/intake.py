@@ -17,6 +17,8 @@ from http import HTTPStatus
 from typing import Literal, TypeAlias, TypeVar
 
 from ..core.errors import StagelensError, StoreError, WireError
+from ..store.events import Event, from_json
+from ..store.outgoing import Outgoing
 from . import writer as committing
 from .access.gate import Admission, Caller, Gate, RefusedError
 from .body import encoding_of
@@ -31,8 +33,6 @@ from .logs import read_logs
 from .otlp_responses import JSON, PROTOBUF, Exported, Reply, event_reply, export_reply, failure_reply
 from .points import Window
 from .selfmetrics import SelfMetrics
-from .store.events import Event, from_json
-from .store.outgoing import Outgoing
 from .traces.reading import SpanReader
 from .wire import TooLargeError, UnsupportedError
 from .writer import FullError, UncommittedError, UnwritableError, Writer

@@ -6,12 +6,12 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from ..core.errors import WireError
+from ..store import Batch
 from .export import Export, batch_id
 from .ingest_result import Tally
 from .json_fields import load, objects
 from .otlp_responses import JSON
 from .protobuf_bulk import check_bulk
-from .store import Batch
 
 _CURE = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process, or name somebody under forward: who takes logs"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..core.periodic_thread import Loop
+from ..store import Store
 from .health import Health
 from .selfmetrics import SelfMetrics
-from .store import Store
 
 PART = "maintaining the store"
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..core.histogram import MAX_SCALE, MIN_SCALE, SCALE
+from ..store.columns import Floats
+from ..store.encoding import Buckets, Ints
+from ..store.histograms import Histograms
+from ..store.point_columns import Identity, PointColumns
 from .histogram_columns import HistogramColumns
 from .point_rules import MAX_BUCKETS, MAX_COUNT, NANOSECONDS, SUM_SLACK, Window
 from .protobuf_scan import Flags, Unsigned
-from .store.columns import Floats
-from .store.encoding import Buckets, Ints
-from .store.histograms import Histograms
-from .store.point_columns import Identity, PointColumns
 
 _EXACTLY = 1e-9
 # Float64 ends at 2**1024 and, with its subnormals, begins at 2**-1074.

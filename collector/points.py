@@ -20,6 +20,8 @@ import numpy as np
 
 from ..core import names
 from ..core.hardware import BY_METRIC
+from ..store import Point
+from ..store.point_columns import Identity, PointColumns
 from . import protobuf_wire
 from .dimensions import SeriesReader
 from .gauges import read_gauges
@@ -28,8 +30,6 @@ from .ingest_result import Reason, RejectedError, Tally
 from .point_checks import believable, believed
 from .point_rules import NANOSECONDS, Window, check_interval, check_metric, dropped_requests, histogram_of
 from .series_cache import Identities, stage_of
-from .store import Point
-from .store.point_columns import Identity, PointColumns
 from .wire import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics
 
 __all__ = ["PointReader", "Window"]

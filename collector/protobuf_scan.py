@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .store.encoding import Ints
+from ..store.encoding import Ints
 
 Unsigned = NDArray[np.uint64]
 Flags = NDArray[np.bool_]

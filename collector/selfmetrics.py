@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from ..store import Batch, StoreState
+from ..store.inbox import Waiting
+from ..store.point_columns import PointColumns, as_columns
 from .health import Health
 from .ingest_result import Reason, Tally
 from .prometheus import formats, protobuf, text
 from .prometheus.counters import Counters
-from .store import Batch, StoreState
-from .store.inbox import Waiting
-from .store.point_columns import PointColumns, as_columns
 from .traces.folding import Outcome
 
 _PREFIX = "stagelens_collector_"

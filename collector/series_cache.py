@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from ..core import names, stages
 from ..core.bands import BATCHES, TOKENS
 from ..core.stalls import CAUSES, parted
+from ..store.point_columns import Identity
 from .dimensions import SeriesReader, stage_name, text
 from .ingest_result import Reason, RejectedError
 from .protobuf_wire import read_attributes
-from .store.point_columns import Identity
 from .wire import Attributes
 
 # With what they are remembered by, a few tens of megabytes at the very most: two thousand series have fewer.

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from ..core.errors import StagelensError
+from ..store import Store
 from .access.exposure import check_exposure
 from .access.gate import Gate
 from .access.tls import GrpcTls, HttpTls
@@ -29,7 +30,6 @@ from .scrape.scraper import Scraper
 from .selfmetrics import SelfMetrics
 from .servers import Servers
 from .status_reporter import Reporter
-from .store import Store
 from .traces.reading import SpanReader
 from .traces.sampling import Keep
 from .writer import Writer

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from ..core import names
 from ..core.counts import dominant
 from ..core.loads import PHASES
+from ..store import KeptTrace
+from ..store.loads import Load
 from .dimensions import SeriesReader, stage_name, text
 from .gauges import place_of
 from .ingest_result import Reason, RejectedError, Tally
 from .points import Window
-from .store import KeptTrace
-from .store.loads import Load
 from .wire import Attributes, ResourceSpans, Scalar, Span
 
 MAX_SPANS_A_TRACE = 5000

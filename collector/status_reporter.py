@@ -13,14 +13,14 @@ from importlib import metadata
 from ..core.errors import StoreError
 from ..core.periodic_thread import Loop
 from ..core.settings import format_size
+from ..store import Store
+from ..store.collectors import Report, Vitals, leave, put
+from ..store.inbox import waiting
 from .config_file import LiveConfig
 from .forward.state import State as Destination
 from .health import Health
 from .scrape.state import State
 from .selfmetrics import SelfMetrics
-from .store import Store
-from .store.collectors import Report, Vitals, leave, put
-from .store.inbox import waiting
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ..core.errors import StoreError
+from ..store import Store, move
+from ..store.engines import database
 from .config import CollectorConfig
-from .store import Store, move
-from .store.engines import database
 
 
 def open_store(config: CollectorConfig) -> Store:

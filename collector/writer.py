@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ..core.errors import StagelensError, StoreError
+from ..store import Batch, Store
 from .health import Health
 from .selfmetrics import SelfMetrics
-from .store import Batch, Store
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from dataclasses import fields, replace
 
 from flask import Flask, Response, request
 
-from ..collector.store.events import MAX_TEXT, Event, from_json
 from ..core.errors import StoreError
+from ..store.events import MAX_TEXT, Event, from_json
 from . import guard
 from .query_params import AskError
 from .replies import PREFIX, answer_json, explained

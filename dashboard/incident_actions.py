@@ -12,7 +12,7 @@ from ..alerts.incidents.silences import Silence
 from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import AlertsReader, Incident
 from ..alerts.regression_watcher.accepting import accept
-from ..collector.store import Store
+from ..store import Store
 
 
 class Care:

@@ -10,8 +10,8 @@ from threading import Lock
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..alerts import lease
-from ..collector.store import Store
 from ..core.errors import StoreError
+from ..store import Store
 from .sessions import LENGTH_SECONDS
 
 _PREFIX = "signed-out:"

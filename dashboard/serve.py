@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..collector.connection_limits import ConnectionLimits
 from ..collector.http_server import HttpServer, listen
-from ..collector.store import Store
+from ..store import Store
 from . import health
 from .app import build
 from .config import DashboardConfig

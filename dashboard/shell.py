@@ -8,8 +8,8 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from .. import __version__
-from ..collector.store import StoreState
 from ..core.stages import OTHER, label
+from ..store import StoreState
 from . import guard
 from .components import WORDS, Node, attributes, banner, dot, link
 from .dialogs import help_sheet, palette

@@ -17,9 +17,9 @@ from ..alerts.objectives.slo import Slo
 from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import Incident
 from ..alerts.standing import URGENCY, SloStatus
-from ..collector.store import Reader, Selection, Store, StoreState
-from ..collector.store.events import Event
-from ..collector.store.texts import name as stored
+from ..store import Reader, Selection, Store, StoreState
+from ..store.events import Event
+from ..store.texts import name as stored
 from .config import DashboardConfig
 from .costs import Costs
 from .incident_actions import Care

@@ -10,8 +10,8 @@ from typing import Any
 from flask import Flask, Response
 
 from .. import __version__
-from ..collector.store import KeptTrace
 from ..core import names
+from ..store import KeptTrace
 from .replies import PREFIX, explained, refusal
 from .source import Source
 

@@ -28,9 +28,9 @@ from functools import cached_property
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 from zoneinfo import ZoneInfo
 
-from ..collector.store.texts import name as stored
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration
+from ..store.texts import name as stored
 from .format import span
 
 DEFAULT_WINDOW = timedelta(hours=6)

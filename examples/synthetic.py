@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.collector.store import Batch, KeptTrace, Point, Series, Store
 from stagelens.core import names
 from stagelens.core.bands import TOKENS as TOKEN_BANDS
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STATUS_ERROR, STATUS_OK
+from stagelens.store import Batch, KeptTrace, Point, Series, Store
 
 BUCKET_SECONDS = 10
 NS = 1_000_000_000

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..collector.store import Reader, Selection
 from ..core.histogram import Histogram
+from ..store import Reader, Selection
 from .difference import Difference, difference
 from .thresholds import MEASURES
 

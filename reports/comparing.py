@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from ..collector.config import CollectorConfig
-from ..collector.store import Reader
 from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StagelensError
 from ..core.options import STORE
 from ..core.settings import parse_duration
 from ..core.stages import BY_KEY
+from ..store import Reader
 from .atomic_write import check_writable, written
 from .comparing_files import json_text, junit_text, markdown
 from .comparing_terminal import show

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..collector.store import Reader, Selection
 from ..core.failures import Failures, failures
 from ..core.histogram import Histogram
 from ..core.names import STATUS_ERROR
 from ..core.order_statistics import bears
+from ..store import Reader, Selection
 from .answers import Answers, answers
 from .difference import Difference, Outcome, difference, judge
 from .thresholds import Threshold

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ..collector.store import KeptTrace, Reader, Selection
 from ..core.histogram import Estimate
 from ..core.order_statistics import bears, interval
 from ..dashboard.figures.percentile import PERCENTILES
 from ..dashboard.format import percentile
 from ..dashboard.pages.measures import smoothed, stages_at
 from ..dashboard.view import trace_name
+from ..store import KeptTrace, Reader, Selection
 
 QUANTILES = (0.5, 0.95, 0.99)
 # The tail is the furthest of these that so many requests can tell.

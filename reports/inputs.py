@@ -13,9 +13,9 @@ from pathlib import Path
 from ..alerts.regression.version_times import Life, version_times
 from ..collector.imports.importing import import_file
 from ..collector.points import Window
-from ..collector.store import Reader, Retention, Selection, Store
 from ..collector.traces.sampling import Keep
 from ..core.errors import ConfigError, StagelensError
+from ..store import Reader, Retention, Selection, Store
 from .comparison import Side
 from .folders import folder_for
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from dash import html
 from dash.development.base_component import Component
 
-from ..collector.store import Selection, Store
 from ..dashboard.components import Chart, Node
 from ..dashboard.page_data import children
 from ..dashboard.pages.page import Context, Page, nothing
@@ -21,6 +20,7 @@ from ..dashboard.report import report
 from ..dashboard.router import context_of
 from ..dashboard.source import Source
 from ..dashboard.view import parse, service_path, trace_name, trace_path
+from ..store import Selection, Store
 from .atomic_write import written
 from .findings import extent
 from .saved import Run

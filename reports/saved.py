@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from .. import __version__
-from ..collector.store import KeptTrace, Series, Store
-from ..collector.store.full_export import Counted, Whole, whole
-from ..collector.store.series import COLD
 from ..core import names
+from ..store import KeptTrace, Series, Store
+from ..store.full_export import Counted, Whole, whole
+from ..store.series import COLD
 from .atomic_write import written
 
 Json: TypeAlias = dict[str, Any]

@@ -14,10 +14,10 @@ from ..collector.folding import Folding
 from ..collector.forward import state
 from ..collector.forward.forwarder import Forwarder
 from ..collector.serve import Collector, CollectorConfig
-from ..collector.store import Retention, Store
-from ..collector.store.engines import database
-from ..collector.store.outgoing import backlogs
 from ..collector.traces.pending import Patience
+from ..store import Retention, Store
+from ..store.engines import database
+from ..store.outgoing import backlogs
 from .folders import folder_for
 
 # As long as a run goes on, all of it is kept as finely as it came.

@@ -9,12 +9,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ..collector.store import KeptTrace
 from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD
 from ..dashboard.format import duration, several
 from ..dashboard.pages.trace_baseline import NS
 from ..dashboard.pages.trace_timeline import Scale, in_time, note, span_name
+from ..store import KeptTrace
 from .words import FULL, colour, table, text
 
 # What the whole request takes. [columns]

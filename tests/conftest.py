@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from stagelens.collector.store.engines import database
+from stagelens.store.engines import database
 from tests.support import flaky_tests
 from tests.support.certificate_authority import Authorities, Authority
 from tests.support.new_stores import FastMigration

@@ -10,8 +10,8 @@ import pytest
 from tests import selection
 
 FILES = {
-    "collector/store/write.py": "",
-    "collector/store/read.py": "",
+    "store/write.py": "",
+    "store/read.py": "",
     "collector/points.py": "",
     "collector/rules.yaml": "",
     "tests/support/ports.py": "",
@@ -19,7 +19,7 @@ FILES = {
     "tests/collector/conftest.py": "",
     "tests/collector/test_points.py": "from stagelens.collector import points\n\ndef test_a_point(): ...",
     "tests/collector/test_http.py": "from tests.support.servers import serve\n\nasync def test_a_body(): ...",
-    "tests/collector/store/test_write_twice.py": "import stagelens.collector.store\n\ndef test_twice(): ...",
+    "tests/collector/store/test_write_twice.py": "import stagelens.store\n\ndef test_twice(): ...",
     "tests/dashboard/test_page.py": "from stagelens.collector.points import x\nRULES = 'rules.yaml'\n\ndef test_page(): ...",
 }
 
@@ -44,8 +44,8 @@ def names(found: set[Path]) -> set[str]:
     ("changed", "expected"),
     [
         ("collector/points.py", {"test_points.py", "test_page.py"}),
-        ("collector/store/write.py", {"test_write_twice.py"}),
-        ("collector/store/read.py", set[str]()),
+        ("store/write.py", {"test_write_twice.py"}),
+        ("store/read.py", set[str]()),
         ("collector/rules.yaml", {"test_page.py"}),
         ("tests/support/ports.py", {"test_http.py"}),
         ("tests/collector/conftest.py", {"test_points.py", "test_http.py", "test_write_twice.py"}),
@@ -89,7 +89,7 @@ def test_what_differs_from_a_branch_is_what_this_one_changed_and_what_is_new(tre
     git("commit", "-am", "points")
     (tree / "new.py").write_text("")
     git("checkout", "main")
-    (tree / "collector/store/read.py").write_text("changed = 1")
+    (tree / "store/read.py").write_text("changed = 1")
     git("commit", "-am", "read")
     git("checkout", "work")
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pandas as pd
 
-from ...collector.store import Reader
+from ...store import Reader
 from ..objectives.slo import Slo
 from ..regression.detection import StageGrowth, blame
 from .links import CALM_BEFORE

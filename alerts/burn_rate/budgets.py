@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from ...collector.store import Reader
+from ...store import Reader
 from ..objectives.slo import Slo
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from ...collector.store import Reader
 from ...core.names import STATUS_ERROR
+from ...store import Reader
 from ..delivery.finding_parts import Course, Exemplar
 from ..objectives.slo import Slo
 from . import burn

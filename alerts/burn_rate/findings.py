@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from ...collector.store import Reader
 from ...core.failures import failures
+from ...store import Reader
 from ..delivery.finding_parts import Burn, Overrun
 from ..delivery.message import Finding
 from ..objectives.slo import Slo

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...collector.store import Reader
+from ...store import Reader
 from ..objectives.slo import Slo
 from .measure import counted_from
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pandas as pd
 
-from ...collector.store import Reader, Selection, Tally
+from ...store import Reader, Selection, Tally
 from ..objectives.maintenance import Work
 from ..objectives.slo import Slo
 from ..policy_file import Policy

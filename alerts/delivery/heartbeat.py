@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...collector.store import Store
 from ...core.errors import ChannelError
+from ...store import Store
 from .. import lease
 from . import outbox
 from .http import address_parts, refused, request

@@ -20,8 +20,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 
-from ...collector.store.texts import storable
 from ...core.errors import ChannelError
+from ...store.texts import storable
 from ..schema import outbox, transitions
 from . import chart_address
 from .channel import OutcomeUnknownError, Refresh

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Protocol
 from urllib.parse import urlencode
 
-from ...collector.store import Store
 from ...core.errors import ChannelError
+from ...store import Store
 from .. import lease
 from .loop import Loop
 

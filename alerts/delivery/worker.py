@@ -13,8 +13,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from ...collector.store import Store
 from ...core.errors import ChannelError, StoreError
+from ...store import Store
 from . import outbox
 from .channel import Channel
 from .loop import RETRY_SECONDS, Loop

@@ -10,9 +10,9 @@ from ...collector.prometheus.buckets import LADDER
 from ...collector.prometheus.config import LABELS
 from ...collector.prometheus.counters import FAMILIES
 from ...collector.prometheus.text import spell
-from ...collector.store.indicator import HISTOGRAMS
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_ERROR, STATUS_OK
 from ...core.stages import OVERHEAD, UNTIMED
+from ...store.indicator import HISTOGRAMS
 from ..objectives.slo import Slo
 
 NAMES = {family.source: family.name for family in FAMILIES}

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from ...collector.store import Store
-from ...collector.store.texts import storable
 from ...core.errors import StagelensError
+from ...store import Store
+from ...store.texts import storable
 from .. import formatting
 from . import journal, record
 from .notification_rules import Turn

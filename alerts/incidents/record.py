@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from ...collector.store.texts import storable
+from ...store.texts import storable
 from ..delivery.message import Ending, Finding
 from ..schema import incidents, transitions
 from ..schema import outbox as deliveries

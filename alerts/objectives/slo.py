@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from ...collector.store import Indicator, Selection
-from ...collector.store.indicator import Kind
+from ...store import Indicator, Selection
+from ...store.indicator import Kind
 from ..formatting import duration, latency, percent
 from .maintenance import Calendar
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
-from ...collector.store.indicator import Kind
 from ...core.names import DEFINITIONS
 from ...core.stages import BY_KEY
 from ...core.yaml_config.fields import Fields, meant
 from ...core.yaml_config.yaml_lines import Document, Place, Problem
+from ...store.indicator import Kind
 from ..formatting import latency
 from .slo import KINDS, Slo
 

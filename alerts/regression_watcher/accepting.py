@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from ...collector.store import Group, Store
-from ...collector.store.texts import storable
+from ...store import Group, Store
+from ...store.texts import storable
 from .. import formatting
 from ..delivery.message import Finding
 from ..incidents import journal, lifecycle, record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ...collector.store import Group, MinuteCounts
+from ...store import Group, MinuteCounts
 from ..regression import canary
 from ..regression.judge import Judgement
 from ..regression.policy import TailPolicy

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...collector.store import Group, Reader, Selection
 from ...core.histogram import Histogram
+from ...store import Group, Reader, Selection
 from .. import formatting
 from ..regression import traffic
 from ..regression.policy import TailPolicy

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import numpy as np
 
-from ...collector.store import Group, Reader, Selection
+from ...store import Group, Reader, Selection
 from .. import formatting
 from ..burn_rate.links import where
 from ..delivery.finding_parts import Shift as Slower

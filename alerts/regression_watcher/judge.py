@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
-from ...collector.store import Group, Store
+from ...store import Group, Store
 from ..delivery.message import Finding
 from ..objectives.slo_file import Definitions
 from ..regression.policy import TailPolicy, default_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from ...collector.store import Group, Reader, Selection
+from ...store import Group, Reader, Selection
 from ..regression import stage_attribution
 from ..regression.learning import learn_from
 from ..regression.minutes import Minutes, Spent

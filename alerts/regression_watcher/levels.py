@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...collector.store import Reader
+from ...store import Reader
 from ..regression.learning import add_up
 from ..regression.minutes import Floats, Minutes, Spent
 from ..regression.policy import TailPolicy

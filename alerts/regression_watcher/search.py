@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from ...collector.store import Group, Store
+from ...store import Group, Store
 from ..objectives.regressions import Regressions
 from ..policy_file import default_policy as default_burn_policy
 from ..regression.policy import TailPolicy

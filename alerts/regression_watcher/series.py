@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from ...collector.store import Group, MinuteCounts
+from ...store import Group, MinuteCounts
 from ..regression.judge import Judge, Judgement
 from ..regression.minutes import Minutes
 from ..regression.policy import TailPolicy

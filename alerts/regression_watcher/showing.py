@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from ...collector.store import Group, Reader
+from ...store import Group, Reader
 from ..burn_rate.evidence import exemplar
 from ..burn_rate.links import CALM_BEFORE
 from ..burn_rate.links import link as link_of

@@ -13,8 +13,8 @@ from types import ModuleType
 from playwright.sync_api import Browser, Page
 from storage.tables import table
 
-from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.store import Store
 
 from .visits import VIEWPORT, heap
 

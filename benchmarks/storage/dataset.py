@@ -8,14 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from stagelens.collector.store import Series
-from stagelens.collector.store.encoding import Ints
-from stagelens.collector.store.rollup import summed
-from stagelens.collector.store.rows import PointRow
-from stagelens.collector.store.schema import TIERS
-from stagelens.collector.store.series import Interned
-from stagelens.collector.store.tiers import floor
 from stagelens.core.histogram import SCALE
+from stagelens.store import Series
+from stagelens.store.encoding import Ints
+from stagelens.store.rollup import summed
+from stagelens.store.rows import PointRow
+from stagelens.store.schema import TIERS
+from stagelens.store.series import Interned
+from stagelens.store.tiers import floor
 
 from .pool import KINDS, Pool
 

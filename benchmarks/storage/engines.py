@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from stagelens.collector.store import Store
-from stagelens.collector.store.engines.clickhouse_connection import Server, read_url
-from stagelens.collector.store.schema import TIERS
+from stagelens.store import Store
+from stagelens.store.engines.clickhouse_connection import Server, read_url
+from stagelens.store.schema import TIERS
 
 from .dataset import NOW
 

@@ -8,10 +8,10 @@ from operator import itemgetter
 import numpy as np
 from sqlalchemy import Connection, insert, update
 
-from stagelens.collector.store import Batch, KeptTrace, Series, SeriesCaps, Store, ledger, schema
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.points import Change
-from stagelens.collector.store.series import Interned, SeriesIndex
+from stagelens.store import Batch, KeptTrace, Series, SeriesCaps, Store, ledger, schema
+from stagelens.store.engines import database
+from stagelens.store.points import Change
+from stagelens.store.series import Interned, SeriesIndex
 
 from .dataset import DAY, NOW, Rows, Shape
 from .pool import STAGES, pools

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.collector.store.encoding import Buckets, Ints, decode, encode
-from stagelens.collector.store.merging import merge
-from stagelens.collector.store.schema import METRIC_CODES, TIERS
 from stagelens.core.histogram import SCALE
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.store.encoding import Buckets, Ints, decode, encode
+from stagelens.store.merging import merge
+from stagelens.store.schema import METRIC_CODES, TIERS
 
 STAGES = ("preprocess", "forward", "queue", "overhead")
 DOMINANTS = ("forward", "queue")

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stagelens.collector.store.encoding import Ints, decode
 from stagelens.core.histogram import bucket_middle
+from stagelens.store.encoding import Ints, decode
 
 from .dataset import HOUR, NOW, Shape
 from .engines import cpu_seconds

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from stagelens.collector.store import Reader, Selection
 from stagelens.dashboard.figures.percentile import PERCENTILES
 from stagelens.dashboard.figures.time_axis import step_for
+from stagelens.store import Reader, Selection
 
 from .dataset import NOW
 

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from stagelens.collector.store import Batch, Point, Series, Store
-from stagelens.collector.store.encoding import decode
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.schema import FINEST, METRIC_CODES
 from stagelens.core.histogram import SCALE, Histogram
+from stagelens.store import Batch, Point, Series, Store
+from stagelens.store.encoding import decode
+from stagelens.store.engines import database
+from stagelens.store.schema import FINEST, METRIC_CODES
 
 from .dataset import HOUR, MINUTE, NOW, SERVICES, Shape
 from .engines import Site

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Selection, Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.core.stages import OVERHEAD
+from stagelens.store import Selection, Store
 
 AROUND = timedelta(minutes=10)
 WAIT_SECONDS = 60.0

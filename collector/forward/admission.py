@@ -12,7 +12,7 @@ import zstandard
 
 from ...core.errors import StagelensError
 from ...core.settings import format_size
-from ..store.outgoing import Backlog, Outgoing
+from ...store.outgoing import Backlog, Outgoing
 from ..writer import UncommittedError
 from .config import Destination
 

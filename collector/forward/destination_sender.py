@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...core import names
 from ...core.errors import StagelensError
+from ...store import Store
+from ...store.engines import database
+from ...store.outgoing import Outgoing, hold, oldest, remove
 from ..calling.addresses import MayCall
-from ..store import Store
-from ..store.engines import database
-from ..store.outgoing import Outgoing, hold, oldest, remove
 from ..task_supervisor import Tending
 from . import headers, over_grpc
 from .admission import Room

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ...core.errors import StagelensError
-from ..store import Store
-from ..store.engines import database
-from ..store.outgoing import Backlog, backlogs, drop_oldest, forget_others, identity, release
+from ...store import Store
+from ...store.engines import database
+from ...store.outgoing import Backlog, backlogs, drop_oldest, forget_others, identity, release
 from ..task_supervisor import Tending
 from .admission import Room
 from .config import Destination

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from ..store.outgoing import Outgoing
+from ...store.outgoing import Outgoing
 
 # What people are shown of what a destination says.
 _MAX_SHOWN_CHARS = 200

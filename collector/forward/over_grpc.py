@@ -23,12 +23,12 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from ...core.errors import StagelensError, WireError
+from ...store.outgoing import Outgoing
 from ..calling.addresses import MayCall
 from ..calling.tls import CallTls
 from ..calling.transport import addresses_of, port_of
 from ..grpc_server import SERVICES
 from ..otlp_responses import JSON
-from ..store.outgoing import Outgoing
 from .config import Destination
 from .headers import AGENT
 from .outcome import Later, Outcome, Refused, inflated, shown, taken

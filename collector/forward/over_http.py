@@ -18,10 +18,10 @@ import httpx
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
+from ...store.outgoing import Outgoing
 from ..calling.addresses import MayCall, NotCalledError
 from ..calling.transport import CheckedTransport, proxy_of
 from ..otlp_responses import JSON
-from ..store.outgoing import Outgoing
 from .config import Destination
 from .headers import AGENT
 from .outcome import Later, Outcome, Refused, inflated, shown, taken

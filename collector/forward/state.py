@@ -15,7 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ..store.outgoing import Backlog
+from ...store.outgoing import Backlog
 
 _log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...core.options import COLLECTOR, STORE
+from ...store.schema import FINEST
 from .. import config_file
 from ..config import CollectorConfig
 from ..points import Window
-from ..store.schema import FINEST
 from ..store_factory import open_store
 from ..traces.sampling import Keep
 from .formats import FORMATS

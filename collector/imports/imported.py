@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...core import names
-from ..store import Batch
-from ..store.point_columns import as_columns
-from ..store.schema import FINEST
+from ...store import Batch
+from ...store.point_columns import as_columns
+from ...store.schema import FINEST
 
 
 @dataclass(slots=True)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from ...core import names
 from ...core.errors import WireError
+from ...store import Batch, Store
+from ...store.inbox import Delivery, Parcel
+from ...store.retention import IMPORTED
 from ..export import Export, read_export
 from ..ingest_result import Reason
 from ..json_fields import Object, object_at, objects
 from ..otlp_responses import JSON
 from ..points import Window
-from ..store import Batch, Store
-from ..store.inbox import Delivery, Parcel
-from ..store.retention import IMPORTED
 from ..traces.folding import Outcome, fold
 from ..traces.pending import Patience
 from ..traces.reading import SpanReader

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.histogram import SCALE
-from ..store.encoding import Ints
+from ...store.encoding import Ints
 
 A_DOUBLING = 2**SCALE
 # From a microsecond to a day and a half. What is shorter counts in the first bucket, what is longer in the last.

@@ -19,10 +19,10 @@ import numpy as np
 
 from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
 from ...core.stages import OTHER
-from ..store.columns import Floats
-from ..store.encoding import Ints
-from ..store.point_columns import Identity, PointColumns
-from ..store.texts import name as storable_name
+from ...store.columns import Floats
+from ...store.encoding import Ints
+from ...store.point_columns import Identity, PointColumns
+from ...store.texts import name as storable_name
 from . import buckets
 from .config import LABELS, Settings
 

@@ -16,7 +16,7 @@ from prometheus_client import Metric
 from prometheus_client.samples import Sample
 
 from ...core.histogram import SCALE, ZERO_THRESHOLD
-from ..store.encoding import Ints
+from ...store.encoding import Ints
 from . import buckets
 from .counters import Counted
 from .messages import COUNTER, GAUGE, HISTOGRAM, UNTYPED, MetricFamily

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from ...core import names
 from ...core.histogram import Histogram
 from ...core.intervals import Distribution
+from ...store import Point, Series
 from ..dimensions import text
-from ..store import Point, Series
 from .config import Target
 from .reading import Counted, Labels, Stream
 from .rules import Engine

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.errors import StagelensError
-from ..store import Batch, Store
-from ..store.scrapes import LostError
+from ...store import Batch, Store
+from ...store.scrapes import LostError
 from ..task_supervisor import Tending
 from . import exposition, reading, saved, triton_statistics
 from .catalog import detect, engines

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ...core import names
 from ...core.bands import TOKENS
 from ...core.histogram import SCALE, ZERO_THRESHOLD, bucket_index
-from ..store.encoding import Buckets
-from ..store.histograms import Histograms
-from ..store.point_columns import Identity, PointColumns
+from ...store.encoding import Buckets
+from ...store.histograms import Histograms
+from ...store.point_columns import Identity, PointColumns
 from .batching import Bools, Ints, groups
 from .requests import Requests
 from .self_time import split

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.errors import StoreError
-from ..store.inbox import Delivery, Folded, Parcel
+from ...store.inbox import Delivery, Folded, Parcel
 from .aggregation import points_of
 from .assembly import Fate, join, trace_keys
 from .batching import Bools, Gathered, Ids, Ints, gather, subset

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..store.inbox import Delivery, Parcel
+from ...store.inbox import Delivery, Parcel
 from .assembly import Fate, Joined
 from .batching import Bools, Ints, gather, subset
 from .columns import Spans, decode, encode, streams_of

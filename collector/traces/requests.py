@@ -10,8 +10,8 @@ import numpy as np
 
 from ...core.names import STATUS_ERROR, STATUS_OK
 from ...core.stages import OTHER
-from ..store import Series
-from ..store.series import COLD, WARM
+from ...store import Series
+from ...store.series import COLD, WARM
 from .assembly import Joined
 from .batching import Bools, Ints, groups
 from .columns import Flag, Label

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..store import KeptTrace, documents
+from ...store import KeptTrace, documents
 from .assembly import trace_keys
 from .batching import Ints
 from .requests import Requests

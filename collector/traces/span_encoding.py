@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...core import names
-from ..store.documents import written as to_json
+from ...store.documents import written as to_json
 from .assembly import Joined
 from .batching import Bools, Gathered, Ints
 from .columns import Flag, Label

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from ...collector.store import Selection
 from ...core.histogram import Histogram
 from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
+from ...store import Selection
 from ..advising import MIN_GAIN, Facts, Finding, findings
 from ..format import duration, enough
 from .advice_marks import Mark, marks

@@ -11,10 +11,10 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import Selection
 from ...core.histogram import Histogram
 from ...core.names import AGENT_BACKGROUND, AGENT_COST, AGENT_LEVELS
 from ...core.stages import UNTIMED, label
+from ...store import Selection
 from ..format import count, duration, percent
 from .page import Context
 from .slo_status_text import moment

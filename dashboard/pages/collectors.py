@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store.collectors import Report, Vitals
+from ...store.collectors import Report, Vitals
 from ..components import Node, card, empty, table
 from ..format import UNKNOWN, count, day, duration, percent, several, size, span, whole
 from .collectors_facts import ORDER, Judged, State, judge

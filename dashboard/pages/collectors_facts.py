@@ -11,8 +11,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...collector.access.service_shares import MAX_SERVICES
-from ...collector.store.collectors import SILENT_AFTER, Report, Vitals
 from ...core.stages import OTHER
+from ...store.collectors import SILENT_AFTER, Report, Vitals
 from ..components import dot, link
 from ..format import count, size, span
 from .page import Context

@@ -8,7 +8,7 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import Selection
+from ...store import Selection
 from ..components import Node, attributes, link
 from .cold import leave_out
 from .compare_words import short_name, side_name, times_said

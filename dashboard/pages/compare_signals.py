@@ -10,8 +10,8 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import SloCounts
 from ...core.names import TOKENS_IN, TOKENS_OUT
+from ...store import SloCounts
 from ..components import Node, card, pill, ratio_of, table
 from ..format import count, percent, signed_change, span
 from .comparison import Pair

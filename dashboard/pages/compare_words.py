@@ -6,8 +6,8 @@ import math
 from datetime import UTC, datetime, tzinfo
 
 from ...alerts.regression.detection import Kind
-from ...collector.store import Selection
 from ...core.stages import label
+from ...store import Selection
 from ..format import THIN, TIMES, count, day, duration, needed, percentile, portion, signed_change, whole
 from .comparison import SERVING, Comparison, Pair, judged, lives_of
 from .mix import confounder, sentence

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ...alerts.regression.detection import StageGrowth, Verdict, blame, highest_quantile, verdict
 from ...alerts.regression.version_times import Life, version_times
-from ...collector.store import Selection
+from ...store import Selection
 from ..format import needed
 from .page import Context
 from .windows import window_name, window_of

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store.answers.engines import EngineModel
 from ...core.intervals import Distribution
 from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import OVERHEAD
+from ...store.answers.engines import EngineModel
 from ..components import Node, card, empty, legend, stage_bar, stage_name, table
 from ..format import SPACE, UNKNOWN, axis_duration, count, duration, enough, needed, percentile, several
 from .page import Context, Page, panel

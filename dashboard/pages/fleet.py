@@ -15,7 +15,7 @@ import pandas as pd
 
 from ...alerts.reader import Incident
 from ...alerts.standing import URGENCY, SloState, SloStatus
-from ...collector.store import Reader
+from ...store import Reader
 from ..components import ratio_of
 from ..figures.percentile import COLUMNS, PERCENTILES
 from ..source import Source

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...collector.store import Reader, Selection
 from ...core.stages import BY_KEY
+from ...store import Reader, Selection
 from ..figures.percentile import COLUMNS, PERCENTILES
 from ..format import enough
 from ..source import Source

@@ -15,7 +15,7 @@ from dash.development.base_component import Component
 
 from ...alerts.reader import Incident
 from ...alerts.standing import SloStatus
-from ...collector.store import Selection
+from ...store import Selection
 from ..components import Node, attributes, card, empty
 from ..figures.time_axis import TimeAxis, step_for
 from ..format import span

@@ -9,8 +9,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...alerts.objectives.slo import Slo
-from ...collector.store import Selection
-from ...collector.store.texts import name as stored
+from ...store import Selection
+from ...store.texts import name as stored
 from ..components import Node, attributes, link
 from ..format import TIMES, count
 from ..view import PART, View

@@ -12,8 +12,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ... import __version__
-from ...collector.store.answers.storage import Storage, TierStorage
 from ...core.yaml_config.live_file import LiveFile
+from ...store.answers.storage import Storage, TierStorage
 from ..components import Node, banner, card, pill, table
 from ..config import DashboardConfig
 from ..costs import Prices

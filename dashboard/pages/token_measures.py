@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...collector.store import Selection
 from ...core.histogram import Histogram
 from ...core.names import DEFINITIONS, FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS, TOKENS_IN, TOKENS_OUT
+from ...store import Selection
 from ..format import enough
 from ..source import Source
 from .page import Context

@@ -7,7 +7,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import Reader, Selection
+from ...store import Reader, Selection
 from ..components import card, chart, empty, spoken_stages
 from ..figures.percentile import PERCENTILES, percentile_grid
 from ..figures.tokens import first_token_figure, speed_figure

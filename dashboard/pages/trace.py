@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import KeptTrace
 from ...core.names import REPLICA_AGE, STATUS_OK, SUSPECT
 from ...core.stages import label
+from ...store import KeptTrace
 from ..components import Node, attributes, card, link, link_tabs, pill
 from ..format import rank, span
 from ..view import service_path, trace_name, trace_path

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ...collector.store import KeptTrace, Selection
 from ...core.histogram import Histogram
+from ...store import KeptTrace, Selection
 from ..format import enough
 from ..view import trace_name
 from .measures import stages_at

@@ -8,8 +8,8 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import KeptTrace
 from ...core.names import DEVICE, TIMING
+from ...store import KeptTrace
 from ..components import Node, attributes, card, legend, table
 from ..design_tokens import hue
 from ..format import duration, percent

@@ -9,9 +9,9 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import KeptTrace
 from ...core.names import BATCH_SIZE, DEVICE, MODEL, PART, TIMING
 from ...core.stages import OVERHEAD, label
+from ...store import KeptTrace
 from ..components import Node, attributes, card, swatch, table
 from ..design_tokens import hue
 from ..figures.parts import ticks

@@ -8,8 +8,8 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import KeptTrace
 from ...core.stages import label
+from ...store import KeptTrace
 from ..components import Node, stage_bar
 from ..format import duration, percent, split_duration, times
 from .stalled import explained, of_trace

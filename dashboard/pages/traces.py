@@ -10,9 +10,9 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.store import Selection
 from ...core.errors import ConfigError
 from ...core.settings import parse_duration
+from ...store import Selection
 from ..components import Node, card, chart, empty, link, link_tabs
 from ..figures.heat import heat_figure
 from ..format import count, duration, span

@@ -32,7 +32,7 @@ from stagelens.alerts.delivery.slack_bot import SlackBot
 from stagelens.alerts.delivery.webhook import Webhook
 from stagelens.alerts.delivery.worker import Worker
 from stagelens.alerts.lease import new_holder
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 ROOT = Path(__file__).parents[2]
 # A receiver that answers late is no receiver that says nothing, after which it may be told again. [seconds]

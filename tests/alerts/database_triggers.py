@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 # A work without end, before or after a row is written.
 _ENDLESS = {

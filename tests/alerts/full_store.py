@@ -29,9 +29,9 @@ from stagelens.alerts.incidents import acknowledging, silences
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Batch, Event, KeptTrace, Point, Selection, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.store import Batch, Event, KeptTrace, Point, Selection, Series, Store
 
 NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
 BUCKET = timedelta(seconds=10)

@@ -22,9 +22,9 @@ from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.regression_watcher.judge import TailJudge
 from stagelens.alerts.schema import outbox, transitions
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.store import Batch, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)

@@ -26,7 +26,7 @@ from stagelens.alerts.regression_watcher.series import cause_of_group
 from stagelens.alerts.regression_watcher.state_store import Accepted
 from stagelens.alerts.schema import incidents, outbox, transitions
 from stagelens.alerts.verdict import Verdict
-from stagelens.collector.store import Group, Store
+from stagelens.store import Group, Store
 from tests.alerts.simulated_services import (
     DAY,
     MINUTE,

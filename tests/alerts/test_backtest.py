@@ -25,8 +25,8 @@ from stagelens.alerts.objectives.maintenance import Calendar, Once
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import read
 from stagelens.alerts.policy_file import default_policy
-from stagelens.collector.store import Store
 from stagelens.core.errors import StoreError
+from stagelens.store import Store
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 FAST = {"forward": 0.020, "preprocess": 0.010}

@@ -10,7 +10,7 @@ import pytest
 
 from stagelens.alerts.burn_rate.budgets import stage_budgets
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST = {"forward": 0.100, "queue": 0.010}

@@ -15,7 +15,7 @@ from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.schema import keys
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 LINK = "https://lens.example.com/s/magika-demo?p=99"
 

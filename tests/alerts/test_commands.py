@@ -20,7 +20,7 @@ from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.acknowledging import IncidentError
 from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 NAME = "sl-0123456789abcdef0123"
 

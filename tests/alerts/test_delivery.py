@@ -21,7 +21,7 @@ from stagelens.alerts.delivery.message import Message, Transition
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery
 from stagelens.alerts.schema import incidents
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.alert_processes import AlertProcesses
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods, Receiver

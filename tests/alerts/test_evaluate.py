@@ -20,7 +20,7 @@ from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
 from stagelens.alerts.policy_file import default_policy
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

@@ -24,7 +24,7 @@ from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.alerts.verdict import Judge, Verdict
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)

@@ -15,9 +15,9 @@ from stagelens.alerts.burn_rate.measure import measure
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
 from stagelens.alerts.regression_watcher.showing import course as course_of_tail
-from stagelens.collector.store import Batch, Store
-from stagelens.collector.store.records import KeptTrace
-from stagelens.collector.store.series import Series
+from stagelens.store import Batch, Store
+from stagelens.store.records import KeptTrace
+from stagelens.store.series import Series
 from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

@@ -17,8 +17,8 @@ from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.pagerduty import PagerDuty
 from stagelens.alerts.delivery.releases import Herald, Release
 from stagelens.alerts.schema import incidents
-from stagelens.collector.store import Store
 from stagelens.core.errors import ChannelError
+from stagelens.store import Store
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.vendors import PagerDutyService
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagelens.alerts import lease
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 
 def hold(store: Store, holder: str, at: float) -> bool:

@@ -13,7 +13,7 @@ from stagelens.alerts.burn_rate.measure import measure, over_time
 from stagelens.alerts.objectives.maintenance import Calendar, Once, Work
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

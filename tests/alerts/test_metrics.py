@@ -24,8 +24,8 @@ from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
 from stagelens.alerts.serve import Alerts
 from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
-from stagelens.collector.store import Store
 from stagelens.core.errors import ChannelError, StagelensError
+from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 from tests.support import prometheus_tool
 

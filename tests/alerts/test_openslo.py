@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.alerts.objectives.slo_file import read
-from stagelens.collector.store.indicator import Indicator
 from stagelens.core.errors import ConfigError
+from stagelens.store.indicator import Indicator
 
 DOCUMENTS = Path(__file__).parent / "openslo.yaml"
 LATENCY = """\

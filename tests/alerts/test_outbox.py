@@ -17,8 +17,8 @@ from stagelens.alerts.lease import new_holder
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery
 from stagelens.alerts.schema import incidents
-from stagelens.collector.store import Store
 from stagelens.core.errors import ChannelError
+from stagelens.store import Store
 
 AT = 1_795_143_840.0
 HOUR = 3600.0

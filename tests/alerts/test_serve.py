@@ -20,8 +20,8 @@ from stagelens.alerts.delivery import heartbeat
 from stagelens.alerts.delivery.heartbeat import EVALUATED
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.serve import Alerts
-from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError, StoreError
+from stagelens.store import Store
 
 SLOW = {"forward": 0.020, "preprocess": 0.390}
 SECOND = timedelta(seconds=1)

@@ -13,7 +13,7 @@ from stagelens.alerts.incidents import silences
 from stagelens.alerts.incidents.acknowledging import IncidentError
 from stagelens.alerts.incidents.silences import Silence
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 HOUR = timedelta(hours=1)
 

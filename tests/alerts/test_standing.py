@@ -17,7 +17,7 @@ from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.policy_file import default_policy
 from stagelens.alerts.reader import AlertsReader
 from stagelens.alerts.standing import standing, status_of
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 
 HOUR, MINUTE, MONTH = timedelta(hours=1), timedelta(minutes=1), timedelta(days=30)

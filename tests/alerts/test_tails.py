@@ -26,7 +26,7 @@ from stagelens.alerts.regression_watcher.judge import TailJudge
 from stagelens.alerts.regression_watcher.series import Watched, cause_of
 from stagelens.alerts.regression_watcher.state_store import Accepted, Learnt
 from stagelens.alerts.schema import tail_references
-from stagelens.collector.store import Batch, Group, KeptTrace, Series, Store
+from stagelens.store import Batch, Group, KeptTrace, Series, Store
 from tests.alerts.simulated_services import (
     MINUTE,
     NOW,

@@ -12,7 +12,7 @@ from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.objectives.slo_file import EXAMPLE, LiveFile, read
 from stagelens.alerts.serve import Alerts
 from stagelens.alerts.unwatched import ONE_LINE, in_a_line, unwatched
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SERVICE = "apiVersion: openslo/v1\nkind: Service\nmetadata: {name: checkout}\nspec: {}\n"

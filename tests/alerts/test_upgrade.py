@@ -13,8 +13,8 @@ from stagelens.alerts.incidents import journal, record
 from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.schema import incidents, transitions
-from stagelens.collector.store import Store
-from stagelens.collector.store.engines import database
+from stagelens.store import Store
+from stagelens.store.engines import database
 
 # What revision 0004 kept of the finding of the tests, beside what did not change.
 FLAT = {

@@ -14,8 +14,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from stagelens.__main__ import main
-from stagelens.collector.store import Store
-from stagelens.collector.store.engines import database
+from stagelens.store import Store
+from stagelens.store.engines import database
 from tests.alerts.full_store import clock, fill, rows, said
 
 WRITTEN_DOWN = sorted((Path(__file__).parent / "schemas").glob("*.sql"))

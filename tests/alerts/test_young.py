@@ -10,7 +10,7 @@ from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 
 MINUTE, MONTH = timedelta(minutes=1), timedelta(days=30)

@@ -16,7 +16,7 @@ from stagelens.alerts.evaluate import LEASE
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import leases, outbox
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.alert_processes import AlertProcesses
 
 

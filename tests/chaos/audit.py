@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import text
 
-from stagelens.collector.store import Store, schema
 from stagelens.core import names
+from stagelens.store import Store, schema
 
 
 @dataclass

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from stagelens.collector.store.engines.database import open_engine, writing
+from stagelens.store.engines.database import open_engine, writing
 from tests.chaos.audit import Totals
 from tests.chaos.collector_processes import CollectorProcesses
 from tests.chaos.unreliable_network import Network

@@ -28,8 +28,8 @@ from sqlalchemy import update
 
 from stagelens.alerts.reader import Incident
 from stagelens.alerts.schema import outbox
-from stagelens.collector.store import Store
 from stagelens.core.errors import StoreError
+from stagelens.store import Store
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods
 from tests.alerts.traffic import Clock, Traffic

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.alerts.watch import Watch
 from tests.chaos.incidents import Receivers, run
 from tests.support.postgresql_server import Server

@@ -15,9 +15,9 @@ import pytest
 
 from stagelens.collector import servers
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Batch, Event, Selection, Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
+from stagelens.store import Batch, Event, Selection, Store
 
 SECOND = 1_000_000_000
 

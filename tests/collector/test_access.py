@@ -30,11 +30,11 @@ from stagelens.collector import tls_handshake
 from stagelens.collector.access import rates
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError
 from stagelens.instrumentors.exporter import Exporter
 from stagelens.instrumentors.outbox import Batch
 from stagelens.instrumentors.tls import Trust
+from stagelens.store import Store
 
 if TYPE_CHECKING:
     from conftest import Bodies

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagelens.collector.store import Selection
 from stagelens.core.names import AGENT_BACKGROUND, AGENT_COST
 from stagelens.core.stages import UNTIMED
+from stagelens.store import Selection
 
 if TYPE_CHECKING:
     from conftest import Served

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stagelens.collector.store import Selection
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.instrumentors import loads, recorder
 from stagelens.instrumentors.agent import Agent
 from stagelens.instrumentors.config import AgentConfig, Keep
+from stagelens.store import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -32,11 +32,11 @@ from stagelens.collector.config import CollectorConfig
 from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.serve import Collector
-from stagelens.collector.store import Batch, Retention, Selection, Store
 from stagelens.collector.task_supervisor import Tending
 from stagelens.collector.writer import UncommittedError, Writer
 from stagelens.core import names
 from stagelens.core.errors import StagelensError, StoreError
+from stagelens.store import Batch, Retention, Selection, Store
 
 
 def test_an_export_is_in_the_store_when_it_is_answered(served: Any, bodies: Any) -> None:

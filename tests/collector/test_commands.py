@@ -24,9 +24,9 @@ from sqlalchemy import func, select
 from stagelens.__main__ import main
 from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
-from stagelens.collector.store import Batch, Selection, Series, Store, schema
 from stagelens.collector.store_factory import places
 from stagelens.core.errors import StoreError
+from stagelens.store import Batch, Selection, Series, Store, schema
 from tests.collector.store.clickhouse_server import (  # pyright: ignore[reportMissingImports] - the store's tests have a conftest of their own
     clickhouse_server,
     new_database,
@@ -41,7 +41,7 @@ HOURS = 20
 DYING = """
 import os, signal, sys
 from stagelens.__main__ import main
-from stagelens.collector.store import move
+from stagelens.store import move
 
 write, left = move._write, [5]
 

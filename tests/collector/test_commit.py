@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stagelens.collector import intake, writer
-from stagelens.collector.store import Store
 from stagelens.core.errors import StoreError
+from stagelens.store import Store
 
 
 def test_a_full_queue_asks_to_come_back(serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]) -> None:

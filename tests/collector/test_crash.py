@@ -14,13 +14,13 @@ from typing import Any
 
 import httpx
 
-from stagelens.collector.store import Store
 from stagelens.core import names
+from stagelens.store import Store
 
 COLLECTOR = """
 import sys
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 store = Store.open(sys.argv[1])
 collector = Collector(CollectorConfig(port=0), store, maintenance_seconds=0.05)

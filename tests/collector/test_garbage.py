@@ -22,10 +22,10 @@ from stagelens.collector.export import read_export
 from stagelens.collector.otlp_responses import JSON, PROTOBUF
 from stagelens.collector.points import Window
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Store
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import WireError
+from stagelens.store import Store
 
 Signal = Literal["metrics", "traces"]
 NOW = time.time_ns()

@@ -28,8 +28,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from stagelens.collector import grpc_server
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Store
 from stagelens.core.errors import StagelensError, StoreError
+from stagelens.store import Store
 
 OTLP = "opentelemetry.proto.collector"
 METRICS, TRACES, LOGS = (

@@ -14,10 +14,10 @@ from stagelens.collector import json_wire
 from stagelens.collector.ingest_result import Reason
 from stagelens.collector.point_rules import MAX_BUCKETS
 from stagelens.collector.points import PointReader, Window
-from stagelens.collector.store import Point
 from stagelens.collector.wire import EXPONENTIAL_HISTOGRAM, HistogramPoint, Metric, ResourceMetrics
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
+from stagelens.store import Point
 
 DAY = 86_400
 SECOND = 1_000_000_000

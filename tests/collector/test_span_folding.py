@@ -13,12 +13,12 @@ from stagelens.collector.folding import PART, Folding
 from stagelens.collector.health import Health
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.serve import Collector
-from stagelens.collector.store import Batch, Store
-from stagelens.collector.store.inbox import Fold
 from stagelens.collector.traces.columns import ROW, Spans, encode
 from stagelens.collector.traces.pending import Patience
 from stagelens.collector.writer import FullError
 from stagelens.core.errors import ConfigError, StoreError
+from stagelens.store import Batch, Store
+from stagelens.store.inbox import Fold
 
 SECOND = 1_000_000_000
 

@@ -12,8 +12,8 @@ from stagelens.collector.health import Health
 from stagelens.collector.scrape.state import State
 from stagelens.collector.selfmetrics import SelfMetrics
 from stagelens.collector.status_reporter import Reporter
-from stagelens.collector.store import Batch, Store
-from stagelens.collector.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, leave, put
+from stagelens.store import Batch, Store
+from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, leave, put
 
 START = 1_790_000_000.0
 

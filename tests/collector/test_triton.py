@@ -19,8 +19,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from stagelens.collector.ingest_result import Tally
 from stagelens.collector.otlp_responses import JSON, PROTOBUF
 from stagelens.collector.points import Window
-from stagelens.collector.store import KeptTrace, Selection, documents
-from stagelens.collector.store.inbox import Delivery, Folded, Parcel
 from stagelens.collector.traces.columns import encode
 from stagelens.collector.traces.folding import fold
 from stagelens.collector.traces.pending import Patience
@@ -29,6 +27,8 @@ from stagelens.collector.traces.sampling import Keep
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
+from stagelens.store import KeptTrace, Selection, documents
+from stagelens.store.inbox import Delivery, Folded, Parcel
 
 CAPTURES = Path(__file__).parents[1] / "support" / "triton" / "captures"
 READER = SpanReader()

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives.slo_file import read
-from stagelens.collector.store import Event, Store
+from stagelens.store import Event, Store
 from tests.dashboard.served_versions import NOW, SLOW, Served, write
 
 SLO = """slos:

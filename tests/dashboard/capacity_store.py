@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.bands import BATCHES
 from stagelens.core.hardware import CPU, GPU, GPU_MEMORY, GPU_MEMORY_SHARE, GPU_POWER, LOOP_LAG, MEMORY, THREADS, joined
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION, HARDWARE, STATUS_OK
+from stagelens.store import Batch, Point, Series, Store
 
 STAGES = ("forward", "h2d", "preprocess", "serialize", "queue", "overhead")
 MEDIANS_MS = (38.0, 2.0, 12.0, 1.5, 0.0, 1.0)

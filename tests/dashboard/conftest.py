@@ -14,8 +14,8 @@ from playwright.sync_api import Browser
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Store
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.store import Store
 from tests.dashboard import burning_slos
 from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import DESKTOP, Visit

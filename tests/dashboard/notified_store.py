@@ -12,7 +12,7 @@ from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.regression.detection import StageGrowth
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 OPEN, MUTED, OVER = "sl-00000000000000000001", "sl-00000000000000000002", "sl-00000000000000000003"

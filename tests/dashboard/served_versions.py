@@ -9,11 +9,11 @@ from types import ModuleType
 
 import numpy as np
 
-from stagelens.collector.store import Batch, Series, Store
 from stagelens.dashboard.page_data import text
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Batch, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 FAST: Mapping[str, float] = {"forward": 10, "queue": 2, "overhead": 1}

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Reader, Store
-from stagelens.collector.store.events import Event
 from stagelens.core.stages import STAGES
 from stagelens.dashboard.advising import MIN_GAIN, RANKS, Facts, findings
 from stagelens.dashboard.optimization_catalog import families, family_of
@@ -23,6 +21,8 @@ from stagelens.dashboard.pages.measures import Measures
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Reader, Store
+from stagelens.store.events import Event
 from tests.dashboard.served_versions import NOW, Served, shown, write
 
 BURSTY = {"forward": 10, "queue": 1, "preprocess": 3, "overhead": 0.2}

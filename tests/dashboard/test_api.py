@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Selection, Store
 from stagelens.core.errors import StoreError
 from stagelens.dashboard.components import attributes, card, chart, table
 from stagelens.dashboard.config import DashboardConfig
@@ -31,6 +30,7 @@ from stagelens.dashboard.format import THIN, duration
 from stagelens.dashboard.page_data import outline
 from stagelens.dashboard.serialization import as_csv, as_json, columns
 from stagelens.dashboard.serve import Dashboard
+from stagelens.store import Selection, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 VIEW = "/api/v1/view"

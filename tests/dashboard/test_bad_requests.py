@@ -12,11 +12,11 @@ from dash import html
 from stagelens.alerts.evaluate import Evaluator
 from stagelens.alerts.objectives.slo_file import LiveFile, read
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Store
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 from tests.dashboard.served_versions import NOW, Served, shown, write
 from tests.dashboard.test_overview import all_of
 

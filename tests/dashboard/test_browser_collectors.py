@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.collector.store import Store
-from stagelens.collector.store.collectors import Report, Vitals, put
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.store import Store
+from stagelens.store.collectors import Report, Vitals, put
 from tests.dashboard.goldens import complaint
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 

@@ -11,10 +11,10 @@ from playwright.sync_api import Browser, expect
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.many_services import NOW, crowd_at
 from tests.dashboard.tabs import DESKTOP, Visit, grave, looked_at
 

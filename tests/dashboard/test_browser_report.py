@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.users import add_user
+from stagelens.store import Store
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
 
 pytestmark = pytest.mark.stacks

@@ -12,7 +12,6 @@ import pytest
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Store
 from stagelens.dashboard.components import Chart
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.page_data import text
@@ -22,6 +21,7 @@ from stagelens.dashboard.pages.spending import spending
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 from tests.dashboard import capacity_store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

@@ -15,9 +15,9 @@ from PIL import Image
 from stagelens.alerts.delivery import chart_address
 from stagelens.alerts.delivery.chart import HEIGHT, WIDTH
 from stagelens.alerts.incidents import journal, record
-from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
+from stagelens.store import Store
 from tests.dashboard import notified_store
 from tests.dashboard.notified_store import NOW
 

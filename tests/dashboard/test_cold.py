@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.store import Store
 from stagelens.core.names import REPLICA_AGE
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import UNKNOWN
@@ -18,6 +17,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 from tests.dashboard.rollout import COLD, NOW, WARM, batch, loaded, source_of
 
 TABS = ("/s/shop", "/s/shop/traces", "/s/shop/advice")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.store import Store
-from stagelens.collector.store.collectors import Report, Vitals, put
 from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.pages.collectors_facts import greedy_line, judge
 from stagelens.dashboard.rendering import page, told
 from stagelens.dashboard.router import context_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
+from stagelens.store.collectors import Report, Vitals, put
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 AT = NOW.timestamp()

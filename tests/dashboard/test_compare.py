@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
 from stagelens.dashboard.format import THIN, duration
@@ -30,6 +29,7 @@ from stagelens.dashboard.pages.windows import window_name, window_of
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
 
 Stored = Callable[..., Source]

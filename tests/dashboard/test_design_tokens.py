@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core import names
 from stagelens.core.bands import TOKENS as BANDS
 from stagelens.core.counts import Counts
@@ -28,6 +27,7 @@ from stagelens.dashboard.pages.tokens_lengths import lengths, tail_words
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.served_versions import NOW, shown
 
 MS = 1_000_000

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch, Point, Selection, Series, Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram, bucket_bounds, bucket_index
 from stagelens.core.intervals import Distribution
 from stagelens.dashboard.pages.engines import roundest
 from stagelens.dashboard.source import Source
+from stagelens.store import Batch, Point, Selection, Series, Store
 from tests.dashboard.served_versions import NOW, shown
 
 AT = int(NOW.timestamp()) - 600

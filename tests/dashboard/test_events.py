@@ -10,12 +10,12 @@ import pytest
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Event, Store
 from stagelens.dashboard.page_data import outline
 from stagelens.dashboard.pages.timeline import KINDS, Happening, happenings
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Event, Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.served_versions import shown
 

@@ -13,10 +13,10 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import text
 
-from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError, StagelensError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
+from stagelens.store import Store
 from tests.support.ports import free_port
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.hardware import (
     CPU,
     CPU_SHARE,
@@ -30,6 +29,7 @@ from stagelens.core.names import HARDWARE
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.hardware import MIN_STEPS, busy, busy_share, when_slow
 from stagelens.dashboard.source import Source
+from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.served_versions import NOW, Served, shown, write
 
 AT = datetime(2026, 11, 20, 11, tzinfo=UTC)

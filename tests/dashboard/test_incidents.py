@@ -21,10 +21,10 @@ from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Store
 from stagelens.dashboard.app import build
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
+from stagelens.store import Store
 from tests.dashboard import notified_store
 from tests.dashboard.notified_store import NOW
 from tests.dashboard.served_versions import shown

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from dash import html
 
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.components import card, chart, table
@@ -21,6 +20,7 @@ from stagelens.dashboard.page_data import text
 from stagelens.dashboard.router import context_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import COMPARED, parse
+from stagelens.store import Batch, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 WHOLE = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -15,7 +15,6 @@ from dash import html
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Batch, Event, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
@@ -31,6 +30,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Batch, Event, Point, Series, Store
 from tests.dashboard.many_services import MANY, NOW, crowd_at
 
 

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Batch, Point, Selection, Series, Store
-from stagelens.collector.store.collectors import Report, put
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.core.stages import position
@@ -34,6 +32,8 @@ from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from stagelens.dashboard.shell import stale_banner
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import View, parse
+from stagelens.store import Batch, Point, Selection, Series, Store
+from stagelens.store.collectors import Report, put
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 ADDRESSES = (

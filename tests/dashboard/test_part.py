@@ -21,8 +21,6 @@ from stagelens.alerts.burn_rate.links import link
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Batch, Point, Series, Store
-from stagelens.collector.store.texts import name as stored
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
@@ -35,6 +33,8 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import ORDER, address, parse
+from stagelens.store import Batch, Point, Series, Store
+from stagelens.store.texts import name as stored
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 CHAT, ODD = "/v1/chat", "/v1/模型 {id}?a=b&c#d+%20"

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.format import UNKNOWN
 from stagelens.dashboard.source import Source
+from stagelens.store import Store
 from tests.dashboard.served_versions import NOW, Served, shown, write
 
 PRICES = 'currency: "$"\nprices:\n' + "".join(f"  - service: {name}\n    per_hour: 3.6\n" for name in ("old", "young"))

@@ -14,7 +14,6 @@ import pytest
 
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.standing import SloStatus
-from stagelens.collector.store import Store
 from stagelens.dashboard.page_data import outline, text
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.releases import judge_releases, regressions
@@ -22,6 +21,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, shown, write
 
 FLEET = (

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Store
 from stagelens.dashboard.components import attributes, chart
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.first_paint import Handover
@@ -24,6 +23,7 @@ from stagelens.dashboard.report import report
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"

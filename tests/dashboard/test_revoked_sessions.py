@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.store import Store
 from stagelens.dashboard.revoked_sessions import SignedOut
+from stagelens.store import Store
 from tests.support.postgresql_server import Server
 
 

@@ -16,7 +16,6 @@ import pytest
 
 from stagelens.alerts.reader import Incident
 from stagelens.alerts.standing import SloStatus
-from stagelens.collector.store import Batch, Event, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig
@@ -31,6 +30,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Batch, Event, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 QUARTER = "from=now-15m"

@@ -12,13 +12,13 @@ from stagelens.alerts.burn_rate.burn import Tier
 from stagelens.alerts.objectives.slo_file import read
 from stagelens.alerts.reader import Incident
 from stagelens.alerts.standing import RuleStatus, SloState, SloStatus
-from stagelens.collector.store import Store
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.releases import Release, regressions
 from stagelens.dashboard.pages.service_status import service_status
 from stagelens.dashboard.router import context_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW, SLO
 from tests.dashboard.served_versions import shown
 

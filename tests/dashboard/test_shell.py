@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from stagelens.collector.store import Batch, Point, Retention, Series, SeriesCaps, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.format import THIN
@@ -19,6 +18,7 @@ from stagelens.dashboard.router import context_of
 from stagelens.dashboard.shell import layout, side, stale_banner
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Batch, Point, Retention, Series, SeriesCaps, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.__main__ import main
-from stagelens.collector.store import Store
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard import users as users_module
 from stagelens.dashboard.auth import COOKIE
@@ -24,6 +23,7 @@ from stagelens.dashboard.login_throttle import LoginThrottle
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.sessions import is_session, name_in, session_of
 from stagelens.dashboard.users import Users, add_user
+from stagelens.store import Store
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test

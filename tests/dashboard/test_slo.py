@@ -20,7 +20,6 @@ from stagelens.alerts.burn_rate.burn import Tier
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
 from stagelens.alerts.standing import RuleStatus, SloStatus
-from stagelens.collector.store import Store
 from stagelens.dashboard.figures.budget import budget_figure, markers
 from stagelens.dashboard.figures.spent import spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
@@ -35,6 +34,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW, SLO
 from tests.dashboard.served_versions import shown
 

@@ -14,13 +14,13 @@ from flask.testing import FlaskClient
 from stagelens.alerts.burn_rate.budgets import stage_budgets
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Store
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.page_data import Listed, outline
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.served_versions import FAST, Served, shown, write
 

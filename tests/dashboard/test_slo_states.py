@@ -15,7 +15,6 @@ from stagelens.alerts.objectives.maintenance import Calendar, Once
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.standing import SloStatus
-from stagelens.collector.store import Store
 from stagelens.dashboard.components import SHAPES, WORDS
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.page_data import outline, text
@@ -28,6 +27,7 @@ from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.shell import side
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.served_versions import shown
 

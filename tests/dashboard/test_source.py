@@ -11,11 +11,11 @@ from threading import Barrier, Event
 import pandas as pd
 import pytest
 
-from stagelens.collector.store import Batch, Point, Selection, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.query_cache import Answers
 from stagelens.dashboard.source import Source
+from stagelens.store import Batch, Point, Selection, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 ROOM = 1_000_000

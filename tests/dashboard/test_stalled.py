@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, expect
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import Batch, KeptTrace, Point, Series, Store
 from stagelens.core.counts import Counts
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.store import Batch, KeptTrace, Point, Series, Store
 from tests.dashboard.tabs import DESKTOP, SOON, Visit, hover
 
 pytestmark = pytest.mark.stacks

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
 from stagelens.dashboard.html_out import as_html
 from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
+from stagelens.store import Batch, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 LAST = int(NOW.timestamp()) // 10 * 10 - 20

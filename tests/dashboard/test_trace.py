@@ -16,7 +16,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from playwright.sync_api import expect
 
 from stagelens.alerts.reader import AlertsReader
-from stagelens.collector.store import KeptTrace, Selection, Series, Store
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.html_out import as_html
@@ -27,6 +26,7 @@ from stagelens.dashboard.router import context_of, page_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.trace_file import as_otlp
 from stagelens.dashboard.view import parse
+from stagelens.store import KeptTrace, Selection, Series, Store
 from tests.dashboard.tabs import Visit
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

@@ -14,10 +14,10 @@ from typing import Any
 import flask
 import pytest
 
-from stagelens.collector.store import Store
 from stagelens.dashboard import wsgi_front
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.serve import Dashboard
+from stagelens.store import Store
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 HEAD = b"POST /signin HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -19,10 +19,10 @@ from stagelens.alerts.lease import new_holder
 from stagelens.alerts.objectives.slo_file import LiveFile, read
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
+from stagelens.store import Store
 from tests.alerts.receiver import Moods
 from tests.alerts.vendors import SlackHook
 

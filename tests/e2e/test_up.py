@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.store import Selection, Store
 from stagelens.core.histogram import Histogram
+from stagelens.store import Selection, Store
 from tests.support.process_output import Printing
 
 STAGELENS = [sys.executable, "-m", "stagelens"]

@@ -37,7 +37,7 @@ def test_the_wheel_holds_the_package_and_no_more(wheel: Path) -> None:
 
     parts = {name.split("/")[1] for name in names if name.startswith("stagelens/")}
     data = [path for path in ROOT.glob("dashboard/assets/**/*") if path.is_file()]
-    data += [*ROOT.glob("alerts/policy/*.yaml"), *ROOT.glob("collector/store/migrations/versions/0*.py")]
+    data += [*ROOT.glob("alerts/policy/*.yaml"), *ROOT.glob("store/migrations/versions/0*.py")]
 
     assert not parts & {"tests", "examples", "benchmarks", "helm", "docs"}
     assert {f"stagelens/{path.relative_to(ROOT)}" for path in data} <= set(names)
@@ -57,7 +57,7 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path += {dependencies!r}; import stagelens, runpy; "
         "assert stagelens.__file__.startswith(sys.prefix), stagelens.__file__; "
-        "from stagelens.dashboard import serve; from stagelens.collector.store import Store; "
+        "from stagelens.dashboard import serve; from stagelens.store import Store; "
         "Store.open('sqlite:///wheel.db').close(); "
         "sys.argv = ['stagelens', '--version']; runpy.run_module('stagelens', run_name='__main__')"
     )

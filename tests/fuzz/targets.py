@@ -23,9 +23,6 @@ from stagelens.collector.points import Window
 from stagelens.collector.scrape import exposition, triton_statistics
 from stagelens.collector.scrape.catalog import engines
 from stagelens.collector.scrape.reading import read as read_samples
-from stagelens.collector.store import KeptTrace, Point
-from stagelens.collector.store.events import from_json
-from stagelens.collector.store.inbox import Delivery, Parcel
 from stagelens.collector.traces import columns
 from stagelens.collector.traces.folding import fold
 from stagelens.collector.traces.pending import Patience
@@ -33,6 +30,9 @@ from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.traces.sampling import Keep
 from stagelens.core import names
 from stagelens.core.errors import StoreError, WireError
+from stagelens.store import KeptTrace, Point
+from stagelens.store.events import from_json
+from stagelens.store.inbox import Delivery, Parcel
 from tests.fuzz import exports, mutate, valid
 from tests.fuzz.exports import Signal
 

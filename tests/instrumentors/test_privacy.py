@@ -28,11 +28,11 @@ import pytest
 import zstandard
 
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Store
 from stagelens.core import names
 from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.instrumentor import report
 from stagelens.instrumentors.registry import LIBRARIES
+from stagelens.store import Store
 from tests.instrumentors.privacy.planted import LOG_VARIABLE, VISIBLE, found, secret
 from tests.instrumentors.privacy.recording import Recording, Rpc, Sent, Upstream
 from tests.support.long_flush_path import LONG_FLUSH

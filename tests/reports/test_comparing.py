@@ -17,11 +17,11 @@ import pytest
 from stagelens.collector.imports.importing import import_file
 from stagelens.collector.imports.spans import Interval, Request, exports
 from stagelens.collector.points import Window
-from stagelens.collector.store import Batch, Point, Series, Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.reports import comparing, inputs
 from stagelens.reports.saved import Run, save
+from stagelens.store import Batch, Point, Series, Store
 
 MS = 10**6
 NOW = int(time.time()) - 3600

@@ -20,7 +20,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Selection, Store
+from stagelens.store import Selection, Store
 from tests.reports import programs
 from tests.reports.programs import PATIENT_RUN, RUN, Terminal, environment
 

@@ -20,7 +20,6 @@ from stagelens.collector.export import read_export
 from stagelens.collector.otlp_responses import JSON
 from stagelens.collector.points import Window
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Batch, KeptTrace, Reader, Selection, Series, Store
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.core.counts import dominant
 from stagelens.core.errors import StagelensError
@@ -28,6 +27,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.stages import OVERHEAD
 from stagelens.dashboard.view import trace_name
 from stagelens.reports.saved import Run, save
+from stagelens.store import Batch, KeptTrace, Reader, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, Fold, Request
 
 RUN = Run(["python", "serve.py"], datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + 1, UTC), 0)

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stagelens.collector.store import Batch, KeptTrace, Selection, Series, Store
 from stagelens.core.order_statistics import interval
 from stagelens.dashboard.format import duration
 from stagelens.reports.findings import findings
 from stagelens.reports.page import write_page
 from stagelens.reports.saved import Run
 from stagelens.reports.terminal import show
+from stagelens.store import Batch, KeptTrace, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, Fold, Request
 
 MS = 1_000_000

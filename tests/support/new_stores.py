@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sqlalchemy import Engine, update
 
-from stagelens.collector.store import schema
-from stagelens.collector.store.engines import database
+from stagelens.store import schema
+from stagelens.store.engines import database
 
 
 class FastMigration:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from stagelens.collector.store import Batch, Point, Selection, Series, Store
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.store import Batch, Point, Selection, Series, Store
 
 # 2026-11-20 12:00:00 UTC: the start of an hour.
 NOON = 1_795_176_000

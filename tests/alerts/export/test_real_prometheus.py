@@ -23,10 +23,10 @@ from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
 from stagelens.collector.prometheus import counters
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Batch, Point, Retention, Store
-from stagelens.collector.store.series import Series
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
+from stagelens.store import Batch, Point, Retention, Store
+from stagelens.store.series import Series
 from tests.support import prometheus_server
 from tests.support.prometheus_server import Prometheus, until
 

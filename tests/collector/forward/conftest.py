@@ -14,7 +14,7 @@ import yaml
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.forward import destination_sender, forwarder
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.collector.forward.otlp_server import Destination, listening
 from tests.support.ports import free_port
 

@@ -12,9 +12,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from stagelens.collector.serve import Collector
-from stagelens.collector.store import Store
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.outgoing import Backlog, backlogs
+from stagelens.store import Store
+from stagelens.store.engines import database
+from stagelens.store.outgoing import Backlog, backlogs
 
 PROTOBUF = "application/x-protobuf"
 

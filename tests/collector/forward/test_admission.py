@@ -7,8 +7,8 @@ import zstandard
 
 from stagelens.collector.forward.admission import LoopError, Room
 from stagelens.collector.forward.config import Destination
-from stagelens.collector.store.outgoing import Backlog, Outgoing
 from stagelens.collector.writer import UncommittedError
+from stagelens.store.outgoing import Backlog, Outgoing
 
 MIB = 1024**2
 A = Destination("a", "http://a", most_waiting_bytes=10 * MIB)

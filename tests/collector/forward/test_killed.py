@@ -20,7 +20,7 @@ from pathlib import Path
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.forward import line
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Store
+from stagelens.store import Store
 
 line._IDLE_SECONDS, line._FIRST_PAUSE_SECONDS, line._LONGEST_PAUSE_SECONDS = 0.02, 0.02, 0.1
 # Whoever was killed holds its destination for longer than a test is patient.

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from stagelens.collector.forward.state import States
-from stagelens.collector.store.outgoing import Backlog
+from stagelens.store.outgoing import Backlog
 
 
 class Clock:

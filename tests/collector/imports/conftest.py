@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.collector.imports.taking import Taking
 
 

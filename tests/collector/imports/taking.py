@@ -10,8 +10,8 @@ from typing import Any
 from stagelens.collector.imports.imported import Imported
 from stagelens.collector.imports.importing import import_file
 from stagelens.collector.points import Window
-from stagelens.collector.store import Selection, Store
 from stagelens.collector.traces.sampling import Keep
+from stagelens.store import Selection, Store
 
 ALL = Selection(datetime(2000, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(days=2))
 

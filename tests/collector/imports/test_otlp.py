@@ -18,9 +18,9 @@ from stagelens.collector.imports import importing
 from stagelens.collector.imports.importing import import_file
 from stagelens.collector.imports.source import ImportFileError
 from stagelens.collector.points import Window
-from stagelens.collector.store import Batch, Store, schema
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
+from stagelens.store import Batch, Store, schema
 
 if TYPE_CHECKING:
     from tests.collector.imports.taking import Taking

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from stagelens.collector.prometheus import buckets, counters
 from stagelens.collector.prometheus.config import Settings
 from stagelens.collector.prometheus.counters import Counted, Counters
-from stagelens.collector.store.point_columns import Point, PointColumns
-from stagelens.collector.store.series import Series
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
+from stagelens.store.point_columns import Point, PointColumns
+from stagelens.store.series import Series
 
 SECONDS = st.floats(2e-6, 1e5)
 

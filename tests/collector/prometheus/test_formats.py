@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from stagelens.collector.prometheus import counters, formats, protobuf, text
 from stagelens.collector.prometheus.counters import Counters
 from stagelens.collector.prometheus.messages import MetricFamily
-from stagelens.collector.store.point_columns import Point, PointColumns
-from stagelens.collector.store.series import Series
 from stagelens.core import names
 from stagelens.core.histogram import SCALE, Histogram
+from stagelens.store.point_columns import Point, PointColumns
+from stagelens.store.series import Series
 from tests.support import prometheus_tool
 
 OF_PROMETHEUS = (

@@ -14,8 +14,8 @@ from stagelens.alerts.export import itself
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.collector.forward.state import States
 from stagelens.collector.prometheus.counters import FAMILIES
-from stagelens.collector.store import Store
-from stagelens.collector.store.outgoing import Backlog
+from stagelens.store import Store
+from stagelens.store.outgoing import Backlog
 from tests.support import prometheus_tool
 
 DOCS = Path(__file__).parents[3] / "docs"

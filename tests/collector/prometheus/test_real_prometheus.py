@@ -124,7 +124,7 @@ def test_a_collector_that_begins_anew_is_a_reset(serve: Any, bodies: Any, scrapi
 def _day() -> Any:
     from datetime import UTC, datetime, timedelta  # noqa: PLC0415
 
-    from stagelens.collector.store import Selection  # noqa: PLC0415
+    from stagelens.store import Selection  # noqa: PLC0415
 
     now = datetime.now(UTC)
     return Selection(now - timedelta(days=1), now + timedelta(minutes=1))

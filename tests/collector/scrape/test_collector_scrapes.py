@@ -14,7 +14,7 @@ import pytest
 
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.store import Selection, Store
+from stagelens.store import Selection, Store
 from tests.support.scrape_target import Served, serving
 
 FILE = """scrape:

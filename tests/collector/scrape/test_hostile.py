@@ -12,7 +12,7 @@ import pytest
 from stagelens.collector.scrape import fetch
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.store import Store
+from stagelens.store import Store
 from tests.support.hostile_peer import PEERS, listening
 from tests.support.scrape_target import serving
 

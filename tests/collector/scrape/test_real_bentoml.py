@@ -14,7 +14,7 @@ import pytest
 
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.store import Selection, Store
+from stagelens.store import Selection, Store
 from tests.collector.scrape.real_server import is_up, post, running
 
 pytestmark = pytest.mark.stacks

@@ -18,7 +18,7 @@ import pytest
 
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.store import Selection, Store
+from stagelens.store import Selection, Store
 from tests.support.triton.triton_server import TritonServer, is_installed
 
 pytestmark = pytest.mark.stacks

@@ -18,9 +18,9 @@ from stagelens.collector.scrape import fetch
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.scrape.state import State
-from stagelens.collector.store import Batch, Selection, Store
-from stagelens.collector.store.scrapes import LostError
 from stagelens.core.errors import StoreError
+from stagelens.store import Batch, Selection, Store
+from stagelens.store.scrapes import LostError
 from tests.support.scrape_target import Served, serving
 
 NOW = 1_800_000_000.0

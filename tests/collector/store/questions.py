@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stagelens.collector.store import Indicator, Selection, Store
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
+from stagelens.store import Indicator, Selection, Store
 
 PERCENTILES = (0.5, 0.9, 0.99)
 STEP = timedelta(minutes=10)

@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy import Table, func, select
 
-from stagelens.collector.store import schema, tiers
-from stagelens.collector.store.encoding import decode
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.rows import PointRow
 from stagelens.core.histogram import Histogram
+from stagelens.store import schema, tiers
+from stagelens.store.encoding import decode
+from stagelens.store.engines import database
+from stagelens.store.rows import PointRow
 from tests.support.raw_requests import Site
 
 # No bucket starts later. [Unix seconds]

@@ -18,20 +18,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, func, make_url, select
 
-from stagelens.collector.store import Batch, Point, Retention, ledger, merging, schema
-from stagelens.collector.store.columns import Columns, Steps
-from stagelens.collector.store.encoding import Buckets, encode
-from stagelens.collector.store.engines import clickhouse_ddl as ddl
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.engines.clickhouse import ORPHANED_SECONDS, ClickHousePoints
-from stagelens.collector.store.engines.clickhouse_connection import Server, read_url
-from stagelens.collector.store.engines.clickhouse_sql import select as select_sql
-from stagelens.collector.store.points import Change, Points, Question
-from stagelens.collector.store.rows import PointRow
-from stagelens.collector.store.tiers import Segment
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import METRICS, REQUEST_DURATION
+from stagelens.store import Batch, Point, Retention, ledger, merging, schema
+from stagelens.store.columns import Columns, Steps
+from stagelens.store.encoding import Buckets, encode
+from stagelens.store.engines import clickhouse_ddl as ddl
+from stagelens.store.engines import database
+from stagelens.store.engines.clickhouse import ORPHANED_SECONDS, ClickHousePoints
+from stagelens.store.engines.clickhouse_connection import Server, read_url
+from stagelens.store.engines.clickhouse_sql import select as select_sql
+from stagelens.store.points import Change, Points, Question
+from stagelens.store.rows import PointRow
+from stagelens.store.tiers import Segment
 from tests.collector.store.clickhouse_server import clickhouse_server, embedded_url, new_database
 from tests.support.raw_requests import NOON, Request, Series, Site
 
@@ -521,7 +521,7 @@ def test_a_url_of_something_else_is_refused(url: str) -> None:
 
 def test_only_what_is_asked_for_costs_memory(directory: Path) -> None:
     """The embedded engine takes 220 MB: it is not loaded to talk to a server."""
-    code = "import sys, stagelens.collector.store.engines.clickhouse; sys.exit('chdb' in sys.modules)"
+    code = "import sys, stagelens.store.engines.clickhouse; sys.exit('chdb' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=directory.parent).returncode == 0
 
@@ -529,7 +529,7 @@ def test_only_what_is_asked_for_costs_memory(directory: Path) -> None:
 def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With the command that installs it."""
     for name in ("clickhouse", "clickhouse_connection"):
-        monkeypatch.delitem(sys.modules, f"stagelens.collector.store.engines.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"stagelens.store.engines.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "clickhouse_connect", None)
     with pytest.raises(StoreError, match=r'not installed .*\n    pip install "stagelens\[clickhouse\]"'):
         Site(f"sqlite:///{tmp_path}/x.db", {"points_url": "clickhousedb://127.0.0.1:9/x"})

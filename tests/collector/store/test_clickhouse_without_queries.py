@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 from sqlalchemy import Connection
 
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.engines.clickhouse import ClickHousePoints
-from stagelens.collector.store.engines.clickhouse_connection import Server
-from stagelens.collector.store.engines.clickhouse_ddl import Place
-from stagelens.collector.store.points import Change, Question
-from stagelens.collector.store.tiers import Segment
 from stagelens.core.names import METRICS
+from stagelens.store.engines import database
+from stagelens.store.engines.clickhouse import ClickHousePoints
+from stagelens.store.engines.clickhouse_connection import Server
+from stagelens.store.engines.clickhouse_ddl import Place
+from stagelens.store.points import Change, Question
+from stagelens.store.tiers import Segment
 from tests.support.raw_requests import NOON, Request, Site
 
 

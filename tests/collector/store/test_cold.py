@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from stagelens.collector.store import Batch, KeptTrace, Series, SeriesCaps
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.loads import Load
+from stagelens.store import Batch, KeptTrace, Series, SeriesCaps
+from stagelens.store.engines import database
+from stagelens.store.loads import Load
 from tests.support.raw_requests import NOON, SHOP, Request, Site
 
 WARM = [Request({"forward": 1_000_000 * (1 + number % 7), "queue": 5000}, NOON - 97 * number) for number in range(80)]

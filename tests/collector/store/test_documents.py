@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.store import documents
+from stagelens.store import documents
 
 DOCUMENT: dict[str, Any] = {
     "spans": [{"name": "推論", "start_ns": 2**60, "attributes": {"a": True}}],

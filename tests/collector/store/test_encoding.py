@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.store.encoding import Buckets, decode, encode
 from stagelens.core.errors import StoreError
+from stagelens.store.encoding import Buckets, decode, encode
 
 # Any index a histogram may have at any scale, any count of 63 bits.
 HISTOGRAMS = st.lists(

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch, Event, KeptTrace, Point
-from stagelens.collector.store.queries import Reader
 from stagelens.core import hardware, names
 from stagelens.core.histogram import Histogram
+from stagelens.store import Batch, Event, KeptTrace, Point
+from stagelens.store.queries import Reader
 from tests.collector.store.questions import NOT_ASKED, answers
 from tests.collector.store.test_exactness import END, START, Delivery, deliveries
 from tests.support.raw_requests import NS, Request, Site

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Retention, Selection
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Estimate, Histogram
+from stagelens.store import Retention, Selection
 from tests.collector.store.latency_shapes import QUANTILES, SHAPES, Shape, exact, spread
 from tests.support.raw_requests import NOON, NS, Request, Series, Site
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Retention, Series, SeriesCaps
-from stagelens.collector.store.answers.folds import Fold
-from stagelens.collector.store.answers.forecast import TierUse, days_until_full
-from stagelens.collector.store.answers.storage import TierStorage
-from stagelens.collector.store.schema import TIERS
+from stagelens.store import Retention, Series, SeriesCaps
+from stagelens.store.answers.folds import Fold
+from stagelens.store.answers.forecast import TierUse, days_until_full
+from stagelens.store.answers.storage import TierStorage
+from stagelens.store.schema import TIERS
 from tests.support.raw_requests import NOON, Request, Site
 
 HOUR, DAY = 3600, 86_400

@@ -13,11 +13,11 @@ from threading import Barrier
 import pytest
 from sqlalchemy import select
 
-from stagelens.collector.store import Batch, KeptTrace, schema
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.inbox import CLAIM_SECONDS, Delivery, Folded, Parcel, replace
-from stagelens.collector.store.move import move
 from stagelens.core.errors import StoreError
+from stagelens.store import Batch, KeptTrace, schema
+from stagelens.store.engines import database
+from stagelens.store.inbox import CLAIM_SECONDS, Delivery, Folded, Parcel, replace
+from stagelens.store.move import move
 from tests.collector.store.store_contents import counted, ledger, number, requests
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
@@ -30,8 +30,8 @@ DYING = """
 import json, os, signal, sys
 from sqlalchemy import event
 from tests.support.raw_requests import NOON, Clock, Fold, Request
-from stagelens.collector.store import Batch, Store
-from stagelens.collector.store.inbox import CLAIM_SECONDS, Folded, Parcel
+from stagelens.store import Batch, Store
+from stagelens.store.inbox import CLAIM_SECONDS, Folded, Parcel
 
 url, options = sys.argv[1], json.loads(sys.argv[2])
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch, Point
-from stagelens.collector.store.indicator import Indicator
 from stagelens.core.histogram import Histogram, bucket_bounds, bucket_index
 from stagelens.core.names import FIRST_TOKEN, OUTPUT_TOKEN
+from stagelens.store import Batch, Point
+from stagelens.store.indicator import Indicator
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 ERROR = Series("shop", "1", status="error")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import MetaData, select, text
 
-from stagelens.collector.store import Batch, Event, KeptTrace, Selection, Series, Store, move
-from stagelens.collector.store.rows import PointRow
 from stagelens.core.errors import StoreError
+from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, move
+from stagelens.store.rows import PointRow
 from tests.collector.store.clickhouse_server import embedded_url
 from tests.collector.store.questions import answers
 from tests.support.raw_requests import NOON, NS, SHOP, Fold, Request, Site

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from stagelens.collector.store import Batch
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.move import move
-from stagelens.collector.store.outgoing import (
+from stagelens.store import Batch
+from stagelens.store.engines import database
+from stagelens.store.move import move
+from stagelens.store.outgoing import (
     Backlog,
     Outgoing,
     backlogs,

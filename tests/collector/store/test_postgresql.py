@@ -10,9 +10,9 @@ from random import Random
 import pytest
 from sqlalchemy import event, text
 
-from stagelens.collector.store import Batch, KeptTrace, Retention, Store
-from stagelens.collector.store.engines import database
 from stagelens.core.errors import StoreError
+from stagelens.store import Batch, KeptTrace, Retention, Store
+from stagelens.store.engines import database
 from tests.collector.store.store_contents import contents, counted, ledger, requests
 from tests.support.postgresql_server import Server, postgresql
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site

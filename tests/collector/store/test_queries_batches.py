@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stagelens.collector.store import Batch, Point, SeriesCaps
 from stagelens.core.bands import BATCHES
 from stagelens.core.counts import Counts
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION
+from stagelens.store import Batch, Point, SeriesCaps
 from tests.support.raw_requests import NOON, SHOP, Site
 
 SIZES = (1, 2, 3, 4, 30, 100, 1000, 5000)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, Histogram, bucket_index, rank_of
+from stagelens.store import Batch
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 PERCENTILES = (0.0, 0.5, 0.99, 1.0)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stagelens.collector.store import Batch, Point
 from stagelens.core.bands import BATCHES
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION
 from stagelens.core.order_statistics import interval, ratio
+from stagelens.store import Batch, Point
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 A, B = Series("shop", "1"), Series("shop", "2")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch, Point
 from stagelens.core.counts import Counts
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, bucket_index, rank_of
 from stagelens.core.names import FIRST_TOKEN
+from stagelens.store import Batch, Point
 from tests.support.raw_requests import NOON, NS, Series, Site
 
 HEAD = 5

@@ -9,7 +9,7 @@ from random import Random
 import pandas as pd
 import pytest
 
-from stagelens.collector.store import Selection
+from stagelens.store import Selection
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999)

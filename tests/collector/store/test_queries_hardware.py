@@ -10,11 +10,11 @@ from datetime import timedelta
 
 import pytest
 
-from stagelens.collector.store import Batch, Point, Series, SeriesCaps
-from stagelens.collector.store import series as series_module
 from stagelens.core.hardware import CPU, GPU, joined
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE
+from stagelens.store import Batch, Point, Series, SeriesCaps
+from stagelens.store import series as series_module
 from tests.support.raw_requests import NOON, SHOP, Request, Site
 
 START = NOON - 1800

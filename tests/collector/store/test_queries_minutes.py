@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stagelens.collector.store import Group, Selection
+from stagelens.store import Group, Selection
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 START, END = NOON - 7200, NOON + 60

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 
-from stagelens.collector.store import Selection
+from stagelens.store import Selection
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 

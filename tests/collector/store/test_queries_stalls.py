@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch, Point, SeriesCaps
 from stagelens.core.counts import Counts
 from stagelens.core.histogram import bucket_index, rank_of
 from stagelens.core.stalls import CAUSES, joined, parted
+from stagelens.store import Batch, Point, SeriesCaps
 from tests.support.raw_requests import NOON, NS, SHOP, Series, Site
 
 HEAD = 5

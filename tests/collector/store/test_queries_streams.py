@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch, Point, SeriesCaps
 from stagelens.core.bands import TOKENS as BANDS
 from stagelens.core.counts import Counts
 from stagelens.core.histogram import Histogram
@@ -27,6 +26,7 @@ from stagelens.core.names import (
     TOKENS_IN,
     TOKENS_OUT,
 )
+from stagelens.store import Batch, Point, SeriesCaps
 from tests.support.raw_requests import NOON, NS, Series, Site
 
 CHAT, OTHER_CHAT = Series("llm", "1", route="/chat"), Series("llm", "1", route="/other")

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from stagelens.collector.store import Batch, KeptTrace, Retention
+from stagelens.store import Batch, KeptTrace, Retention
 from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 SHOP = Series("shop", "1", route="/buy")

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Retention
-from stagelens.collector.store.tiers import Tier, whole
+from stagelens.store import Retention
+from stagelens.store.tiers import Tier, whole
 from tests.support.raw_requests import NOON, Request, Site
 
 HOUR = 3600

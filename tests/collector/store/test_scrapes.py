@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from stagelens.collector.store import Batch, Point, Selection, Series
-from stagelens.collector.store.scrapes import LostError
 from stagelens.core import names
 from stagelens.core.intervals import Distribution, Interval
+from stagelens.store import Batch, Point, Selection, Series
+from stagelens.store.scrapes import LostError
 from tests.support.raw_requests import NOON, Site
 
 URL = "http://engine/metrics"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.store import merging
-from stagelens.collector.store.answers.breakdown import METRICS, Mixture
-from stagelens.collector.store.answers.step_counts import add_up_steps
-from stagelens.collector.store.answers.step_mixtures import step_mixtures
-from stagelens.collector.store.columns import Columns, Steps, add_up
-from stagelens.collector.store.encoding import Buckets, Ints
-from stagelens.collector.store.schema import METRIC_CODES
+from stagelens.store import merging
+from stagelens.store.answers.breakdown import METRICS, Mixture
+from stagelens.store.answers.step_counts import add_up_steps
+from stagelens.store.answers.step_mixtures import step_mixtures
+from stagelens.store.columns import Columns, Steps, add_up
+from stagelens.store.encoding import Buckets, Ints
+from stagelens.store.schema import METRIC_CODES
 
 STAGES = ("forward", "overhead", "queue")
 STEPS = Steps(start=1_030, width=60)

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from stagelens.collector.store import Batch, KeptTrace, Retention, schema
 from stagelens.core.errors import StoreError
+from stagelens.store import Batch, KeptTrace, Retention, schema
 from tests.collector.store.store_contents import FOREVER, contents, counted, known, ledger, number, requests
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 

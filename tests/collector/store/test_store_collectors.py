@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from stagelens.collector.store import Batch, KeptTrace, Retention, SeriesCaps, schema
-from stagelens.collector.store.engines import database
+from stagelens.store import Batch, KeptTrace, Retention, SeriesCaps, schema
+from stagelens.store.engines import database
 from tests.collector.store.store_contents import (
     added_totals,
     contents,
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 COLLECTOR = """
 import json, sys
 from tests.support.raw_requests import NOON, Clock, Fold, Request, Series
-from stagelens.collector.store import Batch, Store
+from stagelens.store import Batch, Store
 
 url, options, name, count = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 store = Store.open(url, clock=Clock(NOON), **options)

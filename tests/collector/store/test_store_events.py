@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import inspect
 
-from stagelens.collector.store import Event, Retention, events
-from stagelens.collector.store.engines import database
-from stagelens.collector.store.move import move
+from stagelens.store import Event, Retention, events
+from stagelens.store.engines import database
+from stagelens.store.move import move
 from tests.support.raw_requests import NOON, SHOP, Request, Series, Site
 
 AT = datetime.fromtimestamp(NOON, UTC)

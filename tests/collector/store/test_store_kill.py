@@ -19,7 +19,7 @@ DYING = """
 import json, os, signal, sys
 from sqlalchemy import event
 from tests.support.raw_requests import NOON, Clock, Fold, Request
-from stagelens.collector.store import Batch, Store
+from stagelens.store import Batch, Store
 
 url, options, stride = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 

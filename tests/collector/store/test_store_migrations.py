@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import inspect, select, text
 
-from stagelens.collector.store import Batch, KeptTrace, Selection, schema
-from stagelens.collector.store.engines import database
 from stagelens.core.histogram import Histogram
+from stagelens.store import Batch, KeptTrace, Selection, schema
+from stagelens.store.engines import database
 from tests.collector.store.store_contents import (
     FOREVER,
     added_totals,

@@ -15,9 +15,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import event, inspect
 
-from stagelens.collector.store import Store, schema
-from stagelens.collector.store.engines import database
 from stagelens.core.errors import StoreError
+from stagelens.store import Store, schema
+from stagelens.store.engines import database
 from tests.support.raw_requests import Request, Site
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store import Batch, KeptTrace, Retention, schema
+from stagelens.store import Batch, KeptTrace, Retention, schema
 from tests.collector.store.store_contents import contents, number, requests
 from tests.support.raw_requests import NOON, NS, Request, Series, Site
 

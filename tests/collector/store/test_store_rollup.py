@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from stagelens.collector import store
-from stagelens.collector.store import Batch, Point
+from stagelens import store
 from stagelens.core import names
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
+from stagelens.store import Batch, Point
 from tests.collector.store.store_contents import (
     added_totals,
     contents,

@@ -9,9 +9,9 @@ from random import Random
 import pytest
 from sqlalchemy import event, select
 
-from stagelens.collector.store import Batch, KeptTrace, SeriesCaps, schema
-from stagelens.collector.store.series import ACTIVE_SECONDS
 from stagelens.core.errors import StoreError
+from stagelens.store import Batch, KeptTrace, SeriesCaps, schema
+from stagelens.store.series import ACTIVE_SECONDS
 from tests.collector.store.store_contents import number as number_of
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 

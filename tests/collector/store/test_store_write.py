@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from stagelens.collector.store import Batch, KeptTrace, Point
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
+from stagelens.store import Batch, KeptTrace, Point
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 

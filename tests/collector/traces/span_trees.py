@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stagelens.collector.store import KeptTrace, Point, Series, documents
-from stagelens.collector.store.inbox import Delivery, Parcel
 from stagelens.collector.traces.columns import ROW, Flag, Label, Source, Spans, Stream, decode_rows, encode, streams_of
 from stagelens.collector.traces.folding import Outcome, fold
 from stagelens.collector.traces.pending import Patience
@@ -21,6 +19,8 @@ from stagelens.core.bands import TOKENS
 from stagelens.core.counts import Counts
 from stagelens.core.partition import Interval, partition
 from stagelens.core.stages import OTHER
+from stagelens.store import KeptTrace, Point, Series, documents
+from stagelens.store.inbox import Delivery, Parcel
 
 # 2026-11-20 12:00:00 UTC.
 NOON = 1_795_176_000

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.store.inbox import Parcel
 from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, Stream, encode
 from stagelens.collector.traces.folding import Outcome
 from stagelens.collector.traces.pending import Patience
 from stagelens.collector.traces.sampling import Keep
 from stagelens.core import names
+from stagelens.store.inbox import Parcel
 from tests.collector.traces.span_trees import NOON, NS, SHOP, STOCK, Inbox, Plain, Shown, Span, columns, counted
 
 KINDS = ("internal", "internal", "server", "client", "producer")

@@ -1,0 +1,188 @@
+"""What was good and bad by each kind of indicator: of a window, and step by step.
+
+Requests above a threshold are counted as `slo` does. The unit of the others is their own: seconds of requests for
+`coverage`, minutes for `freshness`; how many requests there were is said beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import func, select
+
+from ...core.histogram import Estimate
+from ...core.names import REQUEST_DURATION, STAGE_TIME
+from ...core.stages import OVERHEAD, UNTIMED
+from .. import schema
+from ..columns import Columns, Floats, Steps, add_up
+from ..encoding import Ints
+from ..indicator import HISTOGRAMS, Indicator
+from ..points import Question, Snapshot
+from ..selection import Selection, moment
+from . import slo
+from .fetch import fetch, fetch_steps
+from .frames import frame, timed
+from .step_counts import add_up_steps
+from .streams import only
+
+COLUMNS = ("at", "requests", "total", "bad")
+_US = 1e6
+_MINUTE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was counted in a window.
+
+    Args:
+        requests: How many requests it was made of; minutes, for `freshness`. [count]
+        total: All of it: requests, seconds of `coverage`, minutes of `freshness`.
+        bad: What of it was bad; a fraction where the bucket of the threshold was split.
+        bad_low: Not less than this.
+        bad_high: Not more than this.
+        last_at: Start of the last bucket that has any; None if there is none, and for `freshness`.
+    """
+
+    requests: float
+    total: float
+    bad: float
+    bad_low: float
+    bad_high: float
+    last_at: datetime | None
+
+
+def tally(snapshot: Snapshot, selection: Selection, indicator: Indicator) -> Tally:
+    """See `Reader.tally`."""
+    if indicator.kind in ("latency", "availability"):
+        found = slo.slo_counts(snapshot, selection, indicator.threshold_seconds)
+        return Tally(found.total, found.total, found.bad, found.bad_low, found.bad_high, found.last_at)
+    if indicator.kind == "coverage":
+        columns = fetch(snapshot, Question(selection, (REQUEST_DURATION, STAGE_TIME)))
+        return _sum(_covered(columns, Steps(0, None)), _last(columns))
+    if indicator.kind == "freshness":
+        return _sum(_fresh(snapshot, selection, indicator, timedelta(seconds=_MINUTE))[0], None)
+    columns = _measured(fetch(snapshot, Question(selection, (HISTOGRAMS[indicator.kind],))), indicator)
+    counts = add_up(columns)
+    slow = counts.histogram().count_above(_threshold(indicator)) if len(columns) else Estimate(0, 0, 0)
+    return Tally(counts.total, counts.total, slow.value, slow.low, slow.high, _last(columns))
+
+
+def tally_series(snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta) -> pd.DataFrame:
+    """See `Reader.tally_series`."""
+    if indicator.kind in ("latency", "availability"):
+        made = slo.slo_series(snapshot, selection, indicator.threshold_seconds, step)
+        made.insert(1, "requests", made["total"])
+        return made
+    course = {"coverage": _coverage_over_time, "freshness": _fresh}.get(indicator.kind, _above_over_time)
+    return timed(*course(snapshot, selection, indicator, step), selection)
+
+
+def _threshold(indicator: Indicator) -> float:
+    if indicator.threshold_seconds is None:
+        msg = f"an indicator of kind {indicator.kind} needs a threshold"
+        raise ValueError(msg)
+    return indicator.threshold_seconds
+
+
+def _measured(columns: Columns, indicator: Indicator) -> Columns:
+    return columns if indicator.key is None else only(columns, indicator.key)
+
+
+def _last(columns: Columns) -> datetime | None:
+    return moment(int(columns.times.max())) if len(columns) else None
+
+
+def _sum(course: pd.DataFrame, last_at: datetime | None) -> Tally:
+    requests, total, bad = (float(course[name].sum()) for name in COLUMNS[1:])
+    return Tally(requests, total, bad, bad, bad, last_at)
+
+
+def _above_over_time(
+    snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta
+) -> tuple[pd.DataFrame, Steps]:
+    columns, steps = fetch_steps(snapshot, Question(selection, (HISTOGRAMS[indicator.kind],)), step)
+    rows: list[dict[str, object]] = []
+    for counts in add_up_steps(_measured(columns, indicator), steps):
+        above = counts.above(_threshold(indicator)).tolist()
+        for at, total, bad in zip(counts.starts.tolist(), counts.total.tolist(), above, strict=True):
+            rows.append({"at": at, "requests": total, "total": total, "bad": bad})
+    return frame(COLUMNS, rows), steps
+
+
+def _coverage_over_time(
+    snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta
+) -> tuple[pd.DataFrame, Steps]:
+    del indicator  # there is nothing to choose
+    columns, steps = fetch_steps(snapshot, Question(selection, (REQUEST_DURATION, STAGE_TIME)), step)
+    return _covered(columns, steps), steps
+
+
+def _covered(columns: Columns, steps: Steps) -> pd.DataFrame:
+    """Return the seconds of requests in each step, and those of them that no stage explains."""
+    starts = np.unique(steps.of(columns.times))
+
+    def added(chosen: Columns) -> Floats:
+        place = np.searchsorted(starts, steps.of(chosen.times))
+        return np.bincount(place, _amounts(chosen), len(starts)).astype(np.float64)
+
+    times = columns.of(STAGE_TIME)
+    found = {
+        "at": starts,
+        "requests": added(columns.of(REQUEST_DURATION)),
+        # Of requests without stages nothing is known: neither that they explain the time, nor that they do not.
+        "total": (added(times) - added(only(times, UNTIMED))) / _US,
+        "bad": added(only(times, OVERHEAD)) / _US,
+    }
+    return pd.DataFrame(found, columns=list(COLUMNS))
+
+
+def _amounts(columns: Columns) -> Floats:
+    """Return how much each point counts; shape (n,)."""
+    held = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.buckets.amount)))
+    return (columns.zero + np.diff(held[columns.buckets.offsets])).astype(np.float64)
+
+
+def _fresh(
+    snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta
+) -> tuple[pd.DataFrame, Steps]:
+    """Return the minutes of each step, and those at whose end the newest data were too old.
+
+    Data of a minute count as of its end, and so do those of an hour where only hours are kept: a silence shorter than what
+    is kept cannot be seen.
+    """
+    age = timedelta(seconds=_threshold(indicator))
+    wider = replace(selection, start=selection.start - age - timedelta(hours=1))
+    columns, seen = fetch_steps(snapshot, Question(wider, (REQUEST_DURATION,)), timedelta(seconds=_MINUTE))
+    low, high = selection.seconds
+    since = first_seen(snapshot, selection)
+    ends = np.arange(low - low % -_MINUTE, high - _MINUTE + 1, _MINUTE) + _MINUTE
+    ends = ends[ends > since] if since is not None else ends[:0]
+    width = int(step.total_seconds()) // _MINUTE * _MINUTE or _MINUTE
+    old = ends - _newest(columns, seen, high)(ends) > age.total_seconds()
+    steps = Steps(low, width)
+    counted = pd.DataFrame({"at": steps.of(ends - _MINUTE), "requests": 1.0, "total": 1.0, "bad": old.astype(float)})
+    return counted.groupby("at", as_index=False).sum(), steps
+
+
+def _newest(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], Floats]:
+    """Return a function that says, of ascending times, until when there were data by then."""
+    starts = np.unique(steps.of(columns.times))
+    width = steps.width or end - steps.start
+
+    def newest(at: Ints) -> Floats:
+        place = np.searchsorted(starts, at) - 1
+        until = np.minimum(starts[np.maximum(place, 0)] + width, at) if len(starts) else at
+        return np.where(place >= 0, until, -np.inf)
+
+    return newest
+
+
+def first_seen(snapshot: Snapshot, selection: Selection) -> int | None:
+    """Return the first bucket that anything of *selection* was ever in, in Unix seconds; None for nothing ever."""
+    table = schema.series
+    statement = select(func.min(table.c.first_seen)).where(*selection.conditions())
+    return snapshot.connection.execute(statement).scalar()

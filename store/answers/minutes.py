@@ -1,0 +1,225 @@
+"""Requests minute by minute as counts by bucket, of many groups for the price of one question.
+
+A group is a service in one environment, or the part of it with one route, model or version. Series whose histograms are
+coarser than ours are left out (what was scraped in fixed buckets cannot be told apart so finely), and so are values below a
+nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from ...core.histogram import SCALE
+from ...core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from ...core.stages import OTHER
+from .. import schema
+from ..columns import Columns, Floats, Steps
+from ..encoding import Ints
+from ..points import Question, Snapshot
+from ..selection import Selection
+from .fetch import fetch_exact
+
+Dimension = Literal["", "route", "model", "version"]
+DIMENSIONS: tuple[Dimension, ...] = ("", "route", "model", "version")
+MINUTE = 60
+# Who had no request for so long is not told apart any more. [seconds]
+_RECENT_SECONDS = 86_400
+_MICROSECONDS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Whose requests are counted together.
+
+    Args:
+        service: The service.
+        dimension: Of what it is a part; empty for all of the service.
+        value: Which part.
+        environment: Where it is deployed; empty for requests that name none.
+    """
+
+    service: str
+    dimension: Dimension = ""
+    value: str = ""
+    environment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteCounts:
+    """The requests of one group in consecutive minutes.
+
+    Args:
+        start: The first minute, counted from the epoch.
+        index: Buckets of `core.histogram`, ascending; shape (k,).
+        total: Requests by end-to-end latency; shape (minutes, k).
+        stages: The stages that occur.
+        own: Requests by their own time in each stage; shape (stages, minutes, k).
+    """
+
+    start: int
+    index: Ints
+    total: Ints
+    stages: tuple[str, ...]
+    own: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class SpentCounts:
+    """Where the time of requests went, by end-to-end latency.
+
+    Args:
+        start: The first step's first minute, counted from the epoch.
+        step: How long a step is. [minutes]
+        index: Buckets, ascending; shape (k,).
+        total: Requests; shape (steps, k).
+        stages: The stages that occur.
+        seconds: Spent in each stage by the requests of the bucket; shape (stages, steps, k).
+    """
+
+    start: int
+    step: int
+    index: Ints
+    total: Ints
+    stages: tuple[str, ...]
+    seconds: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """What was counted of one group: one table of steps and buckets for requests, and one for each stage."""
+
+    index: Ints
+    whole: Ints
+    stages: tuple[str, ...]
+    parts: Ints
+
+
+def groups(snapshot: Snapshot, since: int) -> dict[Group, int]:
+    """See `Reader.groups`; *since* in Unix seconds."""
+    return {group: first for group, (first, _) in _groups(snapshot, since).items()}
+
+
+def all_minutes(snapshot: Snapshot, selection: Selection) -> dict[Group, MinuteCounts]:
+    """See `Reader.all_minutes`."""
+    question = Question(selection, (REQUEST_DURATION, STAGE_DURATION), by="series")
+    columns, steps = fetch_exact(snapshot, question, MINUTE)
+    start, end = selection.seconds
+    members = {group: numbers for group, (_, numbers) in _groups(snapshot, start - _RECENT_SECONDS).items()}
+    length = _steps(start, end, MINUTE)
+    return {
+        group: MinuteCounts(start // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
+        for group, cells in _by_group(columns, steps, length, members)
+    }
+
+
+def minutes(snapshot: Snapshot, selection: Selection) -> MinuteCounts:
+    """See `Reader.minutes`."""
+    cells = _one(snapshot, selection, STAGE_DURATION, MINUTE)
+    return MinuteCounts(selection.seconds[0] // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
+
+
+def spent(snapshot: Snapshot, selection: Selection, step: timedelta) -> SpentCounts:
+    """See `Reader.spent`."""
+    width = round(step.total_seconds())
+    cells = _one(snapshot, selection, STAGE_TIME, width)
+    start = selection.seconds[0] // width * width // MINUTE
+    seconds = cells.parts / _MICROSECONDS
+    return SpentCounts(start, width // MINUTE, cells.index, cells.whole, cells.stages, seconds)
+
+
+def _one(snapshot: Snapshot, selection: Selection, metric: str, width: int) -> _Cells:
+    columns, steps = fetch_exact(snapshot, Question(selection, (REQUEST_DURATION, metric)), width)
+    length = _steps(*selection.seconds, width)
+    everything = Group("")
+    found = dict(_by_group(columns, steps, length, {everything: np.unique(columns.series)}))
+    empty = np.zeros((length, 0), np.int64)
+    return found.get(everything, _Cells(empty[0], empty, (), np.zeros((0, length, 0), np.int64)))
+
+
+def _steps(start: int, end: int, width: int) -> int:
+    return max(-(-end // width) - start // width, 0)
+
+
+def _groups(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Ints]]:
+    """Return when each group was first seen, in Unix seconds, and the numbers of its series."""
+    series = schema.series.c
+    parts = (series.route, series.model, series.version)
+    wanted = (series.id, series.service, series.environment, *parts, series.first_seen)
+    found: dict[Group, tuple[int, list[int]]] = {}
+    for row in snapshot.connection.execute(select(*wanted).where(series.last_seen >= since)).mappings():
+        for dimension in DIMENSIONS:
+            value = row[dimension] if dimension else ""
+            group = Group(row["service"], dimension, value, row["environment"])
+            first, numbers = found.setdefault(group, (row["first_seen"], []))
+            found[group] = min(first, row["first_seen"]), numbers
+            numbers.append(row["id"])
+    several = _several(found)
+    return {group: (first, np.array(numbers)) for group, (first, numbers) in found.items() if group in several}
+
+
+def _several(found: Mapping[Group, Any]) -> set[Group]:
+    """Return the groups that say something of their own: a part is one only beside another, and when it has a name."""
+    kinds = Counter((group.service, group.environment, group.dimension) for group in found)
+    parts = {
+        group
+        for group in found
+        if kinds[group.service, group.environment, group.dimension] > 1 and group.value not in ("", OTHER)
+    }
+    return {
+        group
+        for group in found
+        if OTHER not in (group.service, group.environment) and (not group.dimension or group in parts)
+    }
+
+
+def _by_group(
+    columns: Columns, steps: Steps, length: int, members: Mapping[Group, Ints]
+) -> Iterator[tuple[Group, _Cells]]:
+    """Yield what was counted of each group that has anything in *columns*."""
+    columns = columns.where(columns.scale == SCALE)
+    if not len(columns):
+        return
+    names = list(members)
+    point, group = _membership(columns.series, [members[name] for name in names])
+    # A point is one of all requests, or of one stage; those of a group stand together.
+    slot = np.where(columns.metric == schema.METRIC_CODES[REQUEST_DURATION], 0, columns.stage + 1)
+    place = slot * length + steps.number(columns.times)
+    for low, high in pairwise([*np.flatnonzero(np.diff(group, prepend=-1)).tolist(), len(group)]):
+        yield names[int(group[low])], _cells(columns, point[low:high], place, length)
+
+
+def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
+    """Return each point of each group, and the number of that group, ascending; a point may be of several groups."""
+    known, which = np.unique(series, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    edges = np.searchsorted(which[order], np.arange(len(known) + 1))
+    rows = {number: order[edges[n] : edges[n + 1]] for n, number in enumerate(known.tolist())}
+    points = [[rows[number] for number in own.tolist() if number in rows] for own in members]
+    lengths = [sum(map(len, own)) for own in points]
+    flat = [each for own in points for each in own]
+    return np.concatenate(flat) if flat else np.zeros(0, np.int64), np.repeat(np.arange(len(members)), lengths)
+
+
+def _cells(columns: Columns, points: Ints, place: Ints, length: int) -> _Cells:
+    """Add up some *points* of *columns*; *place* says for each point of all which slot and step it is of."""
+    lengths = columns.buckets.lengths[points]
+    firsts = columns.buckets.offsets[points]
+    entry = np.arange(int(lengths.sum())) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
+    index, bucket = np.unique(columns.buckets.index[entry], return_inverse=True)
+    slots, slot = np.unique(np.append(place[points] // length, 0), return_inverse=True)
+    row = slot[:-1] * length + place[points] % length
+    cell = np.repeat(row, lengths) * len(index) + bucket
+    amount: NDArray[np.int64] = np.zeros(len(slots) * length * len(index), np.int64)
+    np.add.at(amount, cell, columns.buckets.amount[entry])
+    table = amount.reshape(len(slots), length, len(index))
+    stages = tuple(columns.stages[number - 1] for number in slots.tolist() if number)
+    return _Cells(index, table[0], stages, table[1:])

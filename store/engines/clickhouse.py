@@ -1,0 +1,264 @@
+"""Points in ClickHouse, beside a database that has transactions.
+
+A write is three steps, of which the middle one is ClickHouse's: the database takes a part for it and notes the intent; the
+rows are inserted with that part; the database strikes the intent out together with everything else the write does.
+Readers see the parts the snapshot of their database knows, without those that are still intents: so both are read as of one
+moment. What a process that died in between has left is deleted later.
+"""
+
+from __future__ import annotations
+
+import time
+from ast import literal_eval
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from sqlalchemy import Connection, Engine, delete, insert, select
+
+from ...core.errors import StoreError
+from .. import schema
+from ..columns import Columns, Steps
+from ..encoding import Buckets, decode, encode
+from ..points import Change, Question, Seen, owners
+from ..retention import Retention
+from ..rows import PointRow
+from ..tiers import Segment
+from . import clickhouse_ddl as ddl
+from . import clickhouse_native as native
+from . import clickhouse_sql as sql
+from . import database
+from .clickhouse_connection import Server, read_url
+
+# An intent this old is nobody's any more: no insert takes that long. [seconds]
+ORPHANED_SECONDS = 600
+_PLAIN = PointRow._fields[:-1]
+_KEY = _PLAIN[: 1 + _PLAIN.index("part")]
+_NUMBERS = tuple(name for name in _PLAIN if name != "stage")
+# The server makes of a string what the column is.
+_KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in ddl.COLUMNS}
+
+
+class ClickHousePoints:
+    """See `Points`.
+
+    Args:
+        server: Where the table is, made already.
+        clock: The time. [Unix seconds]
+    """
+
+    def __init__(self, server: Server, clock: Callable[[], float] = time.time) -> None:
+        self.server = server
+        self._place = server.place
+        self._clock = clock
+        self._is_ours = False
+
+    @classmethod
+    def open(cls, url: str, retention: Retention, clock: Callable[[], float] = time.time) -> ClickHousePoints:
+        """Open the table at *url*; make it, or give it the TTL of *retention*, where needed.
+
+        Args:
+            url: `clickhousedb://user:password@host:8123/database`. `?cluster=NAME` spreads the table over a cluster, `?ttl=off`
+                leaves all deleting to the store; anything else in the query is for the driver.
+            retention: How long points are kept.
+            clock: The time. [Unix seconds]
+
+        Raises:
+            StoreError: It cannot be reached, or was made by a newer Stagelens.
+        """
+        parsed = read_url(url)
+        server = Server.open(parsed)
+        try:
+            _make(server, None if parsed.query.get("ttl") == "off" else ddl.time_to_live(retention))
+        except BaseException:
+            server.close()
+            raise
+        return cls(server, clock)
+
+    def apply(self, engine: Engine, prepare: Callable[[Connection], Change | None]) -> bool:
+        """See `Points`: in the three steps above, which no other write comes between."""
+        # Asked first: a write that cannot be done then leaves no intent.
+        self.server.check()
+        known = database.dialect(engine.url)
+        with database.alone(engine, "cannot write to") as connection:
+            with connection.begin():
+                known.lock(connection)
+                change = prepare(connection)
+                if change is None:
+                    return False
+                if not change.rows:
+                    change.finish(connection)
+                    return True
+                self._check_owner(change.part)
+                connection.execute(insert(schema.intents).values(part=change.part, taken_at=int(self._clock())))
+            self._insert(change)
+            with connection.begin():
+                known.lock(connection)
+                self._strike_out(connection, change.part)
+                change.finish(connection)
+        return True
+
+    def read(
+        self, connection: Connection, question: Question, segment: Segment, steps: Steps | None
+    ) -> Iterator[Columns]:
+        """See `Points`: added up as far as can be, by the server."""
+        where = _where(connection, question, segment)
+        if where is None:
+            return
+        stages = self._stages(where)
+        if stages:
+            query = sql.added_up(self._place.points, where, stages, steps, by_series=question.by is not None)
+            yield sql.columns(self.server.table(query), stages)
+
+    def seen(self, connection: Connection, question: Question, segment: Segment) -> list[Seen]:
+        """See `Points`."""
+        where = _where(connection, question, segment)
+        if where is None:
+            return []
+        what = "series_id, sum(count), min(bucket), max(bucket)"
+        query = sql.select(what, self._place.points, where, "GROUP BY series_id")
+        return [Seen(*row) for row in self.server.rows(query)]
+
+    def number(self, connection: Connection, question: Question, segment: Segment) -> int:
+        """See `Points`."""
+        where = _where(connection, question, segment)
+        if where is None:
+            return 0
+        return self.server.rows(sql.select("count()", self._place.points, where))[0][0]
+
+    def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
+        """See `Points`."""
+        where = f"tier = {tier} AND bucket >= {start} AND bucket < {stop} AND {_visible(connection)}"
+        stages = self._stages(where)
+        if not stages:
+            return []
+        what = f"{', '.join(_NUMBERS)}, {sql.place_of(stages)}, gaps, amounts"
+        found = self.server.table(sql.select(what, self._place.points, where, f"ORDER BY {', '.join(_KEY)}"))
+        plain = {name: column.tolist() for name, column in found.items() if name in _NUMBERS}
+        plain["stage"] = [stages[place - 1] for place in found["place"].tolist()]
+        blobs = encode(_buckets(found["gaps.lengths"], found["gaps"], found["amounts"]))
+        return [PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True)]
+
+    def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
+        """See `Points`."""
+        where = f"tier = {tier} AND bucket >= {since} AND {_visible(connection)}"
+        return self.server.rows(sql.select("minOrNull(bucket)", self._place.points, where))[0][0]
+
+    def cut(self, connection: Connection, tier: int, until: int) -> None:  # noqa: ARG002 - no row of the database goes with it
+        """See `Points`: a partition is dropped when all of it is past."""
+        width = ddl.FREED_SECONDS[tier]
+        query = sql.select("DISTINCT partition", self._place.parts, self._place.own_parts)
+        for (partition,) in self.server.rows(query):
+            owner, slot = literal_eval(partition)
+            if owner == tier and (slot + 1) * width <= until:
+                self.server.command(
+                    f"ALTER TABLE {self._place.local}{self._place.everywhere} DROP PARTITION {partition}"
+                )
+
+    def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
+        """See `Points`. A transaction that is rolled back does not bring them back: it is to be repeated."""
+        theirs = f"service_id IN {ddl.listed(services)}"
+        counted = f"{theirs} AND {_visible(connection)}"
+        rows = self.server.rows(
+            sql.select("tier, bucket, count()", self._place.points, counted, "GROUP BY tier, bucket")
+        )
+        self.server.command(f"DELETE FROM {self._place.local}{self._place.everywhere} WHERE {theirs}")  # noqa: S608 - numbers
+        return [(tier, bucket, number) for tier, bucket, number in rows]
+
+    def freed_seconds(self, tier: int) -> int:
+        """See `Points`."""
+        return ddl.FREED_SECONDS[tier]
+
+    def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the server counts them
+        """See `Points`."""
+        return self.server.rows(sql.select("sum(bytes_on_disk)", self._place.parts, self._place.own_parts))[0][0]
+
+    def tidy(self, connection: Connection, now: int) -> None:
+        """See `Points`: deletes the rows of intents nobody can still be working on."""
+        intents = schema.intents
+        orphans = connection.scalars(select(intents.c.part).where(intents.c.taken_at < now - ORPHANED_SECONDS)).all()
+        if orphans:
+            which = f"part IN {ddl.listed(orphans)}"
+            self.server.command(f"DELETE FROM {self._place.local}{self._place.everywhere} WHERE {which}")  # noqa: S608 - numbers
+            connection.execute(delete(intents).where(intents.c.part.in_(orphans)))
+
+    def close(self) -> None:
+        """See `Points`."""
+        self.server.close()
+
+    def _check_owner(self, part: int) -> None:
+        """Refuse to write to the table of another database: its numbers mean other services and series."""
+        if self._is_ours:
+            return
+        newest = self.server.rows(sql.select("max(part)", self._place.points))[0][0]
+        if newest >= part:
+            msg = (
+                f"cannot write to {self.server.location()}: the newest write there is number {newest}, the database's next one "
+                f"{part}; it belongs to another database, or this one is an older copy. Name the right one, or an empty one in "
+                f"ClickHouse; or delete there what the copy has not seen, from {self._place.local} all with part >= {part}"
+            )
+            raise StoreError(msg)
+        self._is_ours = True
+
+    def _stages(self, where: str) -> list[str]:
+        """Return the stages that occur."""
+        found = self.server.rows(sql.select("DISTINCT stage", self._place.points, where, "ORDER BY stage"))
+        return [row[0] for row in found]
+
+    def _insert(self, change: Change) -> None:
+        *plain, blobs = zip(*change.rows, strict=True)
+        buckets = decode(blobs)
+        # The first of each histogram counts from zero.
+        gaps = np.diff(buckets.index, prepend=0)
+        first = buckets.offsets[:-1][buckets.lengths > 0]
+        gaps[first] = buckets.index[first]
+        values = [*plain, (buckets.lengths, gaps), (buckets.lengths, buckets.amount)]
+        columns = {name: (_KINDS[name], column) for name, column in zip(_KINDS, values, strict=True)}
+        self.server.insert(native.write(columns, len(change.rows)), str(change.part))
+
+    def _strike_out(self, connection: Connection, part: int) -> None:
+        struck = connection.execute(delete(schema.intents).where(schema.intents.c.part == part))
+        if not struck.rowcount:
+            msg = f"a write to {self.server.location()} took longer than {ORPHANED_SECONDS} s and was given up; it may be repeated"
+            raise StoreError(msg)
+
+
+def _make(server: Server, ttl: str | None) -> None:
+    """Make the tables, or check them and set their TTL."""
+    place = server.place
+    which = f"database = {ddl.text(place.database)} AND name = {ddl.text(place.local_name)}"
+    found = server.rows(sql.select("comment, engine_full", "system.tables", which))
+    if not found:
+        for statement in ddl.create(place, ttl):
+            server.command(statement, "cannot make the tables of")
+        return
+    comment, engine = found[0]
+    if comment != f"{ddl.COMMENT}{ddl.VERSION}":
+        msg = (
+            f"cannot open {server.location()}: its table {place.local} is not of this version ({comment!r}); upgrade Stagelens, "
+            "or name another database"
+        )
+        raise StoreError(msg)
+    if (ttl not in engine) if ttl else (" TTL " in engine):
+        server.command(ddl.change_ttl(place, ttl))
+
+
+def _where(connection: Connection, question: Question, segment: Segment) -> str | None:
+    """Return what the rows of an answer fulfil; None if there can be none."""
+    services, numbers = owners(connection, question, segment.tier)
+    if not services:
+        return None
+    return f"{sql.conditions(question, segment, services, numbers)} AND {_visible(connection)}"
+
+
+def _visible(connection: Connection) -> str:
+    """Return what the rows of finished writes fulfil, as of the snapshot of *connection*."""
+    last = connection.scalars(select(schema.store.c.last_part)).one()
+    pending = connection.scalars(select(schema.intents.c.part)).all()
+    return f"part <= {last}" + (f" AND part NOT IN {ddl.listed(pending)}" if pending else "")
+
+
+def _buckets(lengths: native.Array, gaps: native.Array, amounts: native.Array) -> Buckets:
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    # Counted on from one histogram to the next; each begins at zero.
+    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(gaps, dtype=np.int64)))
+    return Buckets(offsets, running[1:] - np.repeat(running[offsets[:-1]], lengths), amounts.astype(np.int64))

@@ -1,0 +1,164 @@
+"""Opening the database: its engine, transactions, migrations, and errors in the words of the person who runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from ...core.errors import StoreError
+from . import postgresql, sqlite
+from .dialect import Dialect
+
+_MIGRATIONS = Path(__file__).parents[1] / "migrations"
+_DIALECTS: dict[str, Dialect] = {"sqlite": sqlite, "postgresql": postgresql}
+_NO_CURE = "see what the database said"
+_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/database"
+
+
+def dialect(url: URL) -> Dialect:
+    """Return what knows the kind of database at *url*.
+
+    Raises:
+        StoreError: It is of a kind that cannot hold the store.
+    """
+    known = _DIALECTS.get(url.get_backend_name())
+    if known is None:
+        msg = f"the database URL is {url.render_as_string()!r}; write {_FORMS}"
+        raise StoreError(msg)
+    return known
+
+
+def location(url: URL) -> str:
+    """Return how messages name the database at *url*."""
+    return dialect(url).location(url)
+
+
+def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
+    """Return the engine of the database at *url*; nothing is opened yet.
+
+    Args:
+        url: Of an SQLite file or a PostgreSQL database.
+        budget_bytes: What an SQLite file may not grow past.
+
+    Raises:
+        StoreError: *url* is neither.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        # What is before the last "@" may be a password.
+        msg = f"the database URL {url.rpartition('@')[2]!r} cannot be read; write {_FORMS}"
+        raise StoreError(msg) from error
+    return dialect(parsed).open_engine(parsed, budget_bytes)
+
+
+@contextmanager
+def explained(engine: Engine, doing: str) -> Generator[None]:
+    """Turn errors of the database into `StoreError`, with the place and the cure.
+
+    Args:
+        engine: Of which database.
+        doing: What was tried, as in "cannot open".
+    """
+    try:
+        yield
+    # The driver's own cursors, which points go through, raise the driver's own errors.
+    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+        said = str(error.orig if isinstance(error, DBAPIError) else error).strip()
+        # PostgreSQL quotes the statement below what is wrong with it; this is read by people, and by whoever asks /readyz.
+        said = said.partition("\nLINE ")[0]
+        cure = next((cure for sign, cure in dialect(engine.url).CURES if sign in said.lower()), _NO_CURE)
+        msg = f"{doing} {location(engine.url)}: {cure} ({said})"
+        raise StoreError(msg) from error
+
+
+@contextmanager
+def reading(engine: Engine) -> Generator[Connection]:
+    """Give a connection that sees one moment.
+
+    Raises:
+        StoreError: The database cannot be read.
+    """
+    known = dialect(engine.url)
+    with explained(engine, "cannot read"), engine.connect() as plain:
+        connection = known.for_reading(plain)
+        with connection.begin():
+            known.hold(connection)
+            yield connection
+
+
+@contextmanager
+def writing(engine: Engine, doing: str) -> Generator[Connection]:
+    """Give a connection in a transaction that may write, while no other does; it commits at the end, or rolls back.
+
+    Raises:
+        StoreError: The database cannot begin, write or commit; nothing was written.
+    """
+    known = dialect(engine.url)
+    with explained(engine, doing), engine.connect() as plain:
+        connection = known.for_writing(plain)
+        with connection.begin():
+            known.lock(connection)
+            yield connection
+
+
+@contextmanager
+def alone(engine: Engine, doing: str) -> Generator[Connection]:
+    """Give a connection for several transactions; whoever else comes in here waits.
+
+    Raises:
+        StoreError: The database cannot begin, write or commit.
+    """
+    known = dialect(engine.url)
+    with explained(engine, doing), engine.connect() as plain:
+        connection = known.for_writing(plain)
+        with known.exclusive(connection):
+            yield connection
+
+
+def used_bytes(connection: Connection) -> int:
+    """Return the room the tables take, without what is free to be used again."""
+    return dialect(connection.engine.url).used_bytes(connection)
+
+
+def compact_traces(connection: Connection) -> bool:
+    """Give back the room of traces whose deletion was committed; return whether there was any."""
+    return dialect(connection.engine.url).compact_traces(connection)
+
+
+def migrate(engine: Engine, revision: str = "head") -> None:
+    """Bring the tables to *revision*, up or down, in one transaction.
+
+    Raises:
+        StoreError: The database was written by a newer Stagelens, or cannot be changed.
+    """
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    script = ScriptDirectory.from_config(config)
+    with writing(engine, "cannot open") as connection:
+        present = MigrationContext.configure(connection).get_current_revision()
+        # From base to head.
+        known = [None, *reversed([found.revision for found in script.walk_revisions()])]
+        if present not in known:
+            msg = (
+                f"cannot open {location(engine.url)}: it was written by a newer Stagelens (schema {present}); "
+                "upgrade Stagelens, or give another database"
+            )
+            raise StoreError(msg)
+        target = {"head": known[-1], "base": None}.get(revision, revision)
+        config.attributes["connection"] = connection
+        if known.index(target) < known.index(present):
+            command.downgrade(config, revision)
+        elif target != present:
+            command.upgrade(config, revision)
+        # A transaction on a read-only file begins without complaint; this changes nothing, but may not be done there.
+        connection.exec_driver_sql("DELETE FROM alembic_version WHERE version_num IS NULL")

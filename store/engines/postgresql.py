@@ -1,0 +1,178 @@
+"""PostgreSQL: many writers that take turns, readers that never wait, and points in partitions that are dropped whole."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import NoSuchModuleError, OperationalError
+
+from ...core.errors import StoreError
+from .. import schema
+from ..rows import PointRow
+from ..tiers import floor
+from .dialect import InUseError
+
+# Any number nobody else takes in this database: "stagelen" in ASCII.
+_LOCK = 0x73746167656C656E
+_LOCK_SECONDS, _IDLE_SECONDS = 10, 60
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_LOCK_NOT_AVAILABLE = "55P03"
+_DROP_MILLISECONDS = 200
+_DAY = 86_400
+# Time in one partition of `points`, by tier: a few dozen partitions in all.
+FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
+
+CURES = (
+    ("password authentication failed", "the server refuses this user or password; check both in STAGELENS_DATABASE"),
+    ("no password supplied", "the server asks for a password; put one into STAGELENS_DATABASE or into PGPASSWORD"),
+    ("does not exist", "there is no such database, role or table; create it, or correct STAGELENS_DATABASE"),
+    ("permission denied", "this user lacks the right; grant it CREATE on the schema"),
+    ("read-only transaction", "this server is a standby; name the primary in STAGELENS_DATABASE"),
+    ("no space left", "the server's disk is full; free some space, nothing else has to be done"),
+    ("lock timeout", "another process has been writing for a long time; stop it, or let it finish"),
+    ("too many", "the server has no connection left; raise max_connections, or put a pooler before it"),
+    ("connection", "the server cannot be reached; check that it runs, its address and its port"),
+    ("resolve host", "there is no such host; correct STAGELENS_DATABASE"),
+)
+
+
+def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 - PostgreSQL has no limit of its own
+    """See `Dialect`."""
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    try:
+        return create_engine(
+            url, pool_size=8, max_overflow=24, pool_pre_ping=True, connect_args={"connect_timeout": 10}
+        )
+    except (ModuleNotFoundError, NoSuchModuleError) as error:
+        msg = f'{location(url)} needs a driver that is not installed ({error}).\n    pip install "stagelens[postgres]"'
+        raise StoreError(msg) from error
+
+
+def location(url: URL) -> str:
+    """See `Dialect`."""
+    return url.difference_update_query(["password", "sslpassword", "passfile"]).render_as_string()
+
+
+def for_reading(connection: Connection) -> Connection:
+    """See `Dialect`."""
+    return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def hold(connection: Connection) -> None:
+    """See `Dialect`: a partition that is dropped is gone for every moment, so it has to wait.
+
+    The lock comes first: it takes no snapshot, so that all of this transaction is of a moment after it.
+    """
+    connection.exec_driver_sql("LOCK TABLE ONLY points IN ACCESS SHARE MODE")
+
+
+def for_writing(connection: Connection) -> Connection:
+    """See `Dialect`: each statement sees what was committed before it, so that what is read under the lock is fresh."""
+    return connection.execution_options(isolation_level="READ COMMITTED", postgresql_readonly=False)
+
+
+def lock(connection: Connection) -> None:
+    """See `Dialect`."""
+    connection.exec_driver_sql(
+        f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; "
+        f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'; "
+        f"SELECT pg_advisory_xact_lock({_LOCK})"
+    )
+
+
+@contextmanager
+def exclusive(connection: Connection) -> Generator[None]:
+    """See `Dialect`: the same lock as the transactions', held by the session; a session may take it again inside."""
+    with connection.begin():
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; SELECT pg_advisory_lock({_LOCK})")
+    try:
+        yield
+    finally:
+        # A lost session has lost the lock as well.
+        if not connection.closed and not connection.invalidated:
+            with connection.begin():
+                connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_LOCK})")
+
+
+def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
+    """See `Dialect`."""
+    _make_partitions(connection, rows)
+    insert_rows(connection, "points", PointRow._fields, rows)
+
+
+def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """See `Dialect`."""
+    cursor: Any = connection.connection.cursor()
+    with cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def _make_partitions(connection: Connection, rows: Sequence[PointRow]) -> None:
+    wanted = {(row.tier, floor(row.bucket, FREED_SECONDS[row.tier])) for row in rows}
+    present = _partitions(connection) if wanted else {}
+    for tier, start in sorted(wanted - present.keys()):
+        stop = start + FREED_SECONDS[tier]
+        name = _name(tier, start)
+        # Attached, not made in its place: that would wait for all who read.
+        connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE points)")
+        connection.exec_driver_sql(
+            f"ALTER TABLE points ATTACH PARTITION {name} FOR VALUES FROM ({tier}, {start}) TO ({tier}, {stop})"
+        )
+
+
+def _name(tier: int, start: int) -> str:
+    return f"points_{tier}_{start}"
+
+
+def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
+    """Return the name of each partition by its tier and start."""
+    names = connection.scalars(
+        text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'points'::regclass")
+    )
+    found: dict[tuple[int, int], str] = {}
+    for name in names:
+        _, tier, start = name.rpartition(".")[2].split("_")
+        found[int(tier), int(start)] = name
+    return found
+
+
+def free(connection: Connection, tier: int, until: int) -> None:
+    """See `Dialect`: a partition is dropped when all of it is past."""
+    for (owner, start), name in _partitions(connection).items():
+        if owner == tier and start + FREED_SECONDS[tier] <= until:
+            _drop(connection, name)
+
+
+def _drop(connection: Connection, partition: str) -> None:
+    """Drop *partition*, unless somebody reads: who waits for a reader here lets every writer wait."""
+    try:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_DROP_MILLISECONDS}ms'; DROP TABLE {partition}")
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        msg = f"{partition} is being read"
+        raise InUseError(msg) from error
+
+
+def compact_traces(connection: Connection) -> bool:
+    """See `Dialect`: rewrites the table; what was deleted would be free for other traces only."""
+    size = text("SELECT pg_total_relation_size('traces')")
+    before = connection.execute(size).scalar_one()
+    connection.exec_driver_sql("CLUSTER traces USING traces_by_time")
+    return connection.execute(size).scalar_one() < before
+
+
+def used_bytes(connection: Connection) -> int:
+    """See `Dialect`; what is free within the tables counts, only dropped partitions give room back."""
+    names = [*schema.metadata.tables, *_partitions(connection).values()]
+    size = text(
+        "SELECT coalesce(sum(pg_total_relation_size(found)), 0) "
+        "FROM (SELECT to_regclass(name) AS found FROM unnest(CAST(:names AS text[])) AS name) AS tables WHERE found IS NOT NULL"
+    )
+    return int(connection.execute(size, {"names": names}).scalar_one())

@@ -1,0 +1,166 @@
+"""SQLite: one file, in write-ahead mode, one writer at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, delete, event, select
+from sqlalchemy.engine import URL
+
+from ...core.errors import StoreError
+from .. import schema
+from ..rows import PointRow
+
+# The execution option that makes a transaction take the write lock when it begins, not at its first write: two that
+# upgrade later can only fail.
+_WRITES = "stagelens_writes"
+
+FREED_SECONDS = schema.SLOT_SECONDS
+PAGE_BYTES = 4096
+# Measured on points of a fleet: with 4 kB pages a commit writes a quarter less than with 8 kB; FULL costs one fsync a
+# commit and nothing once several batches share it.
+_PRAGMAS = (
+    "PRAGMA busy_timeout = 10000",
+    f"PRAGMA page_size = {PAGE_BYTES}",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA cache_size = -65536",
+    "PRAGMA wal_autocheckpoint = 2000",
+)
+_LOCKED_SECONDS, _PAUSE_SECONDS = 10.0, 0.02
+
+CURES = (
+    ("readonly", "it is read-only; give this user the right to write to the file and to its folder"),
+    ("read-only", "it is read-only; give this user the right to write to the file and to its folder"),
+    ("not a database", "it is not an SQLite database; give another path, or move the file away"),
+    ("malformed", "it is damaged; move the file away, and restore it from a backup"),
+    ("unable to open", "the file cannot be opened; check that its folder exists and that this user may write to it"),
+    ("full", "the disk is full, or the file has reached STAGELENS_STORAGE_BUDGET; free some space or allow it more"),
+    ("locked", "another process is writing to it; stop it, or let it finish"),
+    ("disk i/o", "the disk reported an error; check the disk and the space left on it"),
+)
+
+
+def open_engine(url: URL, budget_bytes: int | None) -> Engine:
+    """See `Dialect`."""
+    if not url.database or url.database == ":memory:":
+        msg = f"the database URL is {str(url)!r}; it has to name a file: write sqlite:///path/to/stagelens.db"
+        raise StoreError(msg)
+    pragmas = [*_PRAGMAS]
+    if budget_bytes is not None:
+        pragmas.append(f"PRAGMA max_page_count = {max(1, budget_bytes // PAGE_BYTES)}")
+
+    def configure(connection: sqlite3.Connection, _record: Any) -> None:
+        # The driver must not open transactions by itself: `_begin` does.
+        connection.isolation_level = None
+        for pragma in pragmas:
+            _set(connection, pragma)
+
+    def create(*_: Any) -> None:
+        # For its owner only; what SQLite puts beside a file is as open as the file. One that is there stays as it is.
+        if not path.startswith("file:"):
+            with suppress(OSError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+    path = str(url.database)
+    engine = create_engine(url, pool_size=8, max_overflow=24, connect_args={"timeout": 10})
+    event.listen(engine, "do_connect", create)
+    event.listen(engine, "connect", configure)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _set(connection: sqlite3.Connection, pragma: str) -> None:
+    """Execute *pragma*; of several that turn a new file to WAL, all but one are refused at once: the timeout is not for them."""
+    deadline = time.monotonic() + _LOCKED_SECONDS
+    while True:
+        try:
+            connection.execute(pragma).close()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def location(url: URL) -> str:
+    """See `Dialect`."""
+    return url.database or str(url)
+
+
+def for_reading(connection: Connection) -> Connection:
+    """See `Dialect`: any transaction of SQLite sees one moment."""
+    return connection
+
+
+def hold(_connection: Connection) -> None:
+    """See `Dialect`: its moment is of everything."""
+
+
+def for_writing(connection: Connection) -> Connection:
+    """See `Dialect`."""
+    return connection.execution_options(**{_WRITES: True})
+
+
+def lock(_connection: Connection) -> None:
+    """See `Dialect`: the transaction began with the lock."""
+
+
+@contextmanager
+def exclusive(connection: Connection) -> Generator[None]:
+    """See `Dialect`: the lock of a file beside the database, because the database's own ends with each transaction."""
+    path = Path(f"{location(connection.engine.url)}.lock")
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
+    """See `Dialect`."""
+    insert_rows(connection, "points", PointRow._fields, rows)
+
+
+def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """See `Dialect`."""
+    marks = ", ".join("?" for _ in columns)
+    connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", list(rows))  # noqa: S608 - constants
+
+
+def free(connection: Connection, tier: int, until: int) -> None:
+    """See `Dialect`."""
+    points = schema.points
+    connection.execute(
+        delete(points).where(
+            points.c.tier == tier,
+            # All of them, spelled out, so that the key is used to its end.
+            points.c.service_id.in_(select(schema.services.c.id)),
+            points.c.metric.in_(schema.ALL_METRIC_CODES),
+            points.c.bucket < until,
+        )
+    )
+
+
+def compact_traces(_connection: Connection) -> bool:
+    """See `Dialect`: what is free counts as such already."""
+    return False
+
+
+def used_bytes(connection: Connection) -> int:
+    """See `Dialect`."""
+    pages = connection.exec_driver_sql(
+        "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+    )
+    return pages.scalar_one()

@@ -1,0 +1,111 @@
+"""All that was measured, as finely as it is still kept: for who writes it elsewhere in words of his own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from ..core.histogram import Histogram
+from . import move, rollup, schema, tiers
+from .answers import traces
+from .engines import database
+from .points import Snapshot
+from .records import KeptTrace
+from .rows import histograms_of
+from .series import Series
+from .store import Store
+
+_NAMES = {code: name for name, code in schema.METRIC_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was counted of one series in one bucket of time.
+
+    Args:
+        series: Whose it is.
+        metric: One of `schema.METRIC_CODES`.
+        stage: The stage, or whatever else tells the points of the metric apart.
+        start: Start of the bucket. [Unix seconds]
+        seconds: Its width: 10 where the finest is still kept.
+        histogram: The counts, or microseconds.
+    """
+
+    series: Series
+    metric: str
+    stage: str
+    start: int
+    seconds: int
+    histogram: Histogram
+
+
+class Whole:
+    """One moment of a store.
+
+    Args:
+        snapshot: That moment.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def counted(self) -> Iterator[list[Counted]]:
+        """Yield each histogram once, in the order of tier and time, in lists that fit into memory."""
+        connection = self._snapshot.connection
+        series = _series(connection)
+        until = _until(connection)
+        for stretch in move.stretches_of(connection):
+            stop = min(stretch.stop, until[stretch.tier])
+            if stretch.start < stop:
+                rows = self._snapshot.points.load(connection, stretch.tier, stretch.start, stop)
+                # A negative metric is a total, of series that are here by themselves.
+                own = rollup.summed(sorted(row for row in rows if row.metric > 0), stretch.tier, 0)
+                yield [
+                    Counted(series[row.series_id], _NAMES[row.metric], row.stage, row.bucket, row.tier, histogram)
+                    for row, histogram in zip(own, histograms_of(own), strict=True)
+                ]
+
+    def traces(self) -> Iterator[KeptTrace]:
+        """Yield the kept requests, in the order they began."""
+        table = schema.traces
+        wanted = select(table.c.trace_id, table.c.span_id).order_by(table.c.started, table.c.trace_id, table.c.span_id)
+        for trace_id, span_id in self._snapshot.connection.execute(wanted).all():
+            found = traces.trace(self._snapshot, f"{trace_id}-{span_id}")
+            if found is not None:
+                yield found
+
+    def dropped(self) -> int:
+        """Return how many requests agents could not count, within the time the names of batches are kept."""
+        batches = schema.batches
+        told = select(batches.c.dropped).where(batches.c.dropped > 0)
+        return sum(self._snapshot.connection.scalars(told))
+
+
+@contextmanager
+def whole(store: Store) -> Generator[Whole]:
+    """Give what is in *store* now.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    with database.reading(store.engine) as connection:
+        yield Whole(Snapshot(connection, store.points))
+
+
+def _series(connection: Connection) -> dict[int, Series]:
+    table = schema.series
+    found = connection.execute(select(table.c.id, *(table.c[name] for name in schema.DIMENSIONS)))
+    return {number: Series(*names) for number, *names in found}
+
+
+def _until(connection: Connection) -> dict[int, int]:
+    """Return until when each tier is the finest that is kept, in Unix seconds."""
+    until, finest = dict[int, int](), sys.maxsize
+    for tier in tiers.read(connection):
+        until[tier.seconds] = finest
+        finest = min(finest, tier.kept_from)
+    return until

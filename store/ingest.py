@@ -1,0 +1,231 @@
+"""Writing batches: each once, in every tier that has to have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from sqlalchemy import Connection, insert, select, update
+
+from ..core.names import HARDWARE
+from . import documents, inbox, ledger, loads, outgoing, schema, tiers
+from .clock import MAX_SKEW_SECONDS
+from .encoding import Ints
+from .engines import database
+from .histograms import Histograms
+from .point_columns import Identity, PointColumns, as_columns
+from .points import Change
+from .records import Batch, KeptTrace
+from .rollup import summed
+from .rows import PointKey, PointRow, point_rows
+from .series import Interned, SeriesIndex
+from .texts import is_storable, storable
+
+_NS = 1_000_000_000
+# That a statement can name: SQLite takes 32,766 as it is built by default.
+_IDS_AT_ONCE = 1000
+# Of `traces`, in the order of `_trace_row`.
+_TRACE_COLUMNS = ("trace_id", "span_id", "series_id", "started", "duration", "because", "dominant", "stages", "spans")
+_TraceRow: TypeAlias = tuple[str, str, int, int, int, str, str, str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """When a write happens, and the oldest time it may be about; both in Unix seconds."""
+
+    now: int
+    oldest: int
+
+    def believe(self, at: Ints) -> Ints:
+        """Return *at*, or now where the sender's clock cannot be right: such data count when they arrive."""
+        return np.where((self.oldest <= at) & (at <= self.now + MAX_SKEW_SECONDS), at, self.now)
+
+
+def prepare(
+    connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival
+) -> tuple[list[bool], Change | None]:
+    """Find out what of *batches* was not counted before, and what rows it makes.
+
+    Returns:
+        For each batch whether it is new, and the write that counts those; None if there is nothing to write.
+    """
+    batches = [_storable(batch) for batch in batches]
+    fresh = _fresh(connection, batches)
+    chosen = [batch for batch, new in zip(batches, fresh, strict=True) if new]
+    if not chosen:
+        return fresh, None
+    if not any(len(batch.points) or batch.traces for batch in chosen):
+        # All else is about series, and spans in the inbox have none yet.
+        return fresh, Change(0, (), lambda connection: _put(connection, chosen, arrival.now))
+    index.refresh(connection)
+    points = PointColumns.join([as_columns(batch.points) for batch in chosen])
+    keyed = _keyed(connection, points, index, arrival)
+    part = ledger.take_part(connection)
+    rows = _rows(keyed, part, tiers.read(connection))
+
+    def finish(connection: Connection) -> None:
+        _put(connection, chosen, arrival.now)
+        traces = [trace for batch in chosen for trace in batch.traces]
+        owners = _insert_traces(connection, traces, index, arrival)
+        ledger.add(connection, rows)
+        touched = {key.service_id for key in keyed.keys} | {owner.service_id for owner in owners}
+        _set_revision(connection, touched, part)
+        # What a machine does is no sign of requests.
+        requests = (key for key in keyed.keys if key.metric != schema.METRIC_CODES[HARDWARE])
+        index.widen(connection, ((key.series_id, key.bucket) for key in requests))
+
+    return fresh, Change(part, rows, finish)
+
+
+def _storable(batch: Batch) -> Batch:
+    traces = [_storable_trace(trace) for trace in batch.traces]
+    return replace(batch, id=storable(batch.id), instance=storable(batch.instance), traces=traces)
+
+
+def _storable_trace(trace: KeptTrace) -> KeptTrace:
+    names = (trace.trace_id, trace.span_id, trace.because, trace.dominant)
+    if all(map(is_storable, names)):
+        return trace
+    trace_id, span_id, because, dominant = map(storable, names)
+    return replace(trace, trace_id=trace_id, span_id=span_id, because=because, dominant=dominant)
+
+
+def _fresh(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
+    table = schema.batches
+    known = set(connection.scalars(select(table.c.id).where(table.c.id.in_([batch.id for batch in batches]))))
+    fresh: list[bool] = []
+    for batch in batches:
+        fresh.append(batch.id not in known)
+        known.add(batch.id)
+    return fresh
+
+
+def _put(connection: Connection, batches: Sequence[Batch], now: int) -> None:
+    """Write the names of *batches*, and what of them waits."""
+    rows = [
+        {"id": batch.id, "received": now, "instance": batch.instance, "dropped": batch.dropped} for batch in batches
+    ]
+    connection.execute(insert(schema.batches), rows)
+    inbox.put(connection, batches, now)
+    loads.put(connection, [load for batch in batches for load in batch.loads])
+    outgoing.put(connection, [body for batch in batches for body in batch.onward], now)
+
+
+class _Places(dict[Identity, int]):
+    """Numbers things in the order they come."""
+
+    def __missing__(self, key: Identity) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    """Points, and the rows of the finest tier they belong to.
+
+    Args:
+        keys: Of the rows.
+        totals: The number of the total each row's series is part of.
+        row: The number of each point's row; shape (n,).
+        histograms: Of the points.
+    """
+
+    keys: Sequence[PointKey]
+    totals: Sequence[int]
+    row: Ints
+    histograms: Histograms
+
+
+def _keyed(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> _Keyed:
+    places = _Places()
+    place = np.fromiter(map(places.__getitem__, points.identities), np.int64, len(points))
+    at = arrival.believe(points.at)
+    buckets, bucket = np.unique(at - at % schema.FINEST, return_inverse=True)
+    pairs, first, pair = np.unique(place * len(buckets) + bucket, return_index=True, return_inverse=True)
+    found: dict[PointKey, int] = {}
+    totals: list[int] = []
+    row = np.zeros(len(pairs), np.int64)
+    # In the order they came: who comes first gets a name of its own, where there is no room for all.
+    for number in np.argsort(first).tolist():
+        point = int(first[number])
+        about, started = points.identities[point], int(buckets[bucket[point]])
+        interned = index.intern(connection, about.series, started)
+        if about.metric == HARDWARE:
+            stage = index.place(interned.service_id, about.stage, started)
+        else:
+            stage = index.stage(connection, interned.service_id, about.stage)
+        code = schema.METRIC_CODES[about.metric]
+        key = PointKey(interned.service_id, code, started, interned.series_id, stage)
+        row[number] = found.setdefault(key, len(found))
+        if len(found) > len(totals):
+            totals.append(interned.total_id)
+    return _Keyed(list(found), totals, row[pair], points.histograms)
+
+
+def _rows(keyed: _Keyed, part: int, known: Sequence[tiers.Tier]) -> list[PointRow]:
+    """Return the rows of the finest tier, and of every other whose watermark has passed them."""
+    finest, *coarser = known
+    added = point_rows(finest.seconds, keyed.keys, part, keyed.histograms.added_up(keyed.row, len(keyed.keys)))
+    rows = sorted(row for row in added if row.bucket >= finest.kept_from)
+    for tier in coarser:
+        late = [
+            counted
+            for row, total_id in zip(added, keyed.totals, strict=True)
+            if tier.kept_from <= row.bucket < tier.watermark
+            for counted in (row, row.in_total(total_id))
+        ]
+        if late:
+            rows += sorted(summed(late, tier.seconds, part))
+    return rows
+
+
+def _insert_traces(
+    connection: Connection, traces: Sequence[KeptTrace], index: SeriesIndex, arrival: Arrival
+) -> list[Interned]:
+    """Write the traces that are not there yet; return the series of those written."""
+    table = schema.traces
+    ids = list({trace.trace_id for trace in traces})
+    known: set[tuple[str, str]] = set()
+    for first in range(0, len(ids), _IDS_AT_ONCE):
+        some = table.c.trace_id.in_(ids[first : first + _IDS_AT_ONCE])
+        known |= {(row[0], row[1]) for row in connection.execute(select(table.c.trace_id, table.c.span_id).where(some))}
+    named = {(trace.trace_id, trace.span_id): trace for trace in traces}
+    fresh = {name: trace for name, trace in named.items() if name not in known}
+    owners: list[Interned] = []
+    rows: list[_TraceRow] = []
+    pack = documents.packer()
+    times = [trace.started_ns // _NS for trace in fresh.values()]
+    for trace, at, believed in zip(
+        fresh.values(), times, arrival.believe(np.array(times, np.int64)).tolist(), strict=True
+    ):
+        started = trace.started_ns if believed == at else believed * _NS
+        owner = index.intern(connection, trace.series, tiers.floor(believed, schema.FINEST))
+        owners.append(owner)
+        rows.append(_trace_row(trace, owner.series_id, started, pack))
+    if rows:
+        database.dialect(connection.engine.url).insert_rows(connection, table.name, _TRACE_COLUMNS, rows)
+    return owners
+
+
+def _trace_row(trace: KeptTrace, series_id: int, started_ns: int, pack: Callable[[str], bytes]) -> _TraceRow:
+    document = trace.document
+    if document is None:
+        document = pack(documents.written({"spans": trace.spans, "attributes": trace.attributes}))
+    return (
+        trace.trace_id,
+        trace.span_id,
+        series_id,
+        started_ns,
+        trace.duration_ns,
+        trace.because,
+        trace.dominant,
+        documents.written(trace.stages_ns),
+        document,
+    )
+
+
+def _set_revision(connection: Connection, service_ids: set[int], revision: int) -> None:
+    table = schema.services
+    connection.execute(update(table).where(table.c.id.in_(service_ids)).values(revision=revision))

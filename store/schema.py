@@ -1,0 +1,324 @@
+"""The store's tables, in SQLAlchemy Core, and the numbers that stand for names in them.
+
+Rows of `points` are only ever added and, when their time is over, deleted; readers add rows up. Times are integers: Unix seconds in
+`points`, `series`, `batches`, `inbox` and `outgoing`, milliseconds in `events`, nanoseconds in `traces` and `loads`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from ..core import names
+
+# Seconds a bucket, finest first. Each divides the next, so a bucket never straddles two coarser ones.
+TIERS = (10, 60, 3600)
+FINEST, COARSEST = TIERS[0], TIERS[-1]
+
+# What is forgotten as a whole, and counted as a whole in `ledger`. [seconds]
+SLOT_SECONDS = {10: 3600, 60: 3600, 3600: 86_400}
+
+# A metric is one byte in every row; the numbers must never change.
+METRIC_CODES = {
+    names.REQUEST_DURATION: 1,
+    names.STAGE_DURATION: 2,
+    names.STAGE_TIME: 3,
+    names.FIRST_TOKEN: 4,
+    names.OUTPUT_TOKEN: 5,
+    names.STREAM_GAP: 6,
+    names.FIRST_TOKEN_TIME: 7,
+    names.TOKENS: 8,
+    names.FAILED_CALL: 9,
+    names.BATCH_DURATION: 10,
+    names.FIRST_TOKEN_BY_INPUT: 11,
+    names.OUTPUT_TOKEN_BY_OUTPUT: 12,
+    names.ENGINE_REQUEST[0]: 13,
+    names.ENGINE_REQUEST[1]: 14,
+    names.ENGINE_STAGE[0]: 15,
+    names.ENGINE_STAGE[1]: 16,
+    names.ENGINE_FIRST_TOKEN[0]: 17,
+    names.ENGINE_FIRST_TOKEN[1]: 18,
+    names.ENGINE_OUTPUT_TOKEN[0]: 19,
+    names.ENGINE_OUTPUT_TOKEN[1]: 20,
+    names.ENGINE_TOKENS: 21,
+    names.ENGINE_BATCH: 22,
+    names.SUSPECT_REPORT: 23,
+    names.STALL_TIME: 24,
+    names.AGENT_COST: 25,
+    names.AGENT_BACKGROUND: 26,
+    names.HARDWARE: 27,
+}
+
+ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
+
+# The columns of `series` that tell one series from another.
+DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status", "cold")
+
+# What a total tells apart: it adds up the series that differ in nothing of it. Coarser tiers hold the totals beside the
+# series, and nearly every question is about them: how many routes or devices a service has costs it nothing.
+TOTAL_DIMENSIONS = ("service", "version", "environment", "status", "cold")
+
+metadata = MetaData()
+
+# One row: what all who write this database share.
+store = Table(
+    "store",
+    metadata,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    # The number of the last write.
+    Column("last_part", BigInteger, nullable=False),
+    # Grows when series are deleted: what others hold of them in memory is void.
+    Column("series_epoch", BigInteger, nullable=False),
+    # Until when one of the collectors folds what is in the inbox; past or 0 for none. [Unix seconds]
+    Column("folding_until", BigInteger, nullable=False, server_default="0"),
+)
+
+services = Table(
+    "services",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    # The `part` of the last write that touched the service.
+    Column("revision", BigInteger, nullable=False),
+)
+
+series = Table(
+    "series",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("service_id", Integer, ForeignKey("services.id"), nullable=False),
+    *(Column(dimension, Text, nullable=False) for dimension in DIMENSIONS[:-1]),
+    # "1" for requests in which something was loaded or warmed up, "0" for all others, and where nobody said.
+    Column(DIMENSIONS[-1], Text, nullable=False, server_default="0"),
+    # The number under which the total it belongs to is kept: of the first series of that total.
+    Column("total_id", Integer, nullable=False, server_default="0"),
+    # Starts of the first and the last 10 s bucket that has data. [Unix seconds]
+    Column("first_seen", BigInteger, nullable=False),
+    Column("last_seen", BigInteger, nullable=False),
+    UniqueConstraint(*DIMENSIONS, name="series_dimensions"),
+    # Numbers are not given twice: a row left behind by a deleted series must not turn up in another one.
+    sqlite_autoincrement=True,
+)
+
+stages = Table(
+    "stages",
+    metadata,
+    Column("service_id", Integer, ForeignKey("services.id"), primary_key=True),
+    Column("stage", Text, primary_key=True),
+)
+
+# A page asks for one service, one or two metrics and a stretch of time: that is the order of the key. A batch comes from
+# one service, so that it is appended in three places, not in one for each series.
+points = Table(
+    "points",
+    metadata,
+    Column("tier", SmallInteger, primary_key=True),
+    Column("service_id", Integer, primary_key=True),
+    # Negative for a total.
+    Column("metric", SmallInteger, primary_key=True),
+    Column("bucket", BigInteger, primary_key=True),
+    Column("series_id", Integer, primary_key=True),
+    Column("stage", Text, primary_key=True),
+    # Which write the row came with.
+    Column("part", BigInteger, primary_key=True),
+    Column("scale", SmallInteger, nullable=False),
+    Column("zero", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("sum", Double, nullable=False),
+    Column("histogram", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+    # Retention drops partitions, which gives their room back at once.
+    postgresql_partition_by="RANGE (tier, bucket)",
+)
+
+# Parts that are being written where points are not kept in this database: nobody reads them yet.
+intents = Table(
+    "intents",
+    metadata,
+    Column("part", BigInteger, primary_key=True, autoincrement=False),
+    Column("taken_at", BigInteger, nullable=False),
+)
+
+# How much of `points` each slot of each tier holds, kept with every write: counting it would read it all.
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("tier", SmallInteger, primary_key=True, autoincrement=False),
+    Column("slot", BigInteger, primary_key=True, autoincrement=False),
+    Column("rows", BigInteger, nullable=False),
+    # Of the encoded histograms alone.
+    Column("bytes", BigInteger, nullable=False),
+)
+
+traces = Table(
+    "traces",
+    metadata,
+    # Requests of one distributed trace share its id (retries, fan-out); their root spans tell them apart.
+    Column("trace_id", Text, primary_key=True),
+    Column("span_id", Text, primary_key=True),
+    Column("series_id", Integer, ForeignKey("series.id"), nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("duration", BigInteger, nullable=False),
+    Column("because", Text, nullable=False),
+    Column("dominant", Text, nullable=False),
+    # JSON, nanoseconds by stage.
+    Column("stages", Text, nullable=False),
+    # Compressed JSON: the spans and the attributes of the root.
+    Column("spans", LargeBinary, nullable=False),
+    Index("traces_by_series", "series_id", "started"),
+    Index("traces_by_time", "started"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("received", BigInteger, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("dropped", BigInteger, nullable=False),
+    Index("batches_by_time", "received"),
+)
+# There are millions of batches; few of them tell of dropped requests.
+Index(
+    "batches_dropped",
+    batches.c.dropped,
+    sqlite_where=batches.c.dropped > 0,
+    postgresql_where=batches.c.dropped > 0,
+)
+
+# Spans that wait until the requests they belong to are whole, and the roots of requests that were counted.
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("received", BigInteger, nullable=False),
+    # 1 for requests that were counted: what comes of them later is recognised by it.
+    Column("counted", SmallInteger, nullable=False),
+    # Of the spans. [bytes]
+    Column("size", BigInteger, nullable=False),
+    # See `collector.traces.columns`.
+    Column("spans", LargeBinary, nullable=False),
+    Index("inbox_by_time", "counted", "received", "id"),
+    # A number that was read must not stand for something else when it is looked for again.
+    sqlite_autoincrement=True,
+)
+
+# What people and pipelines told that happened.
+events = Table(
+    "events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    # Unix milliseconds: two of one second have an order.
+    Column("at", BigInteger, nullable=False),
+    # "" for all.
+    Column("service", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("link", Text, nullable=False),
+    Index("events_by_time", "at"),
+)
+
+# Phases of the cold starts of replicas; see `store.loads`.
+loads = Table(
+    "loads",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("service", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("environment", Text, nullable=False),
+    # `service.instance.id`.
+    Column("instance", Text, nullable=False),
+    # Its host and process id.
+    Column("place", Text, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("shape", Text, nullable=False),
+    # Unix nanoseconds, as is what of it was spent in no other phase.
+    Column("started", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("own", BigInteger, nullable=False),
+    Index("loads_by_service", "service", "ended"),
+    Index("loads_by_time", "ended"),
+)
+
+rollups = Table(
+    "rollups",
+    metadata,
+    Column("tier", SmallInteger, primary_key=True, autoincrement=False),
+    # Everything before it is in the tier. The finest tier is always complete: its watermark is not used.
+    Column("watermark", BigInteger, nullable=False),
+    # Everything before it was deleted from the tier.
+    Column("kept_from", BigInteger, nullable=False),
+)
+
+# What is read off engines' own metrics; see `store.scrapes`.
+scrapes = Table(
+    "scrapes",
+    metadata,
+    Column("target", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    # [Unix seconds]
+    Column("until", Double, nullable=False),
+    # The last reading, which the next one is compared with; empty before the first.
+    Column("reading", LargeBinary, nullable=False),
+)
+
+# What each collector says about itself; see `store.collectors`.
+collectors = Table(
+    "collectors",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    # Unix seconds.
+    Column("started", Double, nullable=False),
+    Column("seen", Double, nullable=False),
+    # JSON.
+    Column("vitals", Text, nullable=False),
+)
+
+# Bodies that wait to be sent on; see `store.outgoing`.
+outgoing = Table(
+    "outgoing",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("destination", Text, nullable=False),
+    Column("signal", Text, nullable=False),
+    Column("media_type", Text, nullable=False),
+    # The collectors it has passed.
+    Column("via", Text, nullable=False),
+    Column("received", BigInteger, nullable=False),
+    # Of the body. [bytes]
+    Column("size", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    # With all that is asked of those that wait but the body itself, which need not be read for it.
+    Index("outgoing_by_destination", "destination", "id", "size", "received"),
+    # A number that was read must not stand for something else when it is deleted.
+    sqlite_autoincrement=True,
+)
+
+# Which collector sends to a destination.
+destinations = Table(
+    "destinations",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    # [Unix seconds]
+    Column("until", Double, nullable=False),
+)
+
+# One row: what the store calls itself. A copy calls itself otherwise.
+identity = Table("identity", metadata, Column("id", Text, primary_key=True))

@@ -1,0 +1,311 @@
+"""Who a measurement is about, and how the store keeps the number of different answers bounded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, bindparam, case, insert, select, update
+
+from ..core.bands import BATCHES, TOKENS
+from ..core.hardware import joined as hardware_name
+from ..core.hardware import parted as hardware_parts
+from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
+from ..core.stages import BY_KEY, OTHER
+from ..core.stalls import CAUSES, joined, parted
+from . import schema
+from .texts import name as storable_name
+
+WARM, COLD = "0", "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One stream of requests: everything that is told apart.
+
+    Args:
+        service: `service.name`.
+        version: `service.version`.
+        environment: `deployment.environment.name`.
+        model: `inference.model.name`.
+        model_version: `inference.model.version`.
+        route: The template of the route, never a raw path.
+        device: `inference.device`.
+        status: `ok` or `error`.
+        cold: "1" if something was loaded or warmed up in them, "0" otherwise or if nobody said.
+
+    What is unknown is the empty string.
+    """
+
+    service: str
+    version: str = ""
+    environment: str = ""
+    model: str = ""
+    model_version: str = ""
+    route: str = ""
+    device: str = ""
+    status: str = STATUS_OK
+    cold: str = WARM
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesCaps:
+    """How many values of a dimension are told apart within a service; the rest folds into `__other__`.
+
+    Args:
+        services: Services in the whole store that were used within `ACTIVE_SECONDS`; ten times as many may be remembered.
+        version: Versions of a service.
+        environment: Environments of a service.
+        model: Models of a service.
+        model_version: Model versions of a service.
+        route: Routes of a service.
+        device: Devices of a service.
+        custom_stages: Stages of the users' own in a service, beyond the fixed list.
+        series: Combinations in a service, a cold one with its warm one. Past it the finer dimensions fold all at once: what is left is bounded by
+            versions, environments and status.
+    """
+
+    services: int = 500
+    version: int = 50
+    environment: int = 20
+    model: int = 50
+    model_version: int = 50
+    route: int = 200
+    device: int = 50
+    custom_stages: int = 20
+    series: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Interned:
+    """The numbers that stand for a series in the store, its service and the total it is part of."""
+
+    series_id: int
+    service_id: int
+    total_id: int
+
+
+# What the points of a metric are told apart by, where it is not the users' to name.
+_KNOWN = {*BY_KEY, *BATCHES.names, *TOKENS.names, *DEFINITIONS, *AGENT_LEVELS, TOKENS_IN, TOKENS_OUT, OTHER}
+# Processes and GPUs of a service that are told apart in an hour, times what is asked of each; the rest is one. They come and
+# go with every deployment, so that a cap for ever would soon leave none.
+MAX_PLACES, _PLACES_SECONDS = 5000, 3600
+# A service unused for so long no longer counts towards the limit of services; its data stays. [seconds]
+ACTIVE_SECONDS = 86_400
+_REMEMBERED_FACTOR = 10
+_CAPPED = ("version", "environment", "model", "model_version", "route", "device")
+_FINE = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
+
+
+class SeriesIndex:
+    """The series, services and stages that are already known, in memory; new ones are written as they come.
+
+    `refresh` must be called at the start of a transaction that interns, for others write too. After one that failed,
+    `forget` must be called: what was interned in it is not in the database.
+    """
+
+    def __init__(self, caps: SeriesCaps) -> None:
+        self._caps = caps
+        self.forget()
+
+    def forget(self) -> None:
+        """Read everything anew at the next use."""
+        self._epoch = self._last_series = self._last_service = -1
+        self._series: dict[Series, Interned] = {}
+        self._folded: dict[Series, Series] = {}
+        self._services: dict[str, int] = {}
+        # When each was used last, as far as is known here; and when anything was. [Unix seconds]
+        self._used: dict[str, int] = {}
+        self._latest = 0
+        self._service_of: dict[int, str] = {}
+        self._values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        self._stages: defaultdict[int, set[str]] = defaultdict(set)
+        self._totals: dict[tuple[str, ...], int] = {}
+        self._places: defaultdict[int, set[str]] = defaultdict(set)
+        self._places_hour = -1
+        # The time in which the database has seen each series, or less.
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def intern(self, connection: Connection, series: Series, at: int) -> Interned:
+        """Return the numbers of *series*, folded where a cap is reached; a new one is first seen *at* these Unix seconds."""
+        self._latest = max(self._latest, at)
+        folded = self._folded.get(series) or self._fold(series)
+        known = self._series.get(folded)
+        if known is None:
+            known = self._series[folded] = self._insert(connection, folded, at)
+        return known
+
+    def stage(self, connection: Connection, service_id: int, stage: str) -> str:
+        """Return the name under which *stage* is counted: its own, or `__other__` past the cap."""
+        if stage in _KNOWN:
+            return stage
+        cause, held_up = parted(stage)
+        if cause in CAUSES and held_up:
+            # A stall takes no place of its own: its stage has one.
+            return joined(cause, held_up if held_up in _KNOWN else self._own_stage(connection, service_id, held_up))
+        return self._own_stage(connection, service_id, stage)
+
+    def place(self, service_id: int, name: str, at: int) -> str:
+        """Return the name under which what a machine does is kept (`core.hardware.joined`): its own, or past the cap a common one.
+
+        Args:
+            service_id: Whose.
+            name: What, and where.
+            at: When; in Unix seconds.
+        """
+        hour = at // _PLACES_SECONDS
+        if hour > self._places_hour:
+            self._places.clear()
+            self._places_hour = hour
+        name, known = storable_name(name), self._places[service_id]
+        if name not in known and len(known) >= MAX_PLACES:
+            return hardware_name(hardware_parts(name)[0], OTHER)
+        known.add(name)
+        return name
+
+    def _own_stage(self, connection: Connection, service_id: int, stage: str) -> str:
+        stage = storable_name(stage)
+        known = self._stages[service_id]
+        if stage in known:
+            return stage
+        if len(known) >= self._caps.custom_stages:
+            return OTHER
+        connection.execute(insert(schema.stages).values(service_id=service_id, stage=stage))
+        known.add(stage)
+        return stage
+
+    def refresh(self, connection: Connection) -> None:
+        """Learn what other processes have added or deleted since the last time."""
+        epoch = connection.execute(select(schema.store.c.series_epoch)).scalar_one()
+        if epoch != self._epoch:
+            self.forget()
+            self._epoch = epoch
+        services, series, stages = schema.services, schema.series, schema.stages
+        for number, name in connection.execute(
+            select(services.c.id, services.c.name).where(services.c.id > self._last_service)
+        ):
+            self._services[name] = number
+            self._last_service = max(self._last_service, number)
+        columns = [series.c[name] for name in ("id", "service_id", "total_id", "last_seen", *schema.DIMENSIONS)]
+        added = connection.execute(select(*columns).where(series.c.id > self._last_series)).mappings().all()
+        for row in added:
+            one = Series(**{name: row[name] for name in schema.DIMENSIONS})
+            self._remember(one, Interned(row["id"], row["service_id"], row["total_id"]), row["last_seen"])
+        for number, stage in connection.execute(select(stages)):
+            self._stages[number].add(stage)
+
+    def widen(self, connection: Connection, seen: Iterable[tuple[int, int]]) -> None:
+        """Widen the time in which series were seen.
+
+        Args:
+            connection: To the database.
+            seen: Numbers of series, and starts of buckets in which they have data. [Unix seconds]
+        """
+        wider: dict[int, tuple[int, int]] = {}
+        for number, bucket in seen:
+            service = self._service_of[number]
+            self._used[service] = max(self._used[service], bucket)
+            low, high = self._seen.get(number, (bucket, bucket - 1))
+            if not low <= bucket <= high:
+                wider[number] = self._seen[number] = (min(low, bucket), max(high, bucket))
+        if not wider:
+            return
+        table = schema.series
+        low, high = bindparam("low"), bindparam("high")
+        statement = (
+            update(table)
+            .where(table.c.id == bindparam("number"), (table.c.first_seen > low) | (table.c.last_seen < high))
+            .values(
+                first_seen=case((table.c.first_seen > low, low), else_=table.c.first_seen),
+                last_seen=case((table.c.last_seen < high, high), else_=table.c.last_seen),
+            )
+        )
+        connection.execute(statement, [{"number": one, "low": lo, "high": hi} for one, (lo, hi) in wider.items()])
+
+    def _remember(self, series: Series, interned: Interned, at: int) -> None:
+        self._last_series = max(self._last_series, interned.series_id)
+        self._series[series] = interned
+        self._totals[_total_key(series)] = interned.total_id
+        self._service_of[interned.series_id] = series.service
+        self._used[series.service] = max(self._used.get(series.service, 0), at)
+        self._values[series.service, "series"].add(_combination(series))
+        for dimension in _CAPPED:
+            self._values[series.service, dimension].add(getattr(series, dimension))
+
+    def _fold(self, series: Series) -> Series:
+        """Return the series that *series* is counted as; the answer is kept, within a bound."""
+        folded = replace(
+            series,
+            **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
+        )
+        folded = replace(
+            folded,
+            status=STATUS_ERROR if series.status == STATUS_ERROR else STATUS_OK,
+            cold=COLD if series.cold == COLD else WARM,
+        )
+        has_place = self._has_place(folded.service)
+        if not has_place:
+            # Unknown stays unknown: the empty string takes no place.
+            folded = replace(folded, service=folded.service and OTHER)
+        for dimension in _CAPPED:
+            value = self._admit(folded.service, dimension, getattr(folded, dimension), getattr(self._caps, dimension))
+            folded = replace(folded, **{dimension: value})
+        if self._admit(folded.service, "series", _combination(folded), self._caps.series) == OTHER:
+            folded = replace(folded, **_FINE)
+        # Of one without a place it is asked again: tomorrow there may be one.
+        if has_place and len(self._folded) < 10 * self._caps.series:
+            self._folded[series] = folded
+        return folded
+
+    def _has_place(self, service: str) -> bool:
+        """Say whether *service* is known, or may become so."""
+        if service in self._used or len(self._used) < self._caps.services:
+            return True
+        if len(self._used) >= self._caps.services * _REMEMBERED_FACTOR:
+            return False
+        active = sum(at > self._latest - ACTIVE_SECONDS for at in self._used.values())
+        return active < self._caps.services
+
+    def _admit(self, service: str, dimension: str, value: str, cap: int) -> str:
+        known = self._values[service, dimension]
+        if value in known or len(known) < cap:
+            known.add(value)
+            return value
+        # Unknown stays unknown: the empty string takes no place.
+        return value and OTHER
+
+    def _insert(self, connection: Connection, series: Series, at: int) -> Interned:
+        service_id = self._services.get(series.service)
+        if service_id is None:
+            row = connection.execute(insert(schema.services).values(name=series.service, revision=0))
+            service_id = self._services[series.service] = _new_id(row.inserted_primary_key)
+        values = dict(zip(schema.DIMENSIONS, _key(series), strict=True))
+        row = connection.execute(
+            insert(schema.series).values(service_id=service_id, first_seen=at, last_seen=at, **values)
+        )
+        series_id = _new_id(row.inserted_primary_key)
+        total_id = self._totals.get(_total_key(series), series_id)
+        connection.execute(update(schema.series).where(schema.series.c.id == series_id).values(total_id=total_id))
+        interned = Interned(series_id, service_id, total_id)
+        self._remember(series, interned, at)
+        return interned
+
+
+def _key(series: Series) -> tuple[str, ...]:
+    return tuple(getattr(series, dimension) for dimension in schema.DIMENSIONS)
+
+
+def _combination(series: Series) -> str:
+    """Return what takes a place among the series of a service: what is cold now and then takes none of its own."""
+    return "\0".join(_key(replace(series, cold=WARM)))
+
+
+def _total_key(series: Series) -> tuple[str, ...]:
+    return tuple(getattr(series, dimension) for dimension in schema.TOTAL_DIMENSIONS)
+
+
+def _new_id(key: Sequence[int] | None) -> int:
+    if key is None:
+        raise AssertionError  # a single insert always has a key
+    return key[0]
