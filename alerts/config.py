@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from ..collector.calling.addresses import MayCall
+from ..core.egress.addresses import MayCall
 from ..core.errors import ConfigError
 from ..core.settings import parse_duration
 

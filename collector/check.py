@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..core.egress.addresses import MayCall
 from ..core.errors import ConfigError, StagelensError, StoreError
 from ..core.settings import format_size
 from ..core.yaml_config.fields import meant
@@ -20,7 +21,6 @@ from .access import config as access_section
 from .access.clients import Access, Limits
 from .access.exposure import check_exposure
 from .access.tls import GrpcTls
-from .calling.addresses import MayCall
 from .config import CollectorConfig
 from .config_file import CollectorFile, read
 from .forward.config import Destination

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ..core.egress.addresses import MayCall
 from ..core.errors import ConfigError
 from ..core.periodic_thread import Loop
 from ..core.yaml_config.fields import Fields
 from ..core.yaml_config.live_file import FileError, LiveFile, read_document, spell_problem
 from .access import config as access_section
 from .access.clients import Access
-from .calling.addresses import MayCall
 from .forward import config as forward_section
 from .forward.config import Destination
 from .prometheus import config as prometheus_section

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ...collector.calling.addresses import MayCall, NotCalledError
-from ...collector.calling.transport import CheckedTransport, proxy_of
+from ...core.egress.addresses import MayCall, NotCalledError
+from ...core.egress.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
 from .channel import OutcomeUnknownError
 from .truncation import line

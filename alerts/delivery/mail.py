@@ -16,7 +16,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Literal
 
-from ...collector.calling.addresses import NotCalledError
+from ...core.egress.addresses import NotCalledError
 from ...core.errors import ChannelError
 from . import chart, mail_page
 from .channel import OutcomeUnknownError, Refresh

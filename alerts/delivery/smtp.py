@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import BinaryIO
 
-from ...collector.calling.addresses import MayCall
+from ...core.egress.addresses import MayCall
 
 # Deadline for the whole session: a server that responds byte by byte stays within the timeout of each read. [seconds]
 DEADLINE_SECONDS = 30.0

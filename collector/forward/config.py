@@ -24,13 +24,13 @@ from typing import Any, Literal, cast
 
 import httpx
 
+from ...core.egress.addresses import ENV, MayCall
+from ...core.egress.tls import CallTls
+from ...core.egress.tls import read as read_tls
 from ...core.errors import ConfigError
 from ...core.settings import parse_size
 from ...core.yaml_config.fields import Fields
 from ...core.yaml_config.yaml_lines import Document, Place
-from ..calling.addresses import ENV, MayCall
-from ..calling.tls import CallTls
-from ..calling.tls import read as read_tls
 from ..otlp_responses import Exported
 from .headers import Secret
 from .headers import read as read_headers

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ...core import names
+from ...core.egress.addresses import MayCall
 from ...core.errors import StagelensError
 from ...store import Store
 from ...store.engines import database
 from ...store.outgoing import Outgoing, hold, oldest, remove
-from ..calling.addresses import MayCall
 from ..task_supervisor import Tending
 from . import headers, over_grpc
 from .admission import Room

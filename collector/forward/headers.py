@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from ...core.egress.tls import file_at, is_header
 from ...core.errors import StagelensError
 from ...core.yaml_config.fields import Fields
-from ..calling.tls import file_at, is_header
 
 AGENT = f"stagelens/{metadata.version('stagelens')}"
 _SET_BY_US = frozenset(

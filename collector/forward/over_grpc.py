@@ -22,11 +22,11 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
+from ...core.egress.addresses import MayCall
+from ...core.egress.tls import CallTls
+from ...core.egress.transport import addresses_of, port_of
 from ...core.errors import StagelensError, WireError
 from ...store.outgoing import Outgoing
-from ..calling.addresses import MayCall
-from ..calling.tls import CallTls
-from ..calling.transport import addresses_of, port_of
 from ..grpc_server import SERVICES
 from ..otlp_responses import JSON
 from .config import Destination

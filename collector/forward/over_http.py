@@ -18,9 +18,9 @@ import httpx
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
+from ...core.egress.addresses import MayCall, NotCalledError
+from ...core.egress.transport import CheckedTransport, proxy_of
 from ...store.outgoing import Outgoing
-from ..calling.addresses import MayCall, NotCalledError
-from ..calling.transport import CheckedTransport, proxy_of
 from ..otlp_responses import JSON
 from .config import Destination
 from .headers import AGENT

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
+from ...core.egress import tls
+from ...core.egress.addresses import ENV, MayCall
+from ...core.egress.tls import CallTls
 from ...core.yaml_config.fields import Fields, meant
 from ...core.yaml_config.yaml_lines import Document, Place
-from ..calling import tls
-from ..calling.addresses import ENV, MayCall
-from ..calling.tls import CallTls
 from . import rules
 from .catalog import engines
 from .rules import Engine

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import httpx
 
+from ...core.egress.addresses import MayCall, NotCalledError
+from ...core.egress.transport import CheckedTransport
 from ...core.errors import StagelensError, WireError
 from ..body import inflate
-from ..calling.addresses import MayCall, NotCalledError
-from ..calling.transport import CheckedTransport
 from ..wire import TooLargeError
 from .config import Target
 from .exposition import OPENMETRICS

@@ -12,7 +12,7 @@ from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery import slack_files
 from stagelens.alerts.delivery.heartbeat import Heartbeat
 from stagelens.alerts.delivery.http import post
-from stagelens.collector.calling.addresses import ENV
+from stagelens.core.egress.addresses import ENV
 from stagelens.core.errors import ChannelError, ConfigError
 from tests.alerts.receiver import Moods, Receiver
 

@@ -19,7 +19,7 @@ from stagelens.alerts.delivery import chart, smtp
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
 from stagelens.alerts.delivery.mail import Mail
 from stagelens.alerts.delivery.message import Message
-from stagelens.collector.calling.addresses import ENV
+from stagelens.core.egress.addresses import ENV
 from stagelens.core.errors import ChannelError
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.calling.addresses import ENV, MayCall, NotCalledError, kind_of
+from stagelens.core.egress.addresses import ENV, MayCall, NotCalledError, kind_of
 from stagelens.core.errors import ConfigError
 
 EVERYWHERE = MayCall.from_env({ENV: "public, private, loopback, metadata"})

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from stagelens.collector.calling.addresses import ENV, MayCall, NotCalledError
-from stagelens.collector.calling.transport import CheckedTransport, proxy_of
+from stagelens.core.egress.addresses import ENV, MayCall, NotCalledError
+from stagelens.core.egress.transport import CheckedTransport, proxy_of
 from tests.support import scrape_target
 
 

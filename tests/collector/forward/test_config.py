@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.calling.addresses import MayCall
-from stagelens.collector.calling.tls import CallTls
 from stagelens.collector.forward import config
 from stagelens.collector.forward.config import Destination
 from stagelens.collector.forward.headers import Secret
+from stagelens.core.egress.addresses import MayCall
+from stagelens.core.egress.tls import CallTls
 from stagelens.core.yaml_config import yaml_lines
 
 

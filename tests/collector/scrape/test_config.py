@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.calling.addresses import MayCall
-from stagelens.collector.calling.tls import CallTls
 from stagelens.collector.scrape import config
 from stagelens.collector.scrape.config import Target
+from stagelens.core.egress.addresses import MayCall
+from stagelens.core.egress.tls import CallTls
 from stagelens.core.yaml_config import yaml_lines
 
 
