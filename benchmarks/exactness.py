@@ -34,7 +34,7 @@ from costs.table import Table
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.store import Batch, Point
-from tests.collector.store.latency_shapes import QUANTILES, SHAPES, exact, spread
+from tests.store.latency_shapes import QUANTILES, SHAPES, exact, spread
 from tests.support import prometheus_server
 from tests.support.prometheus_server import Prometheus, scraped
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site

@@ -27,10 +27,7 @@ from stagelens.collector.config import CollectorConfig
 from stagelens.collector.store_factory import places
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Series, Store, schema
-from tests.collector.store.clickhouse_server import (  # pyright: ignore[reportMissingImports] - the store's tests have a conftest of their own
-    clickhouse_server,
-    new_database,
-)
+from tests.store.clickhouse_server import clickhouse_server, new_database
 from tests.support.postgresql_server import Server
 from tests.support.raw_requests import Fold, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.collector.store.store_contents import added_totals, contents, counted, known, ledger, requests, totals
+from tests.store.store_contents import added_totals, contents, counted, known, ledger, requests, totals
 from tests.support.raw_requests import NOON, Site
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from sqlalchemy import event, text
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, KeptTrace, Retention, Store
 from stagelens.store.engines import database
-from tests.collector.store.store_contents import contents, counted, ledger, requests
+from tests.store.store_contents import contents, counted, ledger, requests
 from tests.support.postgresql_server import Server, postgresql
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 

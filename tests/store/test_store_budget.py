@@ -12,7 +12,7 @@ import pytest
 
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, KeptTrace, Retention, schema
-from tests.collector.store.store_contents import FOREVER, contents, counted, known, ledger, number, requests
+from tests.store.store_contents import FOREVER, contents, counted, known, ledger, number, requests
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 MB = 1 << 20

@@ -13,8 +13,8 @@ from sqlalchemy import MetaData, select, text
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, move
 from stagelens.store.rows import PointRow
-from tests.collector.store.clickhouse_server import embedded_url
-from tests.collector.store.questions import answers
+from tests.store.clickhouse_server import embedded_url
+from tests.store.questions import answers
 from tests.support.raw_requests import NOON, NS, SHOP, Fold, Request, Site
 
 HOUR = 3600

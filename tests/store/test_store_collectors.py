@@ -17,16 +17,7 @@ from sqlalchemy import select
 
 from stagelens.store import Batch, KeptTrace, Retention, SeriesCaps, schema
 from stagelens.store.engines import database
-from tests.collector.store.store_contents import (
-    added_totals,
-    contents,
-    counted,
-    known,
-    ledger,
-    number,
-    requests,
-    totals,
-)
+from tests.store.store_contents import added_totals, contents, counted, known, ledger, number, requests, totals
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 ROOT = Path(__file__).parents[3]

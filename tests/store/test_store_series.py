@@ -12,7 +12,7 @@ from sqlalchemy import event, select
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, KeptTrace, SeriesCaps, schema
 from stagelens.store.series import ACTIVE_SECONDS
-from tests.collector.store.store_contents import number as number_of
+from tests.store.store_contents import number as number_of
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 

@@ -15,8 +15,8 @@ from stagelens.core import hardware, names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Event, KeptTrace, Point
 from stagelens.store.queries import Reader
-from tests.collector.store.questions import NOT_ASKED, answers
-from tests.collector.store.test_exactness import END, START, Delivery, deliveries
+from tests.store.questions import NOT_ASKED, answers
+from tests.store.test_exactness import END, START, Delivery, deliveries
 from tests.support.raw_requests import NS, Request, Site
 
 # A key of each metric that tells of more than requests and stages, and the digits of what is counted.

@@ -11,16 +11,7 @@ from sqlalchemy import inspect, select, text
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, KeptTrace, Selection, schema
 from stagelens.store.engines import database
-from tests.collector.store.store_contents import (
-    FOREVER,
-    added_totals,
-    contents,
-    counted,
-    known,
-    ledger,
-    requests,
-    totals,
-)
+from tests.store.store_contents import FOREVER, added_totals, contents, counted, known, ledger, requests, totals
 from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 SERIES = (Series("shop", "1", route="/a"), Series("shop", "1", route="/b"), Series("shop", "2"), Series("bank"))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.store import Batch, KeptTrace, Retention, schema
-from tests.collector.store.store_contents import contents, number, requests
+from tests.store.store_contents import contents, number, requests
 from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 SHORT = Retention(seconds_10=timedelta(hours=2), minutes=timedelta(hours=6), hours=timedelta(days=2))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import Histogram as ClientHistogram
 
-from tests.collector.store.latency_shapes import BY_NAME, QUANTILES, exact, spread
+from tests.store.latency_shapes import BY_NAME, QUANTILES, exact, spread
 from tests.support import prometheus_server
 from tests.support.prometheus_server import Prometheus, scraped
 from tests.support.raw_requests import NOON, SHOP, Site

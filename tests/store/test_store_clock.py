@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.collector.store.store_contents import added_totals, contents, counted, known, ledger, requests, totals
+from tests.store.store_contents import added_totals, contents, counted, known, ledger, requests, totals
 from tests.support.raw_requests import NOON, Clock, Request, Site
 
 YEAR = 365 * 86_400

@@ -32,7 +32,7 @@ from stagelens.store.engines.clickhouse_sql import select as select_sql
 from stagelens.store.points import Change, Points, Question
 from stagelens.store.rows import PointRow
 from stagelens.store.tiers import Segment
-from tests.collector.store.clickhouse_server import clickhouse_server, embedded_url, new_database
+from tests.store.clickhouse_server import clickhouse_server, embedded_url, new_database
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 pytestmark = pytest.mark.stacks

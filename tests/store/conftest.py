@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.collector.store.clickhouse_server import clickhouse_server, new_database
+from tests.store.clickhouse_server import clickhouse_server, new_database
 from tests.support.postgresql_server import Server
 from tests.support.raw_requests import Site
 

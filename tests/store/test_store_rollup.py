@@ -15,16 +15,7 @@ from stagelens.core import names
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Point
-from tests.collector.store.store_contents import (
-    added_totals,
-    contents,
-    counted,
-    histogram_of,
-    known,
-    ledger,
-    rows,
-    totals,
-)
+from tests.store.store_contents import added_totals, contents, counted, histogram_of, known, ledger, rows, totals
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 SERIES = (Series("shop", "1"), Series("shop", "2", status="error"), Series("bank"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Estimate, Histogram
 from stagelens.store import Retention, Selection
-from tests.collector.store.latency_shapes import QUANTILES, SHAPES, Shape, exact, spread
+from tests.store.latency_shapes import QUANTILES, SHAPES, Shape, exact, spread
 from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 HOUR = 3600

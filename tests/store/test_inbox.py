@@ -18,7 +18,7 @@ from stagelens.store import Batch, KeptTrace, schema
 from stagelens.store.engines import database
 from stagelens.store.inbox import CLAIM_SECONDS, Delivery, Folded, Parcel, replace
 from stagelens.store.move import move
-from tests.collector.store.store_contents import counted, ledger, number, requests
+from tests.store.store_contents import counted, ledger, number, requests
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 ROOM = 10**6
