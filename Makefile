@@ -1,6 +1,7 @@
 # Stagelens: the commands people and CI use. `make` lists them.
 #
-# INSTALL=wheel builds a wheel and installs that instead of an editable install.
+# INSTALL=wheel builds a wheel and installs that instead of an editable install; WHEEL=<file> installs one that is built already.
+# LOCK=constraints-dev.txt installs the versions that the tests last passed with.
 
 PYTHON  ?= python3
 INSTALL ?= editable
@@ -9,6 +10,7 @@ BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # To compile all of it takes a minute; in CI only what is imported is compiled, when it is.
 LAZILY  := $(if $(CI),--no-compile)
+LOCKED   = $(if $(LOCK),--constraint $(LOCK))
 # Where it is set, each of the thousand processes of the tests would compile all it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -75,6 +77,7 @@ lint: $(VENV)/dev-$(INSTALL)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python tests/structure.py
 
 gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (a minute)
 	$(BIN)/python benchmarks/overhead.py --gate
@@ -94,6 +97,12 @@ audit: $(VENV)/bin/python ## look what the images hold up in PyPI's advisories; 
 .PHONY: site
 site: $(VENV)/stacks-$(INSTALL) ## make the documentation a site in build/site; a link that leads nowhere fails
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/site
+
+# A local version such as that of torch for CPUs is on no index but its own.
+.PHONY: lock
+lock: $(VENV)/stacks-$(INSTALL) ## write the installed versions to constraints-dev.txt, once all tests have passed with them
+	@{ echo "# Versions that the tests passed with. Written by \`make lock\`; used by \`make test LOCK=constraints-dev.txt\`."; \
+	$(PIP) freeze --exclude-editable | sed 's/+.*//'; } > constraints-dev.txt
 
 format: $(VENV)/dev-$(INSTALL) ## let ruff format and fix what it can
 	$(BIN)/ruff format .
@@ -154,13 +163,14 @@ $(TRITON)/$(PYTRITON): | $(VENV)/bin/python
 # One stamp for each set of extras and way of installing: installing again happens only when pyproject.toml changes.
 $(VENV)/%-editable: pyproject.toml | $(VENV)/bin/python
 	@echo "installing stagelens[$*] into $(VENV) (the first time takes a few minutes)"
-	@$(PIP) install $(LAZILY) --editable '.[$*]'
+	@$(PIP) install $(LAZILY) $(LOCKED) --editable '.[$*]'
 	@rm -f $(VENV)/*-wheel; touch $@
 
 $(VENV)/%-wheel: pyproject.toml $(shell git ls-files '*.py' 'dashboard/assets/*' 2>/dev/null) | $(VENV)/bin/python
-	@echo "building a wheel and installing stagelens[$*] from it into $(VENV)"
-	@rm -rf build $(VENV)/wheel && $(PIP) wheel --no-deps --wheel-dir $(VENV)/wheel .
-	@$(PIP) install $(LAZILY) "$$(ls $(VENV)/wheel/stagelens-*.whl)[$*]"
+	@echo "installing stagelens[$*] from a wheel into $(VENV)"
+	@rm -rf build $(VENV)/wheel
+	@$(if $(WHEEL),mkdir $(VENV)/wheel && cp $(WHEEL) $(VENV)/wheel/,$(PIP) wheel --no-deps --wheel-dir $(VENV)/wheel .)
+	@$(PIP) install $(LAZILY) $(LOCKED) "$$(ls $(VENV)/wheel/stagelens-*.whl)[$*]"
 	@$(PIP) install --force-reinstall --no-deps $(VENV)/wheel/stagelens-*.whl
 	@rm -rf build; rm -f $(VENV)/*-editable; touch $@
 
