@@ -1,0 +1,45 @@
+"""The workflows of GitHub run commands that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TARGETS = set(re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_each_make_target_and_file_exists(path: Path) -> None:
+    """A renamed target would fail at the first push, or at a release."""
+    workflow: dict[str, Any] = yaml.safe_load(path.read_text())
+    commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    targets = {target for command in commands for target in re.findall(r"^make ([a-z-]+)", command)}
+
+    assert targets
+    assert targets <= {name for names in TARGETS for name in names.split()}
+    assert (ROOT / "constraints-dev.txt").is_file()
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_each_job_waits_for_jobs_that_exist(path: Path) -> None:
+    """GitHub refuses the whole file otherwise."""
+    jobs: dict[str, Any] = yaml.safe_load(path.read_text())["jobs"]
+
+    assert {job["needs"] for job in jobs.values() if "needs" in job} <= jobs.keys()
+
+
+def test_a_tag_releases_the_version_of_the_project() -> None:
+    """The release workflow looks for this line, written exactly so."""
+    version = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert len(version) == 1
+    assert (
+        'grep -qx "version = \\"${GITHUB_REF_NAME#v}\\"" pyproject.toml'
+        in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    )
