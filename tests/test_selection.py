@@ -48,7 +48,7 @@ def names(found: set[Path]) -> set[str]:
         ("store/read.py", set[str]()),
         ("collector/rules.yaml", {"test_page.py"}),
         ("tests/support/ports.py", {"test_http.py"}),
-        ("tests/collector/conftest.py", {"test_points.py", "test_http.py", "test_write_twice.py"}),
+        ("tests/collector/conftest.py", {"test_points.py", "test_http.py"}),
         ("tests/dashboard/test_page.py", {"test_page.py"}),
         ("gone.py", set[str]()),
     ],

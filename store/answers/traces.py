@@ -35,7 +35,7 @@ COLUMNS = (
     "because",
     "stages",
 )
-# What every agent keeps (`instrumentors.sampler`), and what is kept of other programs' traces (`collector.traces.keeping`).
+# What every agent keeps (`instrumentors.sampler`), and what is kept of other programs' traces (`collector.traces.sampling`).
 RULE = (
     "of every series and export those that were asked for, failed ones, the slowest, those in which something was loaded, "
     "and a uniform share, each up to a limit; of other programs' traces the same"

@@ -23,9 +23,9 @@ SERVICE = """
 {before}
 import os, time
 import stagelens
-from stagelens.instrumentors import recorder, rehearsal
+from stagelens.instrumentors import recorder, self_calibration
 
-rehearsal.PathCost.of_ns = lambda self, marks, *, timed=True: marks * (10_000 if timed else 10)
+self_calibration.PathCost.of_ns = lambda self, marks, *, timed=True: marks * (10_000 if timed else 10)
 
 @stagelens.stage("forward")
 def part():

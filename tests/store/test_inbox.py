@@ -23,7 +23,7 @@ from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
 ROOM = 10**6
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # Forks processes that each receive a batch of three spans and fold: a span in whose place the time is even becomes a request, the
 # others wait for the next. Each dies before a step (a statement, a begin or a commit) three further on, until one gets to its end.
 DYING = """

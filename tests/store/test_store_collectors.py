@@ -20,7 +20,7 @@ from stagelens.store.engines import database
 from tests.store.store_contents import added_totals, contents, counted, known, ledger, number, requests, totals
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # Writes batches until it has written so many, maintains in between, and prints which of them it was told are new.
 COLLECTOR = """
 import json, sys

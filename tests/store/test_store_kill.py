@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.store.store_contents import added_totals, contents, counted, known, ledger, requests, totals
 from tests.support.raw_requests import NOON, Site
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # Forks processes that each send all batches of those before again, write one of their own, and maintain. Each dies before a
 # step (a statement, a begin or a commit) a stride further on, until one gets to its end. Prints how many there were, and how many
 # batches were acknowledged.

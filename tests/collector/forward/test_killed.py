@@ -18,13 +18,13 @@ COLLECTOR = """
 import sys
 from pathlib import Path
 from stagelens.collector.config_file import LiveConfig
-from stagelens.collector.forward import line
+from stagelens.collector.forward import destination_sender
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Store
 
-line._IDLE_SECONDS, line._FIRST_PAUSE_SECONDS, line._LONGEST_PAUSE_SECONDS = 0.02, 0.02, 0.1
+destination_sender._IDLE_SECONDS, destination_sender._FIRST_PAUSE_SECONDS, destination_sender._LONGEST_PAUSE_SECONDS = 0.02, 0.02, 0.1
 # Whoever was killed holds its destination for longer than a test is patient.
-line._HOLD_SECONDS = line._TURN_SECONDS = 1.0
+destination_sender._HOLD_SECONDS = destination_sender._TURN_SECONDS = 1.0
 store = Store.open(sys.argv[1])
 collector = Collector(CollectorConfig(port=0), store, file=LiveConfig(Path(sys.argv[2]), {}))
 collector.start()
