@@ -30,6 +30,13 @@ def test_every_package_on_disk_is_in_the_wheel() -> None:
     assert sorted(PACKAGES) == sorted(["stagelens", *(".".join(("stagelens", *folder.parts)) for folder in folders)])
 
 
+def test_every_package_is_copied_into_the_images() -> None:
+    """`.dockerignore` lists what is let in: an image without one of the packages would not start."""
+    listed = (ROOT / ".dockerignore").read_text().split()
+
+    assert {f"!{part}" for part in PARTS} <= set(listed)
+
+
 def test_no_stray_module_lies_in_the_root() -> None:
     """Any other .py file beside __init__ and __main__ would ship as part of the package."""
     assert sorted(path.name for path in ROOT.glob("*.py")) == ["__init__.py", "__main__.py"]
