@@ -98,7 +98,8 @@ def one_per_cause(snapshot: Snapshot, selection: Selection, retention: Retention
     slowest = _select(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
     causes = snapshot.connection.scalars(_select(selection).with_only_columns(traces.c.dominant).distinct()).all()
     first = [snapshot.connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
-    first.sort(key=lambda row: -row.duration)
+    # Of equally slow ones the order must not be the database's.
+    first.sort(key=lambda row: (-row.duration, *_name(row)))
     taken = {_name(row) for row in first}
     rest = [row for row in snapshot.connection.execute(slowest.limit(limit + len(first))) if _name(row) not in taken]
     return _frame(snapshot, selection, [*first, *rest][:limit], retention)

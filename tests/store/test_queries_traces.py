@@ -154,6 +154,14 @@ def test_one_per_cause_shows_every_cause_first(one: Site) -> None:
     assert numbers(read.one_per_cause(one.around(), 2)) == [2, 4]
 
 
+def test_equally_slow_causes_are_ordered_by_trace_id(sqlite_site: Callable[..., Site]) -> None:
+    """Not in the order in which a database happens to list the causes."""
+    one = sqlite_site()
+    one.store.write([Batch("equal", traces=[trace(9, 30, "a"), trace(7, 30, "c"), trace(8, 30, "b")])])
+
+    assert numbers(one.store.read.one_per_cause(one.around(), 3)) == [7, 8, 9]
+
+
 def test_an_answer_says_why_and_how_long_requests_are_kept(sqlite_site: Callable[..., Site]) -> None:
     """The rule in words, how many of the selection each reason kept, whether listed or not, and when they are gone."""
     one = sqlite_site(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
