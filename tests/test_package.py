@@ -31,7 +31,7 @@ def test_every_package_on_disk_is_in_the_wheel() -> None:
 
 
 def test_every_package_is_copied_into_the_images() -> None:
-    """`.dockerignore` lists what is let in: an image without one of the packages would not start."""
+    """Check that `.dockerignore` includes each package: an image without one of them would not start."""
     listed = (ROOT / ".dockerignore").read_text().split()
 
     assert {f"!{part}" for part in PARTS} <= set(listed)
