@@ -119,7 +119,8 @@ def test_a_slow_request_is_a_waterfall(page: Page, url: str) -> None:
     expect(page.locator(".wf")).to_contain_text("Preprocess", timeout=30_000)
     page.screenshot(path=ARTIFACTS / "demo-trace.png", full_page=True)
 
-    expect(page.locator(".wf")).to_contain_text("Forward")
+    # The slowest request may be the first of its process.
+    expect(page.locator(".wf")).to_contain_text(re.compile("Forward|Cold start"))
 
 
 def test_ctrl_c_leaves_no_process_behind(demo: Demo) -> None:
