@@ -33,7 +33,7 @@ THREADS = ("stagelens-collector", "stagelens-decoder", "stagelens-writer", "stag
 
 
 class Walk:
-    """Records the functions that are called while it is on."""
+    """Collects the functions that are called while it is on."""
 
     def __init__(self) -> None:
         self.is_on = False
