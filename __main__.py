@@ -206,7 +206,7 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
     from .core import logs  # noqa: PLC0415 - with json and urllib, which `run` does without
 
     give_back_what_is_freed()
-    voice = logs.set_up(environment)
+    voice = logs.configure_logging(environment)
     stopped = _stop_on_signals()
     with voice.explaining(), ExitStack() as stack:
         settings = CollectorConfig.from_env(environment)

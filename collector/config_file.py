@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..core.egress.addresses import MayCall
 from ..core.errors import ConfigError
-from ..core.periodic_thread import Loop
+from ..core.periodic_thread import PeriodicThread
 from ..core.yaml_config.fields import Fields
 from ..core.yaml_config.live_file import FileError, LiveFile, read_document, spell_problem
 from .access import config as access_section
@@ -100,7 +100,7 @@ class _File(LiveFile[CollectorFile]):
             _log.warning("%s", line)
 
 
-class LiveConfig(Loop):
+class LiveConfig(PeriodicThread):
     """The file, read again every few seconds while it is watched; a broken one leaves in force what was read before.
 
     Args:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from ..core.addresses import owner_of
+from ..core.addresses import client_of
 
 Place = Literal["in", "surplus", "out"]
 
@@ -48,7 +48,7 @@ class ConnectionLimits:
 
     def enter(self, connection: Waiter, address: str) -> Place:
         """Add a new *connection* from *address*, idle until its first request, and return how it counts."""
-        owner = owner_of(address)
+        owner = client_of(address)
         if not self._has_room(owner):
             takes_from = {owner} if self._of[owner] >= self.most_of_one else set(self._of)
             self._end_oldest([each for each in self._waiting if self._members.get(each) in takes_from])

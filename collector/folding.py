@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ..core.errors import StoreError
-from ..core.periodic_thread import Loop
+from ..core.periodic_thread import PeriodicThread
 from ..store import Store
 from ..store.inbox import Delivery, Folded
 from ..store.point_columns import as_columns
@@ -23,7 +23,7 @@ PART = "folding spans"
 FOLD_BYTES = 24 * 1024**2
 
 
-class Folding(Loop):
+class Folding(PeriodicThread):
     """Runs `Store.fold` now and then in a thread, and survives its errors.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.periodic_thread import Loop
+from ..core.periodic_thread import PeriodicThread
 from ..store import Store
 from .health import Health
 from .selfmetrics import SelfMetrics
@@ -10,7 +10,7 @@ from .selfmetrics import SelfMetrics
 PART = "maintaining the store"
 
 
-class Maintenance(Loop):
+class Maintenance(PeriodicThread):
     """Runs `Store.maintain` now and then in a thread, and survives its errors.
 
     Args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import names, stages
-from ..core.bands import BATCHES, TOKENS
-from ..core.stalls import CAUSES, parted
+from ..core.bands import BATCH_SIZES, TOKEN_COUNTS
+from ..core.stalls import STALL_CAUSES, split_stall_key
 from ..store.point_columns import Identity
 from .dimensions import SeriesReader, stage_name, text
 from .ingest_result import Reason, RejectedError
@@ -17,7 +17,7 @@ from .wire import Attributes
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 50_000, 512
 
 # Attributes whose values are bands of sizes.
-_BANDS = {names.BATCH_BAND: BATCHES, names.TOKEN_BAND: TOKENS}
+_BANDS = {names.BATCH_BAND: BATCH_SIZES, names.TOKEN_BAND: TOKEN_COUNTS}
 
 
 class Identities:
@@ -79,7 +79,7 @@ def stage_of(metric: str, attributes: Attributes) -> str:
         msg = f"{key} must be one of {', '.join(_BANDS[key].names)}, got {'nothing' if value is None else repr(text(value)[:40])}"
         raise RejectedError(Reason.STAGE, msg)
     name = stage_name(value, key)
-    if key == names.STALL and (parted(name)[0] not in CAUSES or not parted(name)[1]):
-        msg = f"{key} must be one of {', '.join(CAUSES)}, a colon and a stage, got {name[:40]!r}"
+    if key == names.STALL and (split_stall_key(name)[0] not in STALL_CAUSES or not split_stall_key(name)[1]):
+        msg = f"{key} must be one of {', '.join(STALL_CAUSES)}, a colon and a stage, got {name[:40]!r}"
         raise RejectedError(Reason.STAGE, msg)
     return name

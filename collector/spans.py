@@ -11,8 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from ..core import names
-from ..core.counts import dominant
-from ..core.loads import PHASES
+from ..core.counts import dominant_stage
+from ..core.loads import LOAD_PHASES
 from ..store import KeptTrace
 from ..store.loads import Load
 from .dimensions import SeriesReader, stage_name, text
@@ -82,8 +82,8 @@ class TraceReader:
         # However long ago: a process tells when it has served its first request.
         replace(self.window, oldest=0).check(span.end_ns)
         phase, spent = text(span.attributes[names.LOAD_PHASE]), span.attributes.get(names.LOAD_OWN)
-        if phase not in PHASES:
-            msg = f"{names.LOAD_PHASE} must be one of {', '.join(PHASES)}, got {phase[:40]!r}"
+        if phase not in LOAD_PHASES:
+            msg = f"{names.LOAD_PHASE} must be one of {', '.join(LOAD_PHASES)}, got {phase[:40]!r}"
             raise RejectedError(Reason.STAGE, msg)
         duration = span.end_ns - span.start_ns
         if type(spent) is not int or not 0 <= spent <= duration:
@@ -133,7 +133,7 @@ class TraceReader:
             started_ns=root.start_ns,
             duration_ns=root.end_ns - root.start_ns,
             because=text(root.attributes[names.KEPT_BECAUSE]),
-            dominant=dominant(stages_ns),
+            dominant=dominant_stage(stages_ns),
             stages_ns=stages_ns,
             spans=[_child(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
             attributes=_kept(root.attributes),

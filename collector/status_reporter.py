@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import metadata
 
 from ..core.errors import StoreError
-from ..core.periodic_thread import Loop
+from ..core.periodic_thread import PeriodicThread
 from ..core.settings import format_size
 from ..store import Store
 from ..store.collectors import Report, Vitals, leave, put
@@ -34,7 +34,7 @@ _P99 = 0.99
 _MAX_CHARS, _MAX_DOWN = 300, 20
 
 
-class Reporter(Loop):
+class Reporter(PeriodicThread):
     """Writes the row of one collector, in a thread, under the `name` it is given before it starts.
 
     Args:

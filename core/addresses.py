@@ -14,10 +14,10 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)
     """
-    return host == "localhost" or bool((address := address_of(host)) and address.is_loopback)
+    return host == "localhost" or bool((address := parse_ip(host)) and address.is_loopback)
 
 
-def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the address that *host* spells; None for a name."""
     try:
         return ipaddress.ip_address(host)
@@ -36,13 +36,13 @@ def without_port(address: str) -> str:
     return address.partition(":")[0] if address.count(":") == 1 else address
 
 
-def owner_of(address: str) -> str:
+def client_of(address: str) -> str:
     """Return what stands for *address* where requests or connections are counted by who makes them.
 
-    >>> owner_of("10.0.0.7"), owner_of("::ffff:10.0.0.7"), owner_of("2001:db8::1:2:3:4")
+    >>> client_of("10.0.0.7"), client_of("::ffff:10.0.0.7"), client_of("2001:db8::1:2:3:4")
     ('10.0.0.7', '10.0.0.7', '2001:db8::/64')
     """
-    found = address_of(address)
+    found = parse_ip(address)
     if isinstance(found, ipaddress.IPv6Address):
         if found.ipv4_mapped is not None:
             return str(found.ipv4_mapped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Bands:
+class SizeBuckets:
     """The bands of one kind of size, named by their bounds, both inclusive: 1, 2-3, 4-7, …, 512-1023, 1024+.
 
     Args:
@@ -17,7 +17,7 @@ class Bands:
     def of(self, size: int) -> str:
         """Return the band of *size*, at least one.
 
-        >>> BATCHES.of(1), BATCHES.of(3), BATCHES.of(32), BATCHES.of(5000)
+        >>> BATCH_SIZES.of(1), BATCH_SIZES.of(3), BATCH_SIZES.of(32), BATCH_SIZES.of(5000)
         ('1', '2-3', '32-63', '1024+')
         """
         return self.names[min(size.bit_length(), len(self.names)) - 1]
@@ -28,6 +28,6 @@ class Bands:
 
 
 # Items that a model ran at once: 1 to 1024 and more.
-BATCHES = Bands(10)
+BATCH_SIZES = SizeBuckets(10)
 # Tokens of a prompt or an answer: 1 to 131,072 and more, as long as models read today.
-TOKENS = Bands(17)
+TOKEN_COUNTS = SizeBuckets(17)

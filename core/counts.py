@@ -16,7 +16,7 @@ from .histogram import Histogram, bucket_index
 from .stages import OVERHEAD, position
 
 
-class Counts:
+class RequestHistograms:
     """The histograms of one series."""
 
     __slots__ = ("_held_up", "_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
@@ -46,7 +46,7 @@ class Counts:
             duration: How long it took. [nanoseconds]
         """
         seconds = duration / 1e9
-        self._requests[dominant(own)].count_one(seconds)
+        self._requests[dominant_stage(own)].count_one(seconds)
         stages = self._stages
         for stage, part in own.items():
             stages[stage].count_one(part / 1e9)
@@ -57,7 +57,7 @@ class Counts:
         """Count what held a request up.
 
         Args:
-            found: For how long, by what `stalls.joined` makes. [nanoseconds]
+            found: For how long, by what `stalls.stall_key` makes. [nanoseconds]
             duration: How long the request took; above zero. [nanoseconds]
         """
         _add_up(self._held_up[bucket_index(duration / 1e9)], found)
@@ -95,10 +95,10 @@ class Counts:
                 yield metric, stage, Histogram(buckets=buckets)
 
 
-def dominant(own: Mapping[str, int]) -> str:
+def dominant_stage(own: Mapping[str, int]) -> str:
     """Return the stage that took most of a request, `overhead` where that is the time that no stage claims.
 
-    >>> dominant({"overhead": 9, "forward": 2, "queue": 2}), dominant({"overhead": 2, "forward": 2, "queue": 2})
+    >>> dominant_stage({"overhead": 9, "forward": 2, "queue": 2}), dominant_stage({"overhead": 2, "forward": 2, "queue": 2})
     ('overhead', 'forward')
     """
     most, longest = -1, OVERHEAD
@@ -109,12 +109,12 @@ def dominant(own: Mapping[str, int]) -> str:
     return longest
 
 
-def microseconds(spent: Mapping[str, int]) -> dict[str, int]:
+def round_to_microseconds(spent: Mapping[str, int]) -> dict[str, int]:
     """Return nanoseconds per stage as whole microseconds that add up to the rounded total.
 
     Rounding each on its own would lose every stage below half a microsecond, and the sum with them.
 
-    >>> microseconds({"forward": 400, "queue": 400, "overhead": 1200})
+    >>> round_to_microseconds({"forward": 400, "queue": 400, "overhead": 1200})
     {'forward': 0, 'queue': 1, 'overhead': 1}
     """
     rounded: dict[str, int] = {}
@@ -134,7 +134,7 @@ def _add_up(total: dict[str, int], more: Mapping[str, int]) -> None:
 def _by_stage(spent: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
     by_stage: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for bucket, stages in spent.items():
-        for stage, count in microseconds(stages).items():
+        for stage, count in round_to_microseconds(stages).items():
             if count:
                 by_stage[stage][bucket] = count
     return by_stage

@@ -19,7 +19,7 @@ _Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
+class FailureDifference:
     """The share of failed requests of both sides, between 0 and 1.
 
     Args:
@@ -45,15 +45,15 @@ class Failures:
         return self.low > 0
 
 
-def failures(a_failed: int, a_requests: int, b_failed: int, b_requests: int) -> Failures:
+def compare_failures(a_failed: int, a_requests: int, b_failed: int, b_requests: int) -> FailureDifference:
     """Return how many more of B failed; neither side may be empty.
 
-    >>> found = failures(48, 80, 56, 70)
+    >>> found = compare_failures(48, 80, 56, 70)
     >>> round(found.low, 4), round(found.high, 4)
     (0.0524, 0.3339)
     """
     (a, a_low, a_high), (b, b_low, b_high) = _wilson(a_failed, a_requests), _wilson(b_failed, b_requests)
-    return Failures(a, b, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low))
+    return FailureDifference(a, b, b - a - math.hypot(b - b_low, a_high - a), b - a + math.hypot(b_high - b, a - a_low))
 
 
 def _wilson(failed: int, requests: int) -> tuple[float, float, float]:

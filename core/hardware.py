@@ -138,16 +138,16 @@ def host_of(where: str) -> str:
     return where.partition("/")[0].partition(":")[0]
 
 
-def joined(measure: str, where: str) -> str:
+def hardware_key(measure: str, where: str) -> str:
     """Return the name under which a value is kept.
 
-    >>> joined("gpu", "web-1/gpu0")
+    >>> hardware_key("gpu", "web-1/gpu0")
     'gpu web-1/gpu0'
     """
     return f"{measure} {where}"
 
 
-def parted(name: str) -> tuple[str, str]:
-    """Return measure and place of what `joined` made."""
+def split_hardware_key(name: str) -> tuple[str, str]:
+    """Return measure and place of what `hardware_key` made."""
     measure, _, where = name.partition(" ")
     return measure, where

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class LoadPhase:
     """A part of a cold start.
 
     Args:
@@ -21,11 +21,17 @@ class Phase:
 
 
 # From the birth of the process until the first request came in.
-START = Phase("start", "Until the first request", "from the start of the process until its first request began")
-READ = Phase("read", "Read", "waiting for files, from a disk or a network")
-DESERIALISE = Phase("deserialise", "Deserialise", "objects made of what was read")
-COPY = Phase("copy", "Copy", "weights copied into a module, or to a device")
-COMPILE = Phase("compile", "Compile", "torch.compile at work")
-FIRST_RUN = Phase("first_run", "First run", "the first run of a model, on a device or with a shape that is new to it")
+LOAD_START = LoadPhase(
+    "start", "Until the first request", "from the start of the process until its first request began"
+)
+LOAD_READ = LoadPhase("read", "Read", "waiting for files, from a disk or a network")
+LOAD_DESERIALISE = LoadPhase("deserialise", "Deserialise", "objects made of what was read")
+LOAD_COPY = LoadPhase("copy", "Copy", "weights copied into a module, or to a device")
+LOAD_COMPILE = LoadPhase("compile", "Compile", "torch.compile at work")
+LOAD_FIRST_RUN = LoadPhase(
+    "first_run", "First run", "the first run of a model, on a device or with a shape that is new to it"
+)
 
-PHASES = {phase.key: phase for phase in (START, READ, DESERIALISE, COPY, COMPILE, FIRST_RUN)}
+LOAD_PHASES = {
+    phase.key: phase for phase in (LOAD_START, LOAD_READ, LOAD_DESERIALISE, LOAD_COPY, LOAD_COMPILE, LOAD_FIRST_RUN)
+}

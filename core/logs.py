@@ -47,7 +47,7 @@ _MIN_SECRET_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class CommandOutput:
     """How a command speaks to who started it: to people on its output, to machines in the log.
 
     Args:
@@ -81,7 +81,7 @@ class Voice:
             raise SystemExit(1) from error
 
 
-def set_up(env: Mapping[str, str], stream: TextIO | None = None) -> Voice:
+def configure_logging(env: Mapping[str, str], stream: TextIO | None = None) -> CommandOutput:
     """Let all loggers write, as *env* says.
 
     Args:
@@ -101,7 +101,7 @@ def set_up(env: Mapping[str, str], stream: TextIO | None = None) -> Voice:
     logging.getLogger().setLevel(LEVELS[level])
     for library in _QUIET:
         logging.getLogger(library).setLevel(max(LEVELS[level], logging.WARNING))
-    return Voice(form == "json")
+    return CommandOutput(form == "json")
 
 
 def secrets_of(env: Mapping[str, str]) -> list[str]:

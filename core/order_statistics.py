@@ -28,10 +28,10 @@ _MANY = 1000
 _REACH = 10
 
 
-def bears(count: int, quantile: float) -> bool:
+def has_enough_samples(count: int, quantile: float) -> bool:
     """Say whether *count* requests are enough for *quantile*: at least `MIN_TAIL` of them lie beyond it.
 
-    >>> bears(1000, 0.99), bears(999, 0.99)
+    >>> has_enough_samples(1000, 0.99), has_enough_samples(999, 0.99)
     (True, False)
     """
     return count * (1 - quantile) >= MIN_TAIL - 1e-9

@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 RETRY_SECONDS = 2.0
 
 
-class Loop(ABC):
+class PeriodicThread(ABC):
     """One thread, one duty.
 
     Args:

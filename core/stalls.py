@@ -8,7 +8,7 @@ from .stages import OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class StallCause:
     """A reason why requests made no progress.
 
     Args:
@@ -23,15 +23,15 @@ class Cause:
 
 
 # A garbage collection stops every thread of the interpreter.
-GC = Cause("gc", "GC pause", "GC explains")
+STALL_GC = StallCause("gc", "GC pause", "GC explains")
 # An event loop did not get round to its callbacks: one kept it from all others, or its thread could not run.
-LOOP = Cause("loop", "event loop stalled", "A stalled event loop explains")
+STALL_LOOP = StallCause("loop", "event loop stalled", "A stalled event loop explains")
 # It could have, but its thread got no CPU: others had them all, or the quota of its container was used up.
-CPU = Cause("cpu", "no CPU", "An event loop without a CPU explains")
+STALL_CPU = StallCause("cpu", "no CPU", "An event loop without a CPU explains")
 # torch.compile was at work: the thread that needs it waits, and most of the time it holds the interpreter's lock.
-COMPILE = Cause("compile", "torch.compile", "torch.compile was at work in")
+STALL_COMPILE = StallCause("compile", "torch.compile", "torch.compile was at work in")
 
-CAUSES = {cause.key: cause for cause in (GC, LOOP, CPU, COMPILE)}
+STALL_CAUSES = {cause.key: cause for cause in (STALL_GC, STALL_LOOP, STALL_CPU, STALL_COMPILE)}
 
 # Where a request waits for its event loop. In any other stage it runs on the loop, and may be what keeps it, or beside it in
 # a thread, which a stalled loop does not hold up.
@@ -44,22 +44,22 @@ def holds_up(cause: str, stage: str) -> bool:
     >>> holds_up("gc", "forward"), holds_up("loop", "forward"), holds_up("loop", "queue")
     (True, False, True)
     """
-    return cause not in (LOOP.key, CPU.key) or stage in _WAITS_FOR_LOOP
+    return cause not in (STALL_LOOP.key, STALL_CPU.key) or stage in _WAITS_FOR_LOOP
 
 
-def joined(cause: str, stage: str) -> str:
+def stall_key(cause: str, stage: str) -> str:
     """Return the name under which the time is counted that *cause* held *stage* up.
 
-    >>> joined("gc", "forward")
+    >>> stall_key("gc", "forward")
     'gc:forward'
     """
     return f"{cause}:{stage}"
 
 
-def parted(name: str) -> tuple[str, str]:
-    """Return cause and stage of what `joined` made.
+def split_stall_key(name: str) -> tuple[str, str]:
+    """Return cause and stage of what `stall_key` made.
 
-    >>> parted("gc:forward")
+    >>> split_stall_key("gc:forward")
     ('gc', 'forward')
     """
     cause, _, stage = name.partition(":")

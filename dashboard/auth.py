@@ -13,7 +13,7 @@ from threading import BoundedSemaphore, Lock
 
 from werkzeug.wrappers import Request
 
-from ..core.addresses import address_of, without_port
+from ..core.addresses import parse_ip, without_port
 from .config import DashboardConfig
 from .login_throttle import LoginThrottle
 from .revoked_sessions import SignedOut
@@ -104,7 +104,7 @@ class Door:
 
     def is_trusted_proxy(self, request: Request) -> bool:
         """Say whether the request came through a proxy that is believed."""
-        address = address_of(request.remote_addr or "")
+        address = parse_ip(request.remote_addr or "")
         # A socket that listens on both kinds of addresses writes the old ones as new ones: ::ffff:10.0.0.5.
         address = getattr(address, "ipv4_mapped", None) or address
         return address is not None and any(address in network for network in self._config.trusted_proxies)

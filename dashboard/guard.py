@@ -15,7 +15,7 @@ import flask
 from flask import Flask, Response, request
 from werkzeug.wrappers import Response as AnyResponse
 
-from ..core.addresses import address_of, is_loopback
+from ..core.addresses import is_loopback, parse_ip
 from . import charts, health, hooks, signin
 from .auth import COOKIE, Asker, Door, TooManyError
 from .config import DashboardConfig
@@ -125,7 +125,7 @@ def _is_called(host: str, config: DashboardConfig) -> bool:
     if config.is_private or is_loopback(name):
         return is_loopback(name)
     # An address cannot be pointed elsewhere; a name can.
-    return not config.hosts or name in config.hosts or address_of(name) is not None
+    return not config.hosts or name in config.hosts or parse_ip(name) is not None
 
 
 def _foreign(config: DashboardConfig) -> AnyResponse | None:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 
-from ..core.addresses import owner_of
+from ..core.addresses import client_of
 
 # Failed attempts without a delay; each further one doubles it.
 _FREE = 5
@@ -35,7 +35,7 @@ class LoginThrottle:
 
         An allowed attempt counts as failed until `succeeded`, so that concurrent attempts are limited like consecutive ones.
         """
-        owner, now = owner_of(address), self._clock()
+        owner, now = client_of(address), self._clock()
         with self._lock:
             wrong, until = self._known.get(owner, (0, 0.0))
             if until > now:
@@ -51,4 +51,4 @@ class LoginThrottle:
     def succeeded(self, address: str) -> None:
         """Reset the failed attempts of *address*."""
         with self._lock:
-            self._known.pop(owner_of(address), None)
+            self._known.pop(client_of(address), None)

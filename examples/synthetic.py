@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stagelens.core import names
-from stagelens.core.bands import TOKENS as TOKEN_BANDS
+from stagelens.core.bands import TOKEN_COUNTS as TOKEN_BANDS
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STATUS_ERROR, STATUS_OK
 from stagelens.store import Batch, KeptTrace, Point, Series, Store

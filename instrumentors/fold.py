@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core import names
-from ..core.bands import BATCHES, TOKENS
-from ..core.counts import Counts
+from ..core.bands import BATCH_SIZES, TOKEN_COUNTS
+from ..core.counts import RequestHistograms
 from ..core.partition import Interval, partition
 from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED
-from ..core.stalls import joined
+from ..core.stalls import stall_key
 from .config import Keep
 from .levels import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY, Load
 from .recorder import UNTIMED as WITHOUT_STAGES
@@ -63,7 +63,7 @@ class Delta:
 
     sampler: Sampler[Record]
     own_stages: set[str] = field(default_factory=set[str])
-    counts: Counts = field(default_factory=Counts)
+    counts: RequestHistograms = field(default_factory=RequestHistograms)
     loads: dict[int, Load] = field(default_factory=dict[int, Load])
 
 
@@ -224,7 +224,7 @@ _CALLS = (("@failed", names.FAILED_CALL), ("@suspect", names.SUSPECT_REPORT))
 
 
 def _add_facts(
-    counts: Counts,
+    counts: RequestHistograms,
     facts: dict[str, Any],
     intervals: Collection[Interval],
     own: Mapping[str, int],
@@ -240,18 +240,20 @@ def _add_facts(
             counts.add_stream(metric, text(said)[:MAX_STAGE] or OTHER, whole(spent) / 1e9)
 
 
-def _add_stalls(counts: Counts, intervals: Collection[Interval], start: int, end: int) -> None:
+def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> None:
     """Count what held a request up, by the stage that was its own then."""
     met = stalls.during(start, end)
     if met:
         found = by_stage(met, intervals, start, end)
-        counts.add_stalls({joined(*key)[:MAX_STAGE]: spent for key, spent in found.items()}, end - start)
+        counts.add_stalls({stall_key(*key)[:MAX_STAGE]: spent for key, spent in found.items()}, end - start)
 
 
 _STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
 
 
-def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int) -> None:
+def _add_stream(
+    counts: RequestHistograms, facts: dict[str, Any], intervals: Collection[Interval], start: int, end: int
+) -> None:
     """Count what the tokens of a request were like."""
     first, definition = facts.get("@first_token", (None, ""))
     definition = text(definition)[:MAX_STAGE] or OTHER
@@ -259,12 +261,12 @@ def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Int
     if first is not None and start < first <= end:
         counts.add_first_token(partition(intervals, start, first), first - start, definition)
         if taken_in:
-            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKENS.of(taken_in), (first - start) / 1e9)
+            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.of(taken_in), (first - start) / 1e9)
     for own, (spent, tokens) in facts.get("@per_token", {}).items():
         if tokens:
             counts.add_stream(names.OUTPUT_TOKEN, own or definition, spent / tokens / 1e9)
             if put_out:
-                counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.of(put_out), spent / tokens / 1e9)
+                counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.of(put_out), spent / tokens / 1e9)
     for own, gap in facts.get("@gap", {}).items():
         if gap:
             counts.add_stream(names.STREAM_GAP, own or definition, gap / 1e9)
@@ -273,11 +275,11 @@ def _add_stream(counts: Counts, facts: dict[str, Any], intervals: Collection[Int
             counts.add_stream(names.TOKENS, kind, number)
 
 
-def _add_batch(counts: Counts, size: int, own: Mapping[str, int]) -> None:
+def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> None:
     """Count how long the model of a request ran, by the *size* of its batch; 0 says nothing."""
     ran = own.get("forward", 0) + own.get("prefill", 0)
     if size and ran:
-        counts.add_stream(names.BATCH_DURATION, BATCHES.of(size), ran / 1e9)
+        counts.add_stream(names.BATCH_DURATION, BATCH_SIZES.of(size), ran / 1e9)
 
 
 def known_stage(stage: str, own_stages: set[str]) -> str:

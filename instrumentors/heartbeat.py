@@ -12,7 +12,7 @@ from asyncio import AbstractEventLoop, get_running_loop
 from typing import Final
 from weakref import WeakSet
 
-from ..core.stalls import CPU, LOOP
+from ..core.stalls import STALL_CPU, STALL_LOOP
 from . import recorder
 from .cpu_time import on_and_off_cpu
 from .instrumentor import report
@@ -72,6 +72,6 @@ def _beat(loop: AbstractEventLoop, due: int, before: tuple[int, int]) -> None:
         # When in that time is not known. What a loop has slept it slept before the beat was due; the rest is taken for even.
         late = now - due
         without = min(late, waited if ran + waited <= late else waited * late // (ran + waited))
-        stalls.note(CPU.key, due, due + without)
-        stalls.note(LOOP.key, due + without, now)
+        stalls.note(STALL_CPU.key, due, due + without)
+        stalls.note(STALL_LOOP.key, due + without, now)
     _next_beat(loop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..core import names
-from ..core.loads import START
+from ..core.loads import LOAD_START
 from . import loads as own
 from .loads import Load, loads
 from .spans import Span, Trace
@@ -28,7 +28,7 @@ class LoadSpans:
         if first_request is not None and not self._began:
             self._began = True
             born = min(own.born, first_request)
-            found.append(Load(START.key, "", "", born, first_request, first_request - born))
+            found.append(Load(LOAD_START.key, "", "", born, first_request, first_request - born))
         return [Trace(self._trace_id, sampled=False, spans=[_span(load) for load in found])] if found else []
 
 

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..core.loads import DESERIALISE, READ
+from ..core.loads import LOAD_DESERIALISE, LOAD_READ
 from .cpu_time import worked
 from .recorder import clock
 
@@ -37,7 +37,7 @@ class Load(NamedTuple):
     """One phase of a cold start.
 
     Args:
-        phase: A key of `core.loads.PHASES`.
+        phase: A key of `core.loads.LOAD_PHASES`.
         model: Of which model, "" where nobody knows.
         shape: The shapes of what a first run was given, as `1x3x224x224`.
         start: By the recorder's clock. [nanoseconds]
@@ -74,7 +74,7 @@ class Loads:
         self._room = MAX_LOADS
 
     def begin(self, model: str = "", *, reading: bool = False) -> Token:
-        """Begin a phase in this thread, of *model* or of that around it; only one that is *reading* may end as `READ`."""
+        """Begin a phase in this thread, of *model* or of that around it; only one that is *reading* may end as `LOAD_READ`."""
         thread = self._thread
         token = clock(), worked() if reading else 0, thread.inside_ns, thread.inside_work_ns, thread.model
         thread.inside_ns, thread.inside_work_ns, thread.model = 0, 0, model or thread.model
@@ -87,15 +87,15 @@ class Loads:
         begun, before, thread.inside_ns, thread.inside_work_ns, thread.model = token
         ended = clock()
         # Whoever copies, compiles or runs is taken to work all the time: to ask costs more than most of them.
-        work = worked() - before if phase == READ.key else ended - begun
+        work = worked() - before if phase == LOAD_READ.key else ended - begun
         thread.inside_ns += ended - begun if phase else inside
         thread.inside_work_ns += work if phase else inside_work
         own = ended - begun - inside
-        waited = _waited(own, work - inside_work) if phase == READ.key else own
+        waited = _waited(own, work - inside_work) if phase == LOAD_READ.key else own
         if phase and waited:
             self._keep(Load(phase, model, shape, begun, ended, waited))
         if phase and waited < own:
-            self._keep(Load(DESERIALISE.key, model, shape, begun, ended, own - waited))
+            self._keep(Load(LOAD_DESERIALISE.key, model, shape, begun, ended, own - waited))
 
     def note(self, phase: str, model: str, shape: str, begun: int, ended: int) -> None:
         """Note a phase that had no other inside."""

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..core.partition import Interval, segments
-from ..core.stalls import GC, holds_up
+from ..core.stalls import STALL_GC, holds_up
 from .recorder import clock
 
 # Shorter ones explain no tail, and there are hundreds a second.
@@ -29,7 +29,7 @@ class Stall(NamedTuple):
     """A time in which requests were held up.
 
     Args:
-        cause: By what: a key of `core.stalls.CAUSES`.
+        cause: By what: a key of `core.stalls.STALL_CAUSES`.
         start: By the recorder's clock. [nanoseconds]
         end: By the recorder's clock. [nanoseconds]
     """
@@ -82,7 +82,7 @@ class Stalls:
         if phase == "start":
             self._since = clock()
         else:
-            self.note(GC.key, self._since, clock())
+            self.note(STALL_GC.key, self._since, clock())
 
 
 def touching(apart: Sequence[T], start: int, end: int) -> Sequence[T]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from ..core.failures import Failures
+from ..core.failures import FailureDifference
 from ..core.order_statistics import CONFIDENCE
 from ..core.stages import label
 from ..dashboard.format import percentile
@@ -130,8 +130,8 @@ def _tokens(found: Answers) -> dict[str, Any]:
     }
 
 
-def _numbers(found: Difference | Failures) -> dict[str, Any]:
-    if isinstance(found, Failures):
+def _numbers(found: Difference | FailureDifference) -> dict[str, Any]:
+    if isinstance(found, FailureDifference):
         shares = {"a_share": found.a, "b_share": found.b, "difference": found.value}
         return {**shares, "low": found.low, "high": found.high}
     return {

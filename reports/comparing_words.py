@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ..core.failures import Failures
+from ..core.failures import FailureDifference
 from ..core.names import DEFINITIONS
 from ..core.stages import label
 from ..dashboard.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
@@ -85,7 +85,7 @@ def verdict(contrast: Contrast) -> str:
 def judgement(found: Judged) -> tuple[str, str, str]:
     """Return a threshold, what became of it, and why."""
     difference = found.difference
-    if isinstance(difference, Failures):
+    if isinstance(difference, FailureDifference):
         why = _failed(difference)
         if found.outcome == "passed" and difference.value > found.threshold.limit:
             why += ": it may be chance"
@@ -144,7 +144,7 @@ def _moment(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _failed(found: Failures) -> str:
+def _failed(found: FailureDifference) -> str:
     shares = (percent(share, 2) for share in (found.a, found.b))
     return plain(
         "{} of A, {} of B, between {:+.2f} and {:+.2f} points".format(*shares, found.low * 100, found.high * 100)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.failures import Failures, failures
+from ..core.failures import FailureDifference, compare_failures
 from ..core.histogram import Histogram
 from ..core.names import STATUS_ERROR
-from ..core.order_statistics import bears
+from ..core.order_statistics import has_enough_samples
 from ..store import Reader, Selection
 from .answers import Answers, answers
 from .difference import Difference, Outcome, difference, judge
@@ -48,7 +48,7 @@ class Judged:
 
     threshold: Threshold
     outcome: Outcome
-    difference: Difference | Failures | None
+    difference: Difference | FailureDifference | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Contrast:
     latency: Sequence[Difference]
     quantile: float
     stages: Sequence[StageChange]
-    failures: Failures
+    failures: FailureDifference
     answers: Mapping[str, Answers]
     mixes: Sequence[tuple[str, str, float, float]]
     judged: Sequence[Judged]
@@ -143,7 +143,7 @@ def contrast(  # noqa: PLR0917 - two sides, and what is asked of them
     """
     sides = _Sides(read, a.selection, b.selection)
     count = min(sides.a.count, sides.b.count)
-    at = quantile or next((each for each in (0.99, 0.9) if bears(count, each)), 0.5)
+    at = quantile or next((each for each in (0.99, 0.9) if has_enough_samples(count, each)), 0.5)
     wanted = sorted({*QUANTILES, at, *(each.quantile for each in thresholds if each.is_of_requests)})
     changes = read.compare(a.selection, b.selection, at).to_dict("records")
     stages = [
@@ -177,10 +177,10 @@ class _Sides:
         self.a, self.b = read.latency(a), read.latency(b)
         self._stages_a, self._stages_b = read.stage_latency(a), read.stage_latency(b)
         failed = [read.latency(replace(side, status=STATUS_ERROR)).count for side in (a, b)]
-        self.failures = failures(failed[0], self.a.count, failed[1], self.b.count)
+        self.failures = compare_failures(failed[0], self.a.count, failed[1], self.b.count)
         self.answers = answers(read, a, b)
 
-    def measured(self, threshold: Threshold) -> Difference | Failures | None:
+    def measured(self, threshold: Threshold) -> Difference | FailureDifference | None:
         """Return what *threshold* is about; None where the sides have nothing of the kind in common."""
         if threshold.is_of_errors:
             return self.failures

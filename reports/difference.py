@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..core.failures import Failures
+from ..core.failures import FailureDifference
 from ..core.histogram import Estimate, Histogram
 from ..core.order_statistics import CONFIDENCE, interval, ranks
 from .thresholds import Threshold
@@ -99,7 +99,7 @@ def needed(quantile: float) -> int:
     return math.ceil(math.log(missed) / math.log(max(quantile, 1 - quantile)))
 
 
-def judge(threshold: Threshold, found: Difference | Failures, *, strict: bool) -> Outcome:
+def judge(threshold: Threshold, found: Difference | FailureDifference, *, strict: bool) -> Outcome:
     """Say whether *found* is beyond *threshold*.
 
     Args:
@@ -107,7 +107,7 @@ def judge(threshold: Threshold, found: Difference | Failures, *, strict: bool) -
         found: What there is.
         strict: Take the estimates as they are, however few requests they come from.
     """
-    before = found.a if isinstance(found, Failures) else found.a.value
+    before = found.a if isinstance(found, FailureDifference) else found.a.value
     beyond = found.value > threshold.allowed(before)
     if strict:
         return "failed" if beyond else "passed"

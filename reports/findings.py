@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ..core.histogram import Estimate
-from ..core.order_statistics import bears, interval
+from ..core.order_statistics import has_enough_samples, interval
 from ..dashboard.figures.percentile import PERCENTILES
 from ..dashboard.format import percentile
 from ..dashboard.pages.measures import smoothed, stages_at
@@ -130,14 +130,16 @@ def _line(read: Reader, name: str, about: Selection) -> Line:
     latency = read.latency(about)
     n = latency.count
     errors = read.latency(replace(about, status="error")).count
-    return Line(name, n, errors, [interval(latency, each) if bears(n, each) else None for each in QUANTILES])
+    return Line(
+        name, n, errors, [interval(latency, each) if has_enough_samples(n, each) else None for each in QUANTILES]
+    )
 
 
 def _parts(read: Reader, about: Selection, requests: int) -> tuple[Parts, Parts | None]:
-    if not bears(requests, 0.5):
+    if not has_enough_samples(requests, 0.5):
         mean = read.breakdown_over_time(about, None, about.end - about.start)
         return Parts(None, stages_at(mean.drop(columns="at"), 0)), None
     frame = smoothed(read.breakdown(about, PERCENTILES))
-    tail = next((each for each in _TAILS if bears(requests, each)), None)
+    tail = next((each for each in _TAILS if has_enough_samples(requests, each)), None)
     parts = [Parts(each, stages_at(frame, PERCENTILES.index(each))) for each in (0.5, tail) if each is not None]
     return parts[0], parts[1] if tail else None

@@ -63,7 +63,7 @@ class LatencyQuestions(Questions):
             percentiles: [0..1]
 
         Returns:
-            Columns as those of `breakdown`, but for what `core.stalls.joined` makes, such as `gc:forward`, in the place of
+            Columns as those of `breakdown`, but for what `core.stalls.stall_key` makes, such as `gc:forward`, in the place of
             the stages: the seconds of the stage in which the cause held it up, a part of it. No rows where nothing did.
         """
         with self._snapshot() as snapshot:

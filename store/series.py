@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, bindparam, case, insert, select, update
 
-from ..core.bands import BATCHES, TOKENS
-from ..core.hardware import joined as hardware_name
-from ..core.hardware import parted as hardware_parts
+from ..core.bands import BATCH_SIZES, TOKEN_COUNTS
+from ..core.hardware import hardware_key as hardware_name
+from ..core.hardware import split_hardware_key as hardware_parts
 from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
 from ..core.stages import BY_KEY, OTHER
-from ..core.stalls import CAUSES, joined, parted
+from ..core.stalls import STALL_CAUSES, split_stall_key, stall_key
 from . import schema
 from .texts import name as storable_name
 
@@ -87,7 +87,7 @@ class Interned:
 
 
 # What the points of a metric are told apart by, where it is not the users' to name.
-_KNOWN = {*BY_KEY, *BATCHES.names, *TOKENS.names, *DEFINITIONS, *AGENT_LEVELS, TOKENS_IN, TOKENS_OUT, OTHER}
+_KNOWN = {*BY_KEY, *BATCH_SIZES.names, *TOKEN_COUNTS.names, *DEFINITIONS, *AGENT_LEVELS, TOKENS_IN, TOKENS_OUT, OTHER}
 # Processes and GPUs of a service that are told apart in an hour, times what is asked of each; the rest is one. They come and
 # go with every deployment, so that a cap for ever would soon leave none.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
@@ -140,14 +140,14 @@ class SeriesIndex:
         """Return the name under which *stage* is counted: its own, or `__other__` past the cap."""
         if stage in _KNOWN:
             return stage
-        cause, held_up = parted(stage)
-        if cause in CAUSES and held_up:
+        cause, held_up = split_stall_key(stage)
+        if cause in STALL_CAUSES and held_up:
             # A stall takes no place of its own: its stage has one.
-            return joined(cause, held_up if held_up in _KNOWN else self._own_stage(connection, service_id, held_up))
+            return stall_key(cause, held_up if held_up in _KNOWN else self._own_stage(connection, service_id, held_up))
         return self._own_stage(connection, service_id, stage)
 
     def place(self, service_id: int, name: str, at: int) -> str:
-        """Return the name under which what a machine does is kept (`core.hardware.joined`): its own, or past the cap a common one.
+        """Return the name under which what a machine does is kept (`core.hardware.hardware_key`): its own, or past the cap a common one.
 
         Args:
             service_id: Whose.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from ...core.failures import failures
+from ...core.failures import compare_failures
 from ...store import Reader
 from ..delivery.finding_parts import Burn, Overrun
 from ..delivery.message import Finding
@@ -126,4 +126,4 @@ def _release(read: Reader, slo: Slo, began: Onset, now: datetime) -> str:
 def _is_worse(a: Counts, b: Counts) -> bool:
     if not a.total or not b.total:
         return False
-    return failures(round(a.bad), round(a.total), round(b.bad), round(b.total)).are_more
+    return compare_failures(round(a.bad), round(a.total), round(b.bad), round(b.total)).are_more

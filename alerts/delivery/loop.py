@@ -15,7 +15,7 @@ __all__ = ["RETRY_SECONDS", "Loop"]
 _log = logging.getLogger(__name__)
 
 
-class Loop(periodic_thread.Loop):
+class Loop(periodic_thread.PeriodicThread):
     """One thread, one duty.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Literal
 import pandas as pd
 
 from ...core.histogram import Estimate, Histogram
-from ...core.order_statistics import CONFIDENCE, bears, interval
+from ...core.order_statistics import CONFIDENCE, has_enough_samples, interval
 from ...core.order_statistics import ratio as ratio_of
 
 Kind = Literal["regression", "improvement", "same", "not_enough"]
@@ -82,7 +82,7 @@ def verdict(
     ratio = ratio_of(before, after)
     if ratio is None:
         return Verdict("not_enough", _value(before), _value(after), None, None, None, a_n, b_n)
-    kind = _judge(ratio, min_change) if bears(min(a_n, b_n), quantile) else "not_enough"
+    kind = _judge(ratio, min_change) if has_enough_samples(min(a_n, b_n), quantile) else "not_enough"
     return Verdict(kind, _value(before), _value(after), ratio.value, ratio.low, ratio.high, a_n, b_n)
 
 
@@ -93,7 +93,7 @@ def highest_quantile(count: int, ceiling: float = 0.99) -> float | None:
     (0.99, 0.95, None)
     """
     candidates = [quantile for quantile in QUANTILES if quantile <= ceiling] or [QUANTILES[-1]]
-    return next((quantile for quantile in candidates if bears(count, quantile)), None)
+    return next((quantile for quantile in candidates if has_enough_samples(count, quantile)), None)
 
 
 def blame(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:

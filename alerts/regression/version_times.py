@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ...core.order_statistics import bears
+from ...core.order_statistics import has_enough_samples
 
 # Two versions overlap for some minutes in every rollout: that is no time in which both served.
 ROLLOUT = timedelta(minutes=5)
@@ -56,7 +56,7 @@ def version_times(a: Life, b: Life, requests: Callable[[Life, Life], int]) -> Ve
     shared = Life(max(a.start, b.start), min(a.end, b.end))
     if shared.end - shared.start > ROLLOUT:
         count = requests(shared, shared)
-        if bears(count, _QUANTILE) or count >= requests(first, second):
+        if has_enough_samples(count, _QUANTILE) or count >= requests(first, second):
             return VersionTimes(shared, shared, together=True)
     return VersionTimes(first, second, together=False)
 

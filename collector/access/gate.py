@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from ...core.addresses import owner_of
+from ...core.addresses import client_of
 from ...core.errors import StagelensError
 from ...core.names import ENVIRONMENT, SERVICE_NAME
 from ...core.stages import OTHER
@@ -164,7 +164,7 @@ class Gate:
             return _Client("certificate", caller.certificate, known.environment, known.limits)
         if access.asks and not self._is_open:
             raise RefusedError(HTTPStatus.UNAUTHORIZED, _SHOW_ONE if access.tokens else _NO_CERTIFICATE)
-        return _Client("address", owner_of(caller.address), None, access.anonymous)
+        return _Client("address", client_of(caller.address), None, access.anonymous)
 
 
 def _with_token(tokens: tuple[Token, ...], authorization: str) -> Token:

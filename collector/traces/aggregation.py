@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import names
-from ...core.bands import TOKENS
+from ...core.bands import TOKEN_COUNTS
 from ...core.histogram import SCALE, ZERO_THRESHOLD, bucket_index
 from ...store.encoding import Buckets
 from ...store.histograms import Histograms
@@ -113,7 +113,7 @@ def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
         yield _spent(names.FIRST_TOKEN_TIME, requests.stages, group[timed], _buckets(first[timed] / _NS), own)
         yield told(
             names.FIRST_TOKEN_BY_INPUT,
-            TOKENS.names,
+            TOKEN_COUNTS.names,
             timed & (answers.tokens_in > 0),
             _bands(answers.tokens_in),
             first / _NS,
@@ -122,7 +122,7 @@ def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
         flowed = timed & (answers.tokens_out > 1) & (answers.last > first)
         mean = (answers.last - first) / np.maximum(answers.tokens_out - 1, 1) / _NS
         yield told(names.OUTPUT_TOKEN, answers.definitions, flowed, definition, mean)
-        yield told(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.names, flowed, _bands(answers.tokens_out), mean)
+        yield told(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.names, flowed, _bands(answers.tokens_out), mean)
     gap = answers.gap
     yield told(names.STREAM_GAP, answers.definitions, counted & (gap > 0), definition, gap / _NS, gap)
     for place, tokens in enumerate((answers.tokens_in, answers.tokens_out)):
@@ -136,8 +136,10 @@ def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
 
 
 def _bands(tokens: Ints) -> Ints:
-    """Return which band of `TOKENS` each number is in, as `Bands.of` does."""
-    return np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKENS.names)).astype(np.int64) - 1
+    """Return which band of `TOKEN_COUNTS` each number is in, as `Bands.of` does."""
+    return (
+        np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKEN_COUNTS.names)).astype(np.int64) - 1
+    )
 
 
 def _buckets(values: Floats) -> Ints:
@@ -172,7 +174,7 @@ def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
 def _spent(metric: str, stages: Sequence[str], group: Ints, bucket: Ints, own: Ints) -> _Counted:
     """Count for each group and stage the microseconds its requests spent there, by the bucket of their latency.
 
-    They are rounded as `core.counts.microseconds` does, so that the stages of a bucket add up to its rounded total.
+    They are rounded as `core.counts.round_to_microseconds` does, so that the stages of a bucket add up to its rounded total.
     """
     timed = own.any(axis=1)
     group, bucket = group[timed], bucket[timed]

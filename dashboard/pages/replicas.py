@@ -10,7 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.loads import PHASES, START
+from ...core.loads import LOAD_PHASES, LOAD_START
 from ..components import Node, card, empty, table
 from ..format import UNKNOWN, count, day, duration, enough, percentile, several, span
 from ..view import ONLY_COLD, WITHOUT_COLD
@@ -22,7 +22,7 @@ from .service_frame import service_page
 _SILENT = timedelta(seconds=60)
 # The newest; a rollout of more is read in the first of them.
 _MAX_REPLICAS, _MAX_LOADS = 50, 100
-_LOADING = tuple(phase for phase in PHASES.values() if phase is not START)
+_LOADING = tuple(phase for phase in LOAD_PHASES.values() if phase is not LOAD_START)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _body(context: Context) -> list[Node]:
     return [
         _finding(context),
         panel("Replicas", lambda: _replicas_card(context, replicas(found))),
-        panel("What was loaded", lambda: _loads_card(context, found[found["phase"] != START.key])),
+        panel("What was loaded", lambda: _loads_card(context, found[found["phase"] != LOAD_START.key])),
     ]
 
 
@@ -85,7 +85,7 @@ def _replica(rows: Sequence[dict[str, object]]) -> Replica:
     for row in rows:
         phase = str(row["phase"])
         seconds[phase] = seconds.get(phase, 0.0) + float(str(row["seconds"]))
-    began = next((row["started"] for row in rows if row["phase"] == START.key), None)
+    began = next((row["started"] for row in rows if row["phase"] == LOAD_START.key), None)
     name, instance, version = (str(rows[0][key]) for key in ("place", "instance", "version"))
     return Replica(name, instance, version, _python(began), _python(rows[0]["heard"]), seconds)
 
@@ -115,7 +115,7 @@ def _finding(context: Context) -> Component | None:
 def _replicas_card(context: Context, found: Sequence[Replica]) -> Component:
     now = context.source.now()
     sending = sum(each.sends(now) for each in found)
-    head = [("", ""), ("Replica", ""), ("Version", "hide"), ("Started", "r"), ("Age", "r"), (START.label, "r")]
+    head = [("", ""), ("Replica", ""), ("Version", "hide"), ("Started", "r"), ("Age", "r"), (LOAD_START.label, "r")]
     head += [(phase.label, "r") for phase in _LOADING]
     rows = [_replica_row(context, each) for each in found[:_MAX_REPLICAS]]
     sub = f"{sending} sending · each phase without those inside it"
@@ -134,7 +134,7 @@ def _replica_row(context: Context, found: Replica) -> Component:
         html.Td(day(began.astimezone(context.view.zone)) if began else UNKNOWN, className="r"),
         html.Td(span(now - began) if began and sends else UNKNOWN, className="r"),
     ]
-    phases = (START, *_LOADING)
+    phases = (LOAD_START, *_LOADING)
     told = (found.seconds.get(phase.key) for phase in phases)
     cells += [html.Td(UNKNOWN if each is None else duration(each), className="r") for each in told]
     return html.Tr(cells)
@@ -151,7 +151,7 @@ def _loads_card(context: Context, found: pd.DataFrame) -> Component:
 
 def _load_row(context: Context, load: dict[str, object]) -> Component:
     ended = _python(load["ended"])
-    phase = PHASES.get(str(load["phase"]))
+    phase = LOAD_PHASES.get(str(load["phase"]))
     cells = [
         html.Td(f"{ended.astimezone(context.view.zone):%-d %b %H:%M:%S}" if ended else UNKNOWN, className="nowrap"),
         html.Td(str(load["place"]), className="mono", title=str(load["instance"])),

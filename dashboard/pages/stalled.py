@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...core.names import AROUND, STALL_PREFIX
 from ...core.stages import label, position
-from ...core.stalls import CAUSES, joined, parted
+from ...core.stalls import STALL_CAUSES, split_stall_key, stall_key
 from ..format import duration
 
 _NS = 1e9
@@ -18,13 +18,13 @@ def by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, 
     """Return what held stages up by cause, the worst first; what explains next to nothing of *whole* is left out.
 
     Args:
-        seconds: By what `core.stalls.joined` makes.
+        seconds: By what `core.stalls.stall_key` makes.
         whole: The latency it is part of. [seconds]
     """
     found: dict[str, dict[str, float]] = {}
     for name, spent in seconds.items():
-        cause, stage = parted(name)
-        if cause in CAUSES and stage and spent > 0:
+        cause, stage = split_stall_key(name)
+        if cause in STALL_CAUSES and stage and spent > 0:
             found.setdefault(cause, {})[stage] = spent
     worst = sorted(found, key=lambda cause: -sum(found[cause].values()))
     return {cause: found[cause] for cause in worst if sum(found[cause].values()) >= _NOTICED * whole}
@@ -50,7 +50,7 @@ def _sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
     most = min(stages, key=lambda stage: (-stages[stage], position(stage)))
     whole, most_of_it = duration(sum(stages.values())), duration(stages[most])
     part = "" if whole == most_of_it else f"{most_of_it} of it "
-    return f"{CAUSES[cause].told} {whole} of {named}, {part}in {label(most)}."
+    return f"{STALL_CAUSES[cause].told} {whole} of {named}, {part}in {label(most)}."
 
 
 def of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
@@ -63,7 +63,7 @@ def of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
     for key, spent in attributes.items():
         cause, _, stage = key.removeprefix(STALL_PREFIX).partition(".")
         if key.startswith(STALL_PREFIX) and stage and isinstance(spent, int):
-            found[joined(cause, stage)] = spent / _NS
+            found[stall_key(cause, stage)] = spent / _NS
     return found
 
 
@@ -90,5 +90,5 @@ def marked(attributes: Mapping[str, object]) -> list[str]:
     >>> marked({"stagelens.stall.gc": 3_000_000})
     ['GC pause 3.00\u202fms']
     """
-    met = {cause: attributes.get(STALL_PREFIX + key) for key, cause in CAUSES.items()}
+    met = {cause: attributes.get(STALL_PREFIX + key) for key, cause in STALL_CAUSES.items()}
     return [f"{cause.label} {duration(spent / _NS)}" for cause, spent in met.items() if isinstance(spent, int)]

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from ...core.errors import StagelensError
-from ...core.order_statistics import bears
+from ...core.order_statistics import has_enough_samples
 from .. import run
 from ..session import Session
 from .comparing import Turn
@@ -152,7 +152,7 @@ def _whole(plan: Plan, env: Mapping[str, str]) -> Turn:
 def _latency(latencies: Sequence[float], took: float) -> dict[str, float]:
     """Return the measures of a burst, whose *latencies* are in order."""
     turn = {"p50": statistics.median(latencies)}
-    for tail in (tail for tail in _TAILS if bears(len(latencies), tail)):
+    for tail in (tail for tail in _TAILS if has_enough_samples(len(latencies), tail)):
         turn[f"p{tail * 100:g}"] = latencies[round(tail * len(latencies)) - 1]
         break
     return {**turn, THROUGHPUT: len(latencies) / took}

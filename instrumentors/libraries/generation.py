@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ...core.loads import FIRST_RUN
+from ...core.loads import LOAD_FIRST_RUN
 from ...core.names import BY_GENERATE
 from ..instrumentor import report
 from ..loads import loads, shapes_of
@@ -82,7 +82,7 @@ def generate(original: Any) -> Any:
                     _mark(marks, run, stage, begun, ended)
                     if stage == "load":
                         shape = shapes_of([*args, *options.values()])
-                        loads.note(FIRST_RUN.key, describe(self)[1], shape, begun, run.first or ended)
+                        loads.note(LOAD_FIRST_RUN.key, describe(self)[1], shape, begun, run.first or ended)
                     _describe(marks, self, args, options)
                     _count(marks, run, options, result)
                 except Exception:

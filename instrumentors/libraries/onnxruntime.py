@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ...core.loads import FIRST_RUN, READ
+from ...core.loads import LOAD_FIRST_RUN, LOAD_READ
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
 from ..loads import loads, shapes_of
@@ -90,7 +90,7 @@ def _creating(original: Any) -> Any:
         try:
             inner(self, *args, **options)
         finally:
-            loads.end(loading, READ.key, path_name(args[0] if args else options.get("path_or_bytes")))
+            loads.end(loading, LOAD_READ.key, path_name(args[0] if args else options.get("path_or_bytes")))
 
     return __init__
 
@@ -169,7 +169,7 @@ def _time(marks: Marks | None, known: Known, feed: Any, run_options: Any, origin
 def _warmed_up(known: Known, unseen: tuple[Any, ...], feed: Mapping[str, Any], begun: int) -> None:
     known.learn(unseen)
     model = known.facts[1] if known.facts else ""
-    loads.note(FIRST_RUN.key, model, shapes_of([*feed.values()]), begun, clock())
+    loads.note(LOAD_FIRST_RUN.key, model, shapes_of([*feed.values()]), begun, clock())
 
 
 def _run_async(original: Any) -> Any:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...core.loads import READ
+from ...core.loads import LOAD_READ
 from ..instrumentor import report
 from ..loads import loads
 from ..recorder import MAX_MARKS, clock, current, end
@@ -60,7 +60,7 @@ def loaded(original: Any) -> Any:
         try:
             return inner(*args, **options)
         finally:
-            loads.end(loading, READ.key)
+            loads.end(loading, LOAD_READ.key)
 
     return call
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ...core.loads import COPY, FIRST_RUN, READ, Phase
+from ...core.loads import LOAD_COPY, LOAD_FIRST_RUN, LOAD_READ, LoadPhase
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..loads import loads, shapes_of
@@ -90,12 +90,12 @@ class TorchInstrumentor(Instrumentor):
         is_compiling = module.compiler.is_compiling
         is_traced = module.compiler.is_dynamo_compiling
         self.replace(module.nn.Module, "__call__", lambda original: _call(original, is_traced, is_compiling))
-        self.replace(module, "load", _loading(READ))
-        self.replace(module.jit, "load", _loading(READ))
+        self.replace(module, "load", _loading(LOAD_READ))
+        self.replace(module.jit, "load", _loading(LOAD_READ))
         # Pickled by reference they are looked up where they were defined.
         self.replace(module.serialization, "load", lambda _: module.load)
         self.replace(module.jit._serialization, "load", lambda _: module.jit.load)  # noqa: SLF001 - there is no public name for it
-        self.replace(module.nn.Module, "load_state_dict", _loading(COPY))
+        self.replace(module.nn.Module, "load_state_dict", _loading(LOAD_COPY))
         for name in MOVING:
             self.replace(module.nn.Module, name, lambda original: _moving(original, is_traced))
         methods.put(module.Tensor, copies.WRAPPERS, is_traced)
@@ -156,7 +156,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
             model.cold -= 1
         if unseen is not None:
             model.shapes.add(unseen)
-        phase = FIRST_RUN.key
+        phase = LOAD_FIRST_RUN.key
         return result
     finally:
         _busy.inside = False
@@ -204,7 +204,7 @@ def _tell(marks: Marks, model: Model) -> None:
         marks.extend(("@model", model.name, 0))
 
 
-def _loading(phase: Phase) -> Callable[[Any], Any]:
+def _loading(phase: LoadPhase) -> Callable[[Any], Any]:
     """Return a wrapper for what loads weights, with all the copies that it makes."""
 
     def make(original: Any) -> Any:
@@ -212,7 +212,7 @@ def _loading(phase: Phase) -> Callable[[Any], Any]:
             if _busy.inside:
                 return original(*args, **options)
             _busy.inside = True
-            loading = loads.begin(reading=phase is READ)
+            loading = loads.begin(reading=phase is LOAD_READ)
             try:
                 return original(*args, **options)
             finally:
@@ -250,7 +250,7 @@ def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:
         finally:
             _busy.inside = False
             moved = whereabouts(self) != before
-            loads.end(loading, COPY.key if moved else "", type(self).__name__)
+            loads.end(loading, LOAD_COPY.key if moved else "", type(self).__name__)
             if moved:
                 _mark_load(loading[0])
                 relocate()

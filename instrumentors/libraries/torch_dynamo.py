@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ...core.loads import COMPILE as COMPILE_PHASE
-from ...core.stalls import COMPILE
+from ...core.loads import LOAD_COMPILE as COMPILE_PHASE
+from ...core.stalls import STALL_COMPILE
 from ..loads import loads
 from ..recorder import MAX_MARKS, clock, current
 from ..stalls import stalls
@@ -75,7 +75,7 @@ def compiling(original: Any) -> Any:
             loads.end(loading, COMPILE_PHASE.key)
             ended = clock()
             if not busy.compiling:
-                stalls.note(COMPILE.key, begun, ended)
+                stalls.note(STALL_COMPILE.key, begun, ended)
             if marks is not None and len(marks) < MAX_MARKS:
                 marks.extend(("load", begun, ended))
 

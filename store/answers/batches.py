@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.bands import BATCHES
+from ...core.bands import BATCH_SIZES
 from ...core.histogram import Histogram
 from ...core.names import BATCH_DURATION
 from ..points import Snapshot
@@ -13,4 +13,4 @@ from .latency import distributions
 def batches(snapshot: Snapshot, selection: Selection) -> dict[str, Histogram]:
     """See `Reader.batches`."""
     found = distributions(snapshot, selection, BATCH_DURATION)
-    return {band: found[band] for band in sorted(found, key=BATCHES.position)}
+    return {band: found[band] for band in sorted(found, key=BATCH_SIZES.position)}

@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import select
 
 from ...core import names
-from ...core.bands import BATCHES
+from ...core.bands import BATCH_SIZES
 from ...core.histogram import Histogram
 from ...core.intervals import Distribution
 from ...core.stages import ordered
@@ -88,7 +88,7 @@ def _model(columns: Columns, owners: Mapping[int, tuple[str, str]], service: str
         first_token,
         output_token,
         {key: found.count for key, found in _by_key(mine, names.ENGINE_TOKENS).items()},
-        {band: batches[band] for band in sorted(batches, key=BATCHES.position)},
+        {band: batches[band] for band in sorted(batches, key=BATCH_SIZES.position)},
     )
 
 

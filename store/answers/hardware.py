@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pandas as pd
 
-from ...core.hardware import parted
+from ...core.hardware import split_hardware_key
 from ...core.names import HARDWARE
 from ..columns import Columns, Floats
 from ..encoding import Ints
@@ -34,7 +34,7 @@ def hardware(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.Da
     }
     added = {"n": "sum", "sum": "sum", "most": "max"}
     found = pd.DataFrame(told).groupby(["at", "name"], sort=True).agg(added).reset_index()
-    names = [parted(name) for name in found["name"]]
+    names = [split_hardware_key(name) for name in found["name"]]
     made = found.assign(
         measure=[measure for measure, _ in names], place=[place for _, place in names], mean=found["sum"] / found["n"]
     )

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pandas as pd
 
-from ...core.bands import TOKENS
+from ...core.bands import TOKEN_COUNTS
 from ...core.histogram import Histogram
 from ...core.names import FIRST_TOKEN, FIRST_TOKEN_BY_INPUT, OUTPUT_TOKEN, OUTPUT_TOKEN_BY_OUTPUT
 from ..columns import Columns, add_up
@@ -36,7 +36,7 @@ def by_band(snapshot: Snapshot, selection: Selection, metric: str, definition: s
     columns = measured(fetch(snapshot, Question(selection, (clock, metric), by="series")), clock, definition).columns
     counted = columns.of(metric)
     present = {columns.stages[place] for place in counted.stage.tolist()}
-    return {band: add_up(only(counted, band)).histogram() for band in sorted(present, key=TOKENS.position)}
+    return {band: add_up(only(counted, band)).histogram() for band in sorted(present, key=TOKEN_COUNTS.position)}
 
 
 def only(columns: Columns, key: str) -> Columns:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from stagelens.core import names
-from stagelens.core.counts import Counts
+from stagelens.core.counts import RequestHistograms
 
 if TYPE_CHECKING:
     from tests.chaos.senders import Work
@@ -73,7 +73,7 @@ class Sender:
 def bodies(work: Work) -> Iterator[Body]:
     """Yield exports of *work*: its metrics, sometimes a request that is kept whole."""
     for number, burst in enumerate(work.bursts()):
-        counts = Counts()
+        counts = RequestHistograms()
         for _ in range(burst):
             stages = {stage: spent * 1000 for stage, spent in work.request().items()}
             counts.add(stages, sum(stages.values()))
@@ -101,7 +101,7 @@ def _attribute(key: str, value: str | int) -> dict[str, Any]:
     return {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
 
 
-def _metrics(counts: Counts) -> list[dict[str, Any]]:
+def _metrics(counts: RequestHistograms) -> list[dict[str, Any]]:
     now = time.time_ns()
     points: defaultdict[str, list[Any]] = defaultdict(list)
     for name, key, histogram in counts.histograms():

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from stagelens.collector import export
 from stagelens.collector.gauges import MAX_POINTS
 from stagelens.collector.points import Window
-from stagelens.core.hardware import BY_METRIC, CPU, CPU_SHARE, GPU, MEASURES, MEMORY, PCIE_IN, Reading, joined, place
+from stagelens.core.hardware import (
+    BY_METRIC,
+    CPU,
+    CPU_SHARE,
+    GPU,
+    MEASURES,
+    MEMORY,
+    PCIE_IN,
+    Reading,
+    hardware_key,
+    place,
+)
 from stagelens.core.names import HARDWARE
 from stagelens.instrumentors.otlp import Encoder, Interval
 
@@ -28,7 +39,7 @@ readings = st.lists(
 
 
 def _place(reading: Reading) -> str:
-    return joined(reading.measure.key, place(reading.measure.of, "web-1", "7", reading.device))
+    return hardware_key(reading.measure.key, place(reading.measure.of, "web-1", "7", reading.device))
 
 
 def judged(media_type: str, body: bytes) -> export.Export:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.core.bands import BATCHES, TOKENS, Bands
+from stagelens.core.bands import BATCH_SIZES, TOKEN_COUNTS, SizeBuckets
 
-KINDS = pytest.mark.parametrize("bands", [BATCHES, TOKENS])
+KINDS = pytest.mark.parametrize("bands", [BATCH_SIZES, TOKEN_COUNTS])
 
 
 def bounds(name: str) -> tuple[int, int | None]:
@@ -19,7 +19,7 @@ def bounds(name: str) -> tuple[int, int | None]:
 
 @KINDS
 @given(size=st.integers(1, 2**40))
-def test_a_size_is_in_the_band_that_is_named_by_its_bounds(bands: Bands, size: int) -> None:
+def test_a_size_is_in_the_band_that_is_named_by_its_bounds(bands: SizeBuckets, size: int) -> None:
     """Whatever the size, there is one such band."""
     low, high = bounds(bands.of(size))
 
@@ -28,7 +28,7 @@ def test_a_size_is_in_the_band_that_is_named_by_its_bounds(bands: Bands, size: i
 
 
 @KINDS
-def test_bands_follow_each_other_without_a_gap(bands: Bands) -> None:
+def test_bands_follow_each_other_without_a_gap(bands: SizeBuckets) -> None:
     """Each begins where the one before ends, the first at one, and the last has no end."""
     edges = [bounds(name) for name in bands.names]
 
@@ -38,7 +38,7 @@ def test_bands_follow_each_other_without_a_gap(bands: Bands) -> None:
 
 def test_bands_sort_by_size() -> None:
     """What is no band comes last."""
-    assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCHES.position) == [
+    assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCH_SIZES.position) == [
         "1",
         "8-15",
         "128-255",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stagelens.core import logs
 from stagelens.core.errors import ConfigError
-from stagelens.core.logs import Voice
+from stagelens.core.logs import CommandOutput
 
 LOG = logging.getLogger("stagelens.tests")
 
@@ -36,7 +36,7 @@ def logged(env: dict[str, str]) -> io.StringIO:
     """What is written from now on, by *env*."""
     stream = io.StringIO()
     logging.getLogger().handlers.clear()
-    logs.set_up(env, stream)
+    logs.configure_logging(env, stream)
     return stream
 
 
@@ -134,7 +134,7 @@ def test_no_secret_is_written(form: str) -> None:
 def test_a_wrong_setting_says_what_is_allowed(env: dict[str, str], said: str) -> None:
     """Key, value, cure."""
     with pytest.raises(ConfigError) as raised:
-        logs.set_up(env)
+        logs.configure_logging(env)
 
     assert str(raised.value) == said
 
@@ -142,9 +142,11 @@ def test_a_wrong_setting_says_what_is_allowed(env: dict[str, str], said: str) ->
 def test_what_a_command_tells_as_it_starts_is_in_the_log_where_that_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     """A container's output is one stream: no line of it may be anything but JSON."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
-    Voice(is_json=True).tell("stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318\n  OTLP/gRPC  http://127.0.0.1:4317")
+    CommandOutput(is_json=True).tell(
+        "stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318\n  OTLP/gRPC  http://127.0.0.1:4317"
+    )
     of_machines = capsys.readouterr().out
-    Voice(is_json=False).tell("stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318")
+    CommandOutput(is_json=False).tell("stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318")
 
     assert [said["message"] for said in objects(stream)] == [
         "stagelens 1.0",

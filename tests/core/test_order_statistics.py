@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.histogram import Estimate, Histogram
-from stagelens.core.order_statistics import bears, interval, ratio
+from stagelens.core.order_statistics import has_enough_samples, interval, ratio
 
 
 def test_the_interval_holds_the_true_quantile() -> None:
@@ -93,4 +93,4 @@ def test_without_requests_there_is_no_ratio() -> None:
 @pytest.mark.parametrize(("count", "enough"), [(0, False), (999, False), (1000, True)])
 def test_ten_requests_beyond_it_bear_a_quantile(count: int, enough: bool) -> None:
     """Whatever float dust 1 - 0.99 leaves."""
-    assert bears(count, 0.99) is enough
+    assert has_enough_samples(count, 0.99) is enough

@@ -9,8 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from stagelens.core.bands import BATCHES
-from stagelens.core.hardware import CPU, GPU, GPU_MEMORY, GPU_MEMORY_SHARE, GPU_POWER, LOOP_LAG, MEMORY, THREADS, joined
+from stagelens.core.bands import BATCH_SIZES
+from stagelens.core.hardware import (
+    CPU,
+    GPU,
+    GPU_MEMORY,
+    GPU_MEMORY_SHARE,
+    GPU_POWER,
+    LOOP_LAG,
+    MEMORY,
+    THREADS,
+    hardware_key,
+)
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION, HARDWARE, STATUS_OK
 from stagelens.store import Batch, Point, Series, Store
@@ -73,7 +83,7 @@ def _runs(series: Series, at: int, random: np.random.Generator, n: int) -> list[
     """Return how long the model ran for *n* requests: a fixed part, and a part for each item."""
     found: dict[str, Histogram] = {}
     for size in random.choice([1, 2, 4, 8], n, p=[0.2, 0.3, 0.3, 0.2]).tolist():
-        found.setdefault(BATCHES.of(size), Histogram()).record((20 + 4.5 * size) / 1e3 * random.lognormal(0, 0.05))
+        found.setdefault(BATCH_SIZES.of(size), Histogram()).record((20 + 4.5 * size) / 1e3 * random.lognormal(0, 0.05))
     return [Point(series, BATCH_DURATION, band, at, runs) for band, runs in found.items()]
 
 
@@ -82,7 +92,7 @@ def _machines(version: str, at: int, rho: float) -> list[Point]:
     series = Series("ocr-api", version, "prod")
     busy = {"ocr-api-5d9c-x2x7k": rho, "ocr-api-5d9c-9qzvt": 0.6 * rho}
     values = {
-        joined(measure.key, host + where): value
+        hardware_key(measure.key, host + where): value
         for host, share in busy.items()
         for measure, where, value in (
             (CPU, ":1", 0.2 + share),

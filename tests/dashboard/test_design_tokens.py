@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
-from stagelens.core.bands import TOKENS as BANDS
-from stagelens.core.counts import Counts
+from stagelens.core.bands import TOKEN_COUNTS as BANDS
+from stagelens.core.counts import RequestHistograms
 from stagelens.core.histogram import Histogram
 from stagelens.dashboard.components import Chart
 from stagelens.dashboard.format import duration
@@ -70,7 +70,7 @@ def written(store: Store, answers: Iterable[Answer]) -> Source:
     """Write *answers* as an agent counts them: prefill up to the first token, then 20 ms a token of decode."""
     points: list[Point] = []
     for answer in answers:
-        counts, first = Counts(), answer.first_ms * MS
+        counts, first = RequestHistograms(), answer.first_ms * MS
         decode = 20 * MS * max(answer.put_out - 1, 10)
         counts.add({"prefill": first, "decode": decode}, first + decode)
         counts.add_first_token({"prefill": first}, first, answer.definition)
@@ -218,7 +218,7 @@ def test_without_token_counts_it_says_where_they_come_from(store: Store) -> None
 def test_requests_that_are_not_timed_are_counted(store: Store) -> None:
     """Those of the service that have no first token are said beside those that have."""
     source = written(store, [Answer(ago=600 + step) for step in range(30)])
-    counts = Counts()
+    counts = RequestHistograms()
     counts.add({"forward": 5 * MS}, 5 * MS)
     points = [
         Point(Series("chat-llm", "1"), *each[:2], int(NOW.timestamp()) - 600, each[2]) for each in counts.histograms()

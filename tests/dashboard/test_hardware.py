@@ -22,7 +22,7 @@ from stagelens.core.hardware import (
     THREADS,
     THROTTLED,
     Measure,
-    joined,
+    hardware_key,
 )
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE
@@ -103,7 +103,7 @@ def machines(store: Store, *, gpu: bool = True, explains: bool = True) -> None:
             observed = Histogram()
             observed.record(value)
             at = int((NOW - timedelta(minutes=30)).timestamp()) + seconds
-            points.append(Point(Series("shop", "1"), HARDWARE, joined(measure.key, place), at, observed))
+            points.append(Point(Series("shop", "1"), HARDWARE, hardware_key(measure.key, place), at, observed))
     store.write([Batch("machines", points)])
 
 

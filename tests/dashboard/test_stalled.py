@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.core.counts import Counts
+from stagelens.core.counts import RequestHistograms
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from stagelens.store import Batch, KeptTrace, Point, Series, Store
 from tests.dashboard.tabs import DESKTOP, SOON, Visit, hover
@@ -28,7 +28,7 @@ PAUSED = {"gc:forward": 80 * MS, "gc:queue": 20 * MS, "loop:queue": 10 * MS}
 
 def paused() -> Batch:
     """Two thousand requests, of which one in fifty met a collection and a stalled event loop; one of these was kept."""
-    counts = Counts()
+    counts = RequestHistograms()
     for number in range(2000):
         stages = SLOW if number % 50 == 0 else QUICK
         counts.add(stages, sum(stages.values()))

@@ -17,7 +17,7 @@ from stagelens.collector.points import PointReader, Window
 from stagelens.collector.spans import TraceReader
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.core import names
-from stagelens.core.counts import microseconds
+from stagelens.core.counts import round_to_microseconds
 from stagelens.core.histogram import Histogram, bucket_index
 from stagelens.core.stages import OTHER, OVERHEAD
 from stagelens.instrumentors import recorder
@@ -374,7 +374,7 @@ def test_a_kept_trace_holds_its_longest_intervals() -> None:
 @given(st.dictionaries(stages, st.integers(0, 10**9), min_size=1))
 def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -> None:
     """No stage is off by a microsecond, and rounding never drifts."""
-    rounded = microseconds(spent)
+    rounded = round_to_microseconds(spent)
 
     assert sum(rounded.values()) == (sum(spent.values()) + 500) // 1000
     assert all(abs(1000 * rounded[stage] - spent[stage]) < 1000 for stage in spent)

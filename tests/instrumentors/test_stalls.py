@@ -24,7 +24,7 @@ from starlette.routing import Route
 import stagelens
 from stagelens.core import names
 from stagelens.core.partition import Interval, partition
-from stagelens.core.stalls import CAUSES, holds_up
+from stagelens.core.stalls import STALL_CAUSES, holds_up
 from stagelens.instrumentors import heartbeat, recorder, stalls
 from stagelens.instrumentors.fold import dimensions_of
 from stagelens.instrumentors.instrumentor import Instrumentor
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MS = 1_000_000
 T0, T1 = 10, 40
 times = st.integers(0, 50)
-noted = st.lists(st.tuples(st.sampled_from([*CAUSES]), times, times.filter(bool)), max_size=8)
+noted = st.lists(st.tuples(st.sampled_from([*STALL_CAUSES]), times, times.filter(bool)), max_size=8)
 intervals = st.lists(st.tuples(st.sampled_from(["forward", "queue", "preprocess", "rerank"]), times, times), max_size=8)
 
 

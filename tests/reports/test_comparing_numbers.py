@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.core.errors import ConfigError
-from stagelens.core.failures import failures
+from stagelens.core.failures import compare_failures
 from stagelens.core.histogram import Histogram
 from stagelens.core.order_statistics import CONFIDENCE, ranks
 from stagelens.reports.difference import Difference, difference, judge, needed
@@ -59,7 +59,7 @@ def test_the_true_share_of_failures_is_in_the_interval_at_least_95_times_in_100(
     def failed(count: int, share: float) -> int:
         return sum(random_.random() < share for _ in range(count))
 
-    found = [failures(failed(60, shares[0]), 60, failed(400, shares[1]), 400) for _ in range(ROUNDS)]
+    found = [compare_failures(failed(60, shares[0]), 60, failed(400, shares[1]), 400) for _ in range(ROUNDS)]
 
     assert sum(each.low <= shares[1] - shares[0] <= each.high for each in found) >= (0.95 - LUCK) * ROUNDS
 

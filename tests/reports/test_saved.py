@@ -21,7 +21,7 @@ from stagelens.collector.otlp_responses import JSON
 from stagelens.collector.points import Window
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.traces.reading import SpanReader
-from stagelens.core.counts import dominant
+from stagelens.core.counts import dominant_stage
 from stagelens.core.errors import StagelensError
 from stagelens.core.histogram import Histogram
 from stagelens.core.stages import OVERHEAD
@@ -77,7 +77,7 @@ def kept(draw: st.DrawFn) -> KeptTrace:
         started_ns=NOON * NS + draw(st.integers(-(10**12), 0)),
         duration_ns=sum(spent.values()),
         because=draw(st.sampled_from(["slow", "error", "uniform"])),
-        dominant=dominant(spent),
+        dominant=dominant_stage(spent),
         stages_ns=spent,
         spans=spans,
         attributes=draw(attributes),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stagelens.core.bands import BATCHES
-from stagelens.core.counts import Counts
+from stagelens.core.bands import BATCH_SIZES
+from stagelens.core.counts import RequestHistograms
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION
 from stagelens.store import Batch, Point, SeriesCaps
@@ -16,9 +16,9 @@ SIZES = (1, 2, 3, 4, 30, 100, 1000, 5000)
 
 def points(sizes: tuple[int, ...]) -> list[Point]:
     """What an agent sends of requests with batches of *sizes* that take a millisecond an item."""
-    counts = Counts()
+    counts = RequestHistograms()
     for size in sizes:
-        counts.add_stream(BATCH_DURATION, BATCHES.of(size), 0.001 * size)
+        counts.add_stream(BATCH_DURATION, BATCH_SIZES.of(size), 0.001 * size)
     return [Point(SHOP, metric, key, NOON - 600, histogram) for metric, key, histogram in counts.histograms()]
 
 
@@ -41,6 +41,6 @@ def test_each_band_has_its_histogram(sqlite_site: Callable[..., Site]) -> None:
 def test_bands_take_no_place_of_the_users_own_stages(sqlite_site: Callable[..., Site]) -> None:
     """Their number is bounded by itself: where a service may have no stages of its own, it still has every band."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
-    one.store.write([Batch("a", points(tuple(2**power for power in range(len(BATCHES.names)))))])
+    one.store.write([Batch("a", points(tuple(2**power for power in range(len(BATCH_SIZES.names)))))])
 
-    assert tuple(one.store.read.batches(one.around())) == BATCHES.names
+    assert tuple(one.store.read.batches(one.around())) == BATCH_SIZES.names

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stagelens.core.bands import BATCHES
+from stagelens.core.bands import BATCH_SIZES
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import BATCH_DURATION
 from stagelens.core.order_statistics import interval, ratio
@@ -78,7 +78,7 @@ def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
     points: dict[str, Point] = {}
     for size in sizes:
         point = points.setdefault(
-            BATCHES.of(size), Point(series, BATCH_DURATION, BATCHES.of(size), NOON - 600, Histogram())
+            BATCH_SIZES.of(size), Point(series, BATCH_DURATION, BATCH_SIZES.of(size), NOON - 600, Histogram())
         )
         point.histogram.record(0.01 * size)
     return list(points.values())

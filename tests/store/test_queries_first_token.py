@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.counts import Counts
+from stagelens.core.counts import RequestHistograms
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, bucket_index, rank_of
 from stagelens.core.names import FIRST_TOKEN
 from stagelens.store import Batch, Point
@@ -47,7 +47,7 @@ _numbers = itertools.count()
 
 def write(one: Site, answers: Iterable[Answer]) -> None:
     """Count *answers* as an agent does; after the first token they decode as long again."""
-    by_series: defaultdict[Series, Counts] = defaultdict(Counts)
+    by_series: defaultdict[Series, RequestHistograms] = defaultdict(RequestHistograms)
     for answer in answers:
         until = sum(answer.until_ns.values())
         by_series[answer.series].add({**answer.until_ns, "decode": until}, 2 * until)

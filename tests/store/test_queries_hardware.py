@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from stagelens.core.hardware import CPU, GPU, joined
+from stagelens.core.hardware import CPU, GPU, hardware_key
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE
 from stagelens.store import Batch, Point, Series, SeriesCaps
@@ -32,7 +32,7 @@ def answers(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], t
     """Mean and most by start of the step and name."""
     found = one.store.read.hardware(replace(one.around(), **selected), timedelta(minutes=minutes))
     starts = [int(at.timestamp()) for at in found["at"]]
-    names = map(joined, found["measure"], found["place"])
+    names = map(hardware_key, found["measure"], found["place"])
     return dict(zip(zip(starts, names, strict=True), zip(found["mean"], found["most"], strict=True), strict=True))
 
 
@@ -84,9 +84,9 @@ def test_places_are_bounded_and_bind_nobody_for_long(
     """Past the cap they are one, told by what they measure; they take no place of stages; the next hour has room again."""
     monkeypatch.setattr(series_module, "MAX_PLACES", 2)
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
-    names = [joined(CPU.key, f"web:{pid}") for pid in range(4)]
+    names = [hardware_key(CPU.key, f"web:{pid}") for pid in range(4)]
     one.store.write([Batch("a", [observed(1.0, name, START) for name in names])])
-    one.store.write([Batch("b", [observed(1.0, joined(GPU.key, "new/gpu0"), START + 3600)])])
+    one.store.write([Batch("b", [observed(1.0, hardware_key(GPU.key, "new/gpu0"), START + 3600)])])
     found = {name for _, name in answers(one, 1)}
 
     assert found == {names[0], names[1], "cpu __other__", "gpu new/gpu0"}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.counts import Counts
+from stagelens.core.counts import RequestHistograms
 from stagelens.core.histogram import bucket_index, rank_of
-from stagelens.core.stalls import CAUSES, joined, parted
+from stagelens.core.stalls import STALL_CAUSES, split_stall_key, stall_key
 from stagelens.store import Batch, Point, SeriesCaps
 from tests.support.raw_requests import NOON, NS, SHOP, Series, Site
 
@@ -40,8 +40,8 @@ def held_up(draw: st.DrawFn) -> HeldUp:
     stages: dict[str, int] = draw(st.dictionaries(st.sampled_from(STAGES), st.integers(10**5, 10**10), min_size=1))
     stalls: dict[str, int] = {}
     for stage, spent in stages.items():
-        causes = draw(st.lists(st.sampled_from([*CAUSES]), unique=True))
-        stalls |= {joined(cause, stage): draw(st.integers(0, spent // len(causes))) for cause in causes}
+        causes = draw(st.lists(st.sampled_from([*STALL_CAUSES]), unique=True))
+        stalls |= {stall_key(cause, stage): draw(st.integers(0, spent // len(causes))) for cause in causes}
     # What is shorter than a microsecond is rounded away, or to one.
     return HeldUp(stages, {name: spent for name, spent in stalls.items() if spent >= MICROSECOND_NS})
 
@@ -51,7 +51,7 @@ REQUESTS = st.lists(held_up(), min_size=1, max_size=30)
 
 def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch:
     """What an agent sends of *requests*."""
-    counts = Counts()
+    counts = RequestHistograms()
     for each in requests:
         counts.add(each.stages, each.duration)
         if each.stalls:
@@ -80,7 +80,7 @@ def assert_told(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
     for name in {*expected, *found.columns[HEAD:]} if len(found) else ():
         seconds = float(found[name].iloc[0]) if name in found else 0.0
         assert seconds / whole == pytest.approx(expected[name] / spent, abs=slack)
-        assert seconds <= float(stages[parted(name)[1]].iloc[0]) + slack * whole
+        assert seconds <= float(stages[split_stall_key(name)[1]].iloc[0]) + slack * whole
 
 
 @settings(max_examples=8, deadline=None)
@@ -126,7 +126,7 @@ def test_what_holds_stages_up_takes_no_place_of_the_users_own(sqlite_site: Calla
     """The users' own stages are as many as before; what holds up one past the cap is told of the others together."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=1))
     stages = {"forward": 10**7, "rerank": 10**7, "resize": 10**7}
-    one.store.write([batch("a", [HeldUp(stages, {joined("gc", stage): 10**6 for stage in stages})] * 9)])
+    one.store.write([batch("a", [HeldUp(stages, {stall_key("gc", stage): 10**6 for stage in stages})] * 9)])
     read = one.store.read
 
     assert set(read.breakdown(one.around(), [0.5]).columns[HEAD:]) == {"forward", "rerank", "__other__"}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.bands import TOKENS as BANDS
-from stagelens.core.counts import Counts
+from stagelens.core.bands import TOKEN_COUNTS as BANDS
+from stagelens.core.counts import RequestHistograms
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import (
     BY_FIRST_CHUNK,
@@ -61,7 +61,7 @@ _numbers = itertools.count()
 
 def write(one: Site, answers: Iterable[Answer]) -> None:
     """Count *answers* as an agent does."""
-    found: defaultdict[tuple[Series, int], Counts] = defaultdict(Counts)
+    found: defaultdict[tuple[Series, int], RequestHistograms] = defaultdict(RequestHistograms)
     for answer in answers:
         counts = found[answer.series, answer.at - answer.at % 10]
         decode = answer.gap_ns * (answer.put_out - 1)

@@ -15,8 +15,8 @@ from stagelens.collector.traces.folding import Outcome, fold
 from stagelens.collector.traces.pending import Patience
 from stagelens.collector.traces.sampling import Keep
 from stagelens.core import names
-from stagelens.core.bands import TOKENS
-from stagelens.core.counts import Counts
+from stagelens.core.bands import TOKEN_COUNTS
+from stagelens.core.counts import RequestHistograms
 from stagelens.core.partition import Interval, partition
 from stagelens.core.stages import OTHER
 from stagelens.store import KeptTrace, Point, Series, documents
@@ -254,7 +254,7 @@ class Plain:
 
     def points(self) -> list[Point]:
         """Count all requests."""
-        by_group: defaultdict[tuple[Series, int], Counts] = defaultdict(Counts)
+        by_group: defaultdict[tuple[Series, int], RequestHistograms] = defaultdict(RequestHistograms)
         for root in self.roots:
             end = NOON + (root.end or 0) // NS
             rows = [span for span in self.spans.values() if self.root_of(span) is root]
@@ -267,7 +267,7 @@ class Plain:
             for metric, key, histogram in counts.histograms()
         ]
 
-    def _count_answer(self, counts: Counts, root: Span, rows: list[Span]) -> None:
+    def _count_answer(self, counts: RequestHistograms, root: Span, rows: list[Span]) -> None:
         told = [(self._depth(span, root), span, span.stream) for span in rows if span.stream is not None]
         top = [(span, stream) for depth, span, stream in told if depth == min(told, key=itemgetter(0))[0]]
         tokens_in, tokens_out = sum(each.tokens_in for _, each in top), sum(each.tokens_out for _, each in top)
@@ -277,11 +277,13 @@ class Plain:
                 own = partition(self._intervals(root), root.start, root.start + first)
                 counts.add_first_token(own, first, OTHER)
                 if tokens_in:
-                    counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKENS.of(tokens_in), first / NS)
+                    counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.of(tokens_in), first / NS)
                 rest = (span.end or 0) - root.start - first
                 if tokens_out > 1 and rest > 0:
                     counts.add_stream(names.OUTPUT_TOKEN, OTHER, rest / (tokens_out - 1) / NS)
-                    counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.of(tokens_out), rest / (tokens_out - 1) / NS)
+                    counts.add_stream(
+                        names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.of(tokens_out), rest / (tokens_out - 1) / NS
+                    )
             if stream.gap_ns:
                 counts.add_stream(names.STREAM_GAP, OTHER, stream.gap_ns / NS)
         for kind, tokens in ((names.TOKENS_IN, tokens_in), (names.TOKENS_OUT, tokens_out)):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector.traces.self_time import Intervals, split
-from stagelens.core.counts import dominant
+from stagelens.core.counts import dominant_stage
 from stagelens.core.partition import partition
 
 STAGES = ["forward", "queue", "mine", "overhead"]
@@ -38,5 +38,5 @@ def test_each_request_is_split_as_partition_does(found: list[tuple[int, ...]], o
         )
 
         assert {STAGES[at]: int(result.own[number, at]) for at in np.flatnonzero(result.present[number])} == expected
-        assert STAGES[result.main[number]] == dominant(expected)
+        assert STAGES[result.main[number]] == dominant_stage(expected)
         assert sum(expected.values()) == t1 - t0
