@@ -14,8 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from . import __version__
-from .core import arguments
 from .core.errors import StagelensError
+from .reports import arguments
 
 if TYPE_CHECKING:
     from .collector.serve import Collector
@@ -206,9 +206,9 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
     from .core import logs  # noqa: PLC0415 - with json and urllib, which `run` does without
 
     give_back_what_is_freed()
-    voice = logs.configure_logging(environment)
+    output = logs.configure_logging(environment)
     stopped = _stop_on_signals()
-    with voice.explaining(), ExitStack() as stack:
+    with output.report_errors(), ExitStack() as stack:
         settings = CollectorConfig.from_env(environment)
         if command == "up":
             stack.enter_context(alone(settings))
@@ -221,11 +221,11 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
             stack.callback(part.stop)
             lines.append(line())
         search_garbage_seldom()
-        voice.tell(f"stagelens {__version__}", *lines)
+        output.print_lines(f"stagelens {__version__}", *lines)
         # Not for ever: the signal may be another thread's, and then nothing wakes this one, which is to handle it.
         while not stopped.wait(_LOOK_SECONDS):
             pass
-        voice.tell("stagelens: stopping, finishing what was accepted")
+        output.print_lines("stagelens: stopping, finishing what was accepted")
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ..collector.config import CollectorConfig
 from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StagelensError
-from ..core.settings import parse_duration
+from ..core.settings.values import parse_duration
 from ..store import Store
 from . import tables
 from .config import AlertsConfig

@@ -1,4 +1,4 @@
-"""The settings of the alerts, read once from the environment; core/options.py lists them."""
+"""The settings of the alerts, read once from the environment; core/settings/schema.py lists them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.egress.addresses import MayCall
 from ..core.errors import ConfigError
-from ..core.settings import parse_duration
+from ..core.settings.values import parse_duration
 
 DEFAULT_FILE = Path("slo.yaml")
 DEFAULT_DASHBOARD = "http://127.0.0.1:8600"

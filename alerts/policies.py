@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
-from ..core.settings import parse_duration
+from ..core.settings.values import parse_duration
 
 T = TypeVar("T")
 

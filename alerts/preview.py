@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
-from ..core.yaml_config.fields import meant
+from ..core.settings.yaml_fields import meant
 from ..store import Reader
 from . import formatting
 from .backtest import Past, Preview, backtest

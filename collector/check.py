@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ..core.egress.addresses import MayCall
 from ..core.errors import ConfigError, StagelensError, StoreError
-from ..core.settings import format_size
-from ..core.yaml_config.fields import meant
+from ..core.settings.values import format_size
+from ..core.settings.yaml_fields import meant
 from ..store.engines import database
 from .access import config as access_section
 from .access.clients import Access, Limits

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import StoreError
-from ..core.settings import format_size
+from ..core.settings.values import format_size
 from ..store import Store
 from ..store.answers.storage import Storage
 from ..store.engines import database

@@ -1,4 +1,4 @@
-"""The collector's settings, read once at the start; core/options.py lists them."""
+"""The collector's settings, read once at the start; core/settings/schema.py lists them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from ..core.errors import ConfigError
-from ..core.settings import format_size, parse_duration, parse_size
+from ..core.settings.values import format_size, parse_duration, parse_size
 from ..store import Retention
 
 # The ports the OpenTelemetry specification gives to OTLP/HTTP and OTLP/gRPC.

@@ -14,8 +14,8 @@ from pathlib import Path
 from ..core.egress.addresses import MayCall
 from ..core.errors import ConfigError
 from ..core.periodic_thread import PeriodicThread
-from ..core.yaml_config.fields import Fields
-from ..core.yaml_config.live_file import FileError, LiveFile, read_document, spell_problem
+from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
+from ..core.settings.yaml_fields import Fields
 from .access import config as access_section
 from .access.clients import Access
 from .forward import config as forward_section

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import names, stages
-from ..core.bands import BATCH_SIZES, TOKEN_COUNTS
-from ..core.stalls import STALL_CAUSES, split_stall_key
+from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
+from ..core.stages import STALL_CAUSES, split_stall_key
 from ..store.point_columns import Identity
 from .dimensions import SeriesReader, stage_name, text
 from .ingest_result import Reason, RejectedError

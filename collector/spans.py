@@ -11,8 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from ..core import names
-from ..core.counts import dominant_stage
-from ..core.loads import LOAD_PHASES
+from ..core.request_histograms import dominant_stage
+from ..core.stages import LOAD_PHASES
 from ..store import KeptTrace
 from ..store.loads import Load
 from .dimensions import SeriesReader, stage_name, text

@@ -12,7 +12,7 @@ from importlib import metadata
 
 from ..core.errors import StoreError
 from ..core.periodic_thread import PeriodicThread
-from ..core.settings import format_size
+from ..core.settings.values import format_size
 from ..store import Store
 from ..store.collectors import Report, Vitals, leave, put
 from ..store.inbox import waiting

@@ -1,1 +1,1 @@
-"""What the agent and the server must spell alike: stages, names, the histogram, configuration, errors."""
+"""Definitions shared by the agent and the server: stages, wire names, histograms, settings, errors and egress."""

@@ -1,10 +1,10 @@
-"""IP addresses: loopback, and the unit that counts as one client."""
+"""IP addresses: loopback detection, and the address or network that counts as one client."""
 
 from __future__ import annotations
 
 import ipaddress
 
-# Prefix length of an IPv6 network of one client, which can use any address in it. [bits]
+# Prefix length of the IPv6 network of one client, which can use any address in it. [bits]
 _IPV6_PREFIX_BITS = 64
 
 
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that *host* spells; None for a name."""
+    """Return *host* as an IP address; None for a host name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -37,7 +37,7 @@ def without_port(address: str) -> str:
 
 
 def client_of(address: str) -> str:
-    """Return what stands for *address* where requests or connections are counted by who makes them.
+    """Return the address or network that stands for one client in per-client limits.
 
     >>> client_of("10.0.0.7"), client_of("::ffff:10.0.0.7"), client_of("2001:db8::1:2:3:4")
     ('10.0.0.7', '10.0.0.7', '2001:db8::/64')

@@ -1,19 +1,19 @@
-"""The errors a person may meet, one small tree.
+"""Exceptions whose text is shown to users.
 
     StagelensError
-    ├── ConfigError    a setting or file is wrong: it names the file, the key, the value and the cure
-    ├── WireError      a payload is not what OTLP allows: it names the field
-    ├── StoreError     the database cannot do what was asked: it names the database and the cure
-    └── ChannelError   a notification could not be delivered; `permanent` says whether to try again
+    ├── ConfigError    a setting or file is wrong: names the file, the key, the value and the fix
+    ├── WireError      a payload violates OTLP: names the field
+    ├── StoreError     a database operation failed: names the database and the fix
+    └── ChannelError   a notification could not be delivered; `permanent` tells whether to retry
 
-None of them is ever raised into the user's own process: the agent fails open.
+None of them is raised into the user's own process: the agent fails open.
 """
 
 from __future__ import annotations
 
 
 class StagelensError(Exception):
-    """Any error Stagelens raises on purpose; its text is written for the person who reads it."""
+    """Base class of the errors that Stagelens raises on purpose; the text is written for the user."""
 
 
 class ConfigError(StagelensError):
@@ -32,9 +32,9 @@ class ChannelError(StagelensError):
     """A notification was not delivered.
 
     Args:
-        message: What the receiver said.
-        permanent: Whether trying again is useless.
-        retry_after_seconds: How long the receiver asked us to wait, if it said so. [seconds]
+        message: What the receiver answered.
+        permanent: Whether retrying is useless.
+        retry_after_seconds: Delay that the receiver asked for, if any. [seconds]
     """
 
     def __init__(self, message: str, *, permanent: bool, retry_after_seconds: float | None = None) -> None:

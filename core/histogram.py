@@ -1,9 +1,12 @@
-"""The histogram everything is counted in: base-2 exponential, scale 5, mergeable by addition.
+"""Mergeable base-2 exponential histograms, scale 5, and the size buckets of batches and tokens.
 
-Bucket i holds values in (2**(i/32), 2**((i+1)/32)]: 32 buckets a doubling, each 2.19 % wide. A value read back as the
-middle of its bucket is therefore within 1.1 % of what was recorded (`MAX_RELATIVE_ERROR`), for any value from one
-nanosecond up. Merging adds bucket counts, so it is exact, commutative and associative over threads, processes,
-replicas, time and databases.
+Bucket i holds values in (2**(i/32), 2**((i+1)/32)]: 32 buckets a doubling, each 2.19 % wide. The middle of a bucket is
+therefore within 1.1 % of the recorded value (`MAX_RELATIVE_ERROR`), for any value from one nanosecond up. Merging adds
+bucket counts, so it is exact, commutative and associative over threads, processes, replicas, time and databases.
+
+`Distribution` holds values known only as intervals, such as those of a scraped histogram with fixed buckets: one histogram of
+the lower edges and one of the upper edges. The k-th smallest value is at least the k-th smallest lower edge and at most the
+k-th smallest upper edge, so the true quantile lies between the quantiles of the two, without a guess about the inside of a bucket.
 
 Source: OpenTelemetry metrics data model, "ExponentialHistogram" (base = 2**(2**-scale), upper-inclusive buckets).
 """
@@ -20,7 +23,7 @@ SCALE = 5
 _BUCKETS_A_DOUBLING = 2**SCALE
 # OpenTelemetry allows scales from -10 to 20.
 MIN_SCALE, MAX_SCALE = -10, 20
-# Below a nanosecond a duration is zero: no clock we read resolves less.
+# Durations below a nanosecond count as zero: no clock in use resolves less.
 ZERO_THRESHOLD = 1e-9
 # Half a bucket, relative to its lower edge: (2**(1/32) - 1) / 2.
 MAX_RELATIVE_ERROR = (2 ** (1 / 32) - 1) / 2
@@ -28,12 +31,12 @@ MAX_RELATIVE_ERROR = (2 ** (1 / 32) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value read from a histogram, with the band it is certain to lie in.
+    """A value read from a histogram, with its error bounds.
 
     Args:
         value: The best estimate.
-        low: Nothing smaller is possible.
-        high: Nothing larger is possible.
+        low: Lower bound of the true value.
+        high: Upper bound of the true value.
     """
 
     value: float
@@ -56,13 +59,13 @@ def bucket_bounds(index: int, scale: int = SCALE) -> tuple[float, float]:
 
 
 def bucket_middle(index: int, scale: int = SCALE) -> float:
-    """Return the middle of bucket *index*: the point with the smallest largest relative error."""
+    """Return the middle of bucket *index*: the point with the smallest maximum relative error."""
     low, high = bucket_bounds(index, scale)
     return low + (high - low) / 2
 
 
 def rank_of(quantile: float, count: int) -> int:
-    """Return which request, counted from 1 in order of latency, stands at *quantile* (nearest rank).
+    """Return the rank, counted from 1 in order of latency, of the request at *quantile* (nearest rank).
 
     >>> rank_of(0.99, 100), rank_of(0.5, 1), rank_of(0.07, 100)
     (99, 1, 7)
@@ -78,7 +81,7 @@ class Histogram:
     Args:
         scale: Buckets a doubling, as the exponent: 2**scale. [-10..20]
         buckets: Bucket index to count. Only counts above zero are kept.
-        zero: How many values were below `ZERO_THRESHOLD`.
+        zero: Number of values below `ZERO_THRESHOLD`.
         sum: The exact sum of all values. [the unit of the values]
     """
 
@@ -89,7 +92,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were recorded."""
+        """Number of recorded values."""
         return self.zero + sum(self.buckets.values())
 
     def record(self, value: float, count: int = 1) -> None:
@@ -114,12 +117,12 @@ class Histogram:
         self.buckets[index] = self.buckets.get(index, 0) + count
 
     def count_one(self, value: float) -> None:
-        """Count *value* once, like `record`, in a fraction of its time: it must be finite, from 0 up, and the scale ours."""
+        """Count *value* once, faster than `record`; it must be finite, from 0 up, and the scale must be `SCALE`."""
         self.sum += value
         if value < ZERO_THRESHOLD:
             self.zero += 1
             return
-        # `bucket_index` spelled out: to scale by a power of two is exact, whichever way.
+        # `bucket_index` inlined; scaling by a power of two is exact.
         index = ceil(log2(value) * _BUCKETS_A_DOUBLING) - 1
         buckets = self.buckets
         buckets[index] = buckets.get(index, 0) + 1
@@ -150,7 +153,7 @@ class Histogram:
         self.buckets, self.scale = coarse, scale
 
     def quantile(self, quantile: float) -> Estimate | None:
-        """Return the value at *quantile* (nearest rank) as the middle of its bucket, with the bucket as its band.
+        """Return the value at *quantile* (nearest rank) as the middle of its bucket, bounded by the bucket.
 
         Returns:
             None when nothing was recorded.
@@ -174,7 +177,7 @@ class Histogram:
         raise AssertionError  # the counts add up to `total`
 
     def count_above(self, threshold: float) -> Estimate:
-        """Return how many values are above *threshold*.
+        """Return the number of values above *threshold*.
 
         The bucket the threshold falls into is split log-linearly; `low` leaves all of it out, `high` takes all of it.
         """
@@ -211,7 +214,7 @@ class Histogram:
 
     @classmethod
     def from_otlp(cls, *, scale: int, zero: int, offset: int, counts: Iterable[int], total: float) -> Histogram:
-        """Build a histogram from the fields of an OTLP data point; a scale finer than ours is made coarser.
+        """Build a histogram from the fields of an OTLP data point; scales finer than `SCALE` are reduced to it.
 
         Args:
             scale: The point's scale. [-10..20]
@@ -264,3 +267,91 @@ def _edge(index: int, scale: int) -> float:
     if exponent >= 1024:  # noqa: PLR2004 - 2**1024 is past the largest float
         return math.nextafter(math.inf, 0)
     return 2.0**exponent
+
+
+# Upper edge that stands for the missing one of a last bucket: above any duration, and small enough to keep tables of buckets
+# small. [seconds]
+ENDLESS = 2.0**40
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Bounds of a value: at least *low* and at most *high*, which is infinite in a last bucket without an end."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Values of which only intervals, their number and their sum are known.
+
+    Args:
+        lows: Histogram of the lower edges; its sum is the sum of the values.
+        highs: Histogram of the upper edges.
+    """
+
+    lows: Histogram = field(default_factory=Histogram)
+    highs: Histogram = field(default_factory=Histogram)
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return self.lows.count
+
+    @property
+    def mean(self) -> float | None:
+        """Exact mean of the values; None without any."""
+        return self.lows.sum / self.count if self.count else None
+
+    def add(self, low: float, high: float, count: int) -> None:
+        """Count *count* values in (*low*, *high*]; set their sum with `set_sum`."""
+        self.lows.record(min(low, ENDLESS), count)
+        self.highs.record(min(high, ENDLESS), count)
+
+    def set_sum(self, total: float) -> None:
+        """Set the sum of the values; until then the sums are those of the edges, which mean nothing."""
+        self.lows.sum = self.highs.sum = total
+
+    def quantile(self, quantile: float) -> Interval | None:
+        """Return the bounds of the value at *quantile* (nearest rank), in [0..1]; None without any values.
+
+        >>> two = Distribution()
+        >>> two.add(0.5, 1.0, 2)
+        >>> two.quantile(0.99).high
+        1.0
+        """
+        low, high = self.lows.quantile(quantile), self.highs.quantile(quantile)
+        if low is None or high is None:
+            return None
+        return Interval(low.low, math.inf if high.high >= ENDLESS else high.high)
+
+
+class SizeBuckets:
+    """Labelled buckets for one kind of size, each a doubling wide: 1, 2-3, 4-7, …, 512-1023, 1024+.
+
+    Args:
+        doublings: Number of doublings from one to the start of the last bucket, which has no upper bound.
+    """
+
+    def __init__(self, doublings: int) -> None:
+        between = (f"{1 << power}-{(2 << power) - 1}" for power in range(1, doublings))
+        self.names = ("1", *between, f"{1 << doublings}+")
+
+    def bucket_of(self, size: int) -> str:
+        """Return the label of the bucket that holds *size*, which must be at least one.
+
+        >>> BATCH_SIZES.bucket_of(1), BATCH_SIZES.bucket_of(3), BATCH_SIZES.bucket_of(32), BATCH_SIZES.bucket_of(5000)
+        ('1', '2-3', '32-63', '1024+')
+        """
+        return self.names[min(size.bit_length(), len(self.names)) - 1]
+
+    def position(self, name: str) -> int:
+        """Return the position of the bucket labelled *name*, smallest first; unknown labels come last."""
+        return self.names.index(name) if name in self.names else len(self.names)
+
+
+# Items in one batch of a model: 1 to 1024 and more.
+BATCH_SIZES = SizeBuckets(10)
+# Tokens of a prompt or a completion: 1 to 131,072 and more.
+TOKEN_COUNTS = SizeBuckets(17)

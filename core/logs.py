@@ -1,10 +1,10 @@
-"""The log of the server's commands, on the error output: lines for people, or one JSON object a line.
+"""Logging of the server's commands to stderr, as text lines or as one JSON object a line.
 
-STAGELENS_LOG_LEVEL     info    debug, info, warning or error: nothing below it is written
+STAGELENS_LOG_LEVEL     info    debug, info, warning or error: the lowest level that is written
 STAGELENS_LOG_FORMAT    text    text or json
 
-A JSON line has `time`, `level`, `logger` and `message`; `fields` where the call gave some (`extra=`), `exception` where there was
-one. Passwords in addresses, and what the environment holds as a secret, are written as `…`, whoever logs them.
+A JSON line has `time`, `level`, `logger` and `message`; `fields` with the `extra=` values of the call, and `exception` where
+there was one. Passwords in URLs and secrets from the environment are written as `…` in every record.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _log = logging.getLogger("stagelens")
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("text", "json")
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-# What these say when all is well is of no use to an operator.
+# Libraries whose info messages are of no use to an operator.
 _QUIET = ("alembic", "httpx", "uvicorn", "werkzeug")
-# What a record has without anybody's doing.
+# Attributes that every record has.
 _OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 # Control characters except newline and tab, and Unicode line separators.
@@ -37,27 +37,27 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _UNINDENTED = re.compile(r"\n(?! )")
 
 _HIDDEN = "…"
-# user:password@ of an address, up to the last "@": a password may have any in it.
+# user:password@ of a URL, up to the last "@", which a password may contain.
 _LOGIN = re.compile(r"(?<=://)([^\s/@:]*):(\S+)(?=@)")
-# Names of variables that hold a secret, rather than the place of one.
+# Names of variables that hold a secret, and not the path of one.
 _SECRET = re.compile(r"TOKEN|PASSWORD|PASSWD|SECRET|WEBHOOK|ROUTING_KEY|API_KEY|ACCESS_KEY|CREDENTIAL")
 _PLACE = re.compile(r"_(FILE|PATH|DIR)$")
-# Shorter ones would hide half of every line.
+# Shorter secrets would mask half of every line.
 _MIN_SECRET_CHARS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """How a command speaks to who started it: to people on its output, to machines in the log.
+    """Status output of a command: stdout for people, the log for machines.
 
     Args:
-        is_json: Whether the log is JSON: then no other line may be written.
+        is_json: Whether the log is JSON; then nothing else may be written.
     """
 
     is_json: bool
 
-    def tell(self, *lines: str) -> None:
-        """Say that a command has started, or ends."""
+    def print_lines(self, *lines: str) -> None:
+        """Print *lines* about the start or end of a command."""
         if not self.is_json:
             print(*lines, sep="\n  ", flush=True)
             return
@@ -65,8 +65,8 @@ class CommandOutput:
             _log.info("%s", " ".join(line.split()))
 
     @contextmanager
-    def explaining(self) -> Generator[None]:
-        """Log the error that ends a command, and exit with 1; in text whoever called says it.
+    def report_errors(self) -> Generator[None]:
+        """Log an error that ends a JSON-logging command and exit with 1; in text mode the caller prints the error.
 
         Raises:
             StagelensError: There was one.
@@ -82,11 +82,11 @@ class CommandOutput:
 
 
 def configure_logging(env: Mapping[str, str], stream: TextIO | None = None) -> CommandOutput:
-    """Let all loggers write, as *env* says.
+    """Configure all loggers from *env*.
 
     Args:
         env: The environment.
-        stream: Where to; the error output if left out.
+        stream: Where to write; stderr if left out.
 
     Raises:
         ConfigError: A value is not what its key allows.
@@ -105,7 +105,7 @@ def configure_logging(env: Mapping[str, str], stream: TextIO | None = None) -> C
 
 
 def secrets_of(env: Mapping[str, str]) -> list[str]:
-    """Return what of *env* must not be written anywhere: values of what is called a secret, and passwords of addresses."""
+    """Return the secret texts of *env*: values of variables named as secrets, and passwords in URLs."""
     named = [text for name, text in env.items() if _SECRET.search(name.upper()) and not _PLACE.search(name.upper())]
     within = [found[2] for text in env.values() for found in _LOGIN.finditer(text)]
     found = {text.strip() for text in (*named, *within, *map(unquote, within))}
@@ -121,7 +121,7 @@ def _one_of(env: Mapping[str, str], key: str, otherwise: str, allowed: Mapping[s
 
 
 class _Lines(logging.Formatter):
-    """Log format: one line for each record, further lines indented, so that no logged text can look like another record."""
+    """Format each record as one line with further lines indented, so that no logged text can look like another record."""
 
     def __init__(self, secrets: list[str]) -> None:
         super().__init__(_TEXT)
@@ -141,7 +141,7 @@ class _Lines(logging.Formatter):
 
 
 class _Json(_Lines):
-    """One JSON object a record, whatever is in it."""
+    """Format each record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         said: dict[str, object] = {

@@ -25,7 +25,7 @@ FIRST_TOKEN_TIME = "inference.first_token.time"
 # Tokens a request took in and put out, not seconds.
 TOKENS = "inference.tokens"
 # The time to the first token by how many tokens the request took in, and the mean time from one token to the next by how
-# many it put out, in bands (`core.bands`). [seconds]
+# many it put out, in bands (`core.histogram`). [seconds]
 FIRST_TOKEN_BY_INPUT = "inference.first_token.by_input"
 OUTPUT_TOKEN_BY_OUTPUT = "inference.output_token.by_output"
 
@@ -38,7 +38,7 @@ FAILED_CALL = "inference.failed_call.duration"
 # Calls out of requests whose server's word about them cannot be true and is not used, by its dialect, in seconds.
 SUSPECT_REPORT = "inference.suspect_report.duration"
 
-# As STAGE_TIME, by what held those requests up meanwhile and the stage that was theirs then (`core.stalls`). On top of the
+# As STAGE_TIME, by what held those requests up meanwhile and the stage that was theirs then (`core.stages`). On top of the
 # stages, not among them; there is none where nothing did.
 STALL_TIME = "inference.stall.time"
 
@@ -159,7 +159,7 @@ TIMING = "stagelens.timing"
 SUSPECT = "stagelens.report.suspect"
 # Which part of its stage a span is, where there are several: the body of a response, which came after its headers.
 PART = "stagelens.part"
-# Nanoseconds of a span in which something held it up (`core.stalls`): stagelens.stall.<cause>, and of a root by the stage
+# Nanoseconds of a span in which something held it up (`core.stages`): stagelens.stall.<cause>, and of a root by the stage
 # that was its own then: stagelens.stall.<cause>.<stage>.
 STALL_PREFIX = "stagelens.stall."
 # What the process went through around the request: in how many nanoseconds; how often a thread was taken off its CPU, a page
@@ -173,7 +173,7 @@ AROUND = (
 
 # How old the process was when the request began, on the root. [nanoseconds]
 REPLICA_AGE = "stagelens.replica.age"
-# Of a span that is a phase of a cold start, in a request or outside (`core.loads`), and no part of a kept trace: which, how
+# Of a span that is a phase of a cold start, in a request or outside (`core.stages`), and no part of a kept trace: which, how
 # many nanoseconds of it were spent in no other phase, and what shapes a first run was given.
 LOAD_PHASE = "stagelens.load.phase"
 LOAD_OWN = "stagelens.load.own"

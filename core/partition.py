@@ -1,12 +1,12 @@
-"""Whose time was it? Every instant of a request is given to exactly one stage, or to `overhead`.
+"""Attribution of request time: every instant belongs to exactly one stage, or to `overhead`.
 
 Recorded intervals nest (a tokenizer inside preprocess), and those of parallel threads overlap. An instant belongs to the
-innermost stage active then; of stages that overlap without one holding the other, to the one that ends last, because
-that is what the request waited for.
+innermost stage active at that time. If overlapping stages do not contain each other, it belongs to the stage that ends last,
+because the request waited for that one.
 
 Both rules are one: the stage that *started last*. Of the active intervals let X be the one that started last (of those
 that started together, the one that ends first). No other active interval lies inside X, so X is innermost. Of two
-innermost intervals neither holds the other, so the one that started later also ends later. Sorted by start, the active
+innermost intervals neither contains the other, so the one that started later also ends later. Sorted by start, the active
 intervals are therefore a stack, and the sweep costs O(n log n), the sort.
 """
 
@@ -22,7 +22,7 @@ Interval: TypeAlias = tuple[str, int, int]
 
 
 def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, int]:
-    """Return how much of [t0, t1) belongs to each stage, `overhead` included; the values add up to t1 - t0 exactly.
+    """Return the time of [t0, t1) that belongs to each stage, `overhead` included; the values add up to t1 - t0 exactly.
 
     Args:
         intervals: In any order. What lies outside the request is cut off; a stage that lies outside it altogether, or
@@ -36,7 +36,7 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
     >>> partition([("preprocess", 0, 6), ("tokenize", 2, 5), ("forward", 6, 9)], 0, 10)
     {'overhead': 1, 'preprocess': 3, 'tokenize': 3, 'forward': 3}
     """
-    # Most requests do one thing after the other: that needs no sweep.
+    # Most requests have consecutive intervals: these need no sweep.
     own: dict[str, int] = {OVERHEAD: 0}
     idle, now = 0, t0
     for stage, start, end in intervals:
@@ -50,7 +50,7 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
 
 
 def segments(intervals: Iterable[Interval], t0: int, t1: int) -> list[Interval]:
-    """Return what `partition` adds up: whose each part of [t0, t1) is, in the order of time, with nothing left out.
+    """Return the consecutive intervals that `partition` adds up: all of [t0, t1) in order of time, each with its stage.
 
     >>> segments([("preprocess", 0, 6), ("tokenize", 2, 5)], 0, 7)
     [('preprocess', 0, 2), ('tokenize', 2, 5), ('preprocess', 5, 6), ('overhead', 6, 7)]
@@ -76,9 +76,9 @@ def _swept(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, int]:
 
 
 def _in_sweep_order(intervals: Iterable[Interval], t0: int, t1: int) -> list[tuple[int, int, int, str]]:
-    # The owner comes last. Two stages with the very same times: the one charted first, of the user's own the later name,
+    # The owner comes last. Of two stages with the same times it is the one charted first, of custom stages the later name,
     # so that the order of recording never decides.
-    # Tuples that sort by themselves: a key function would take as long as the rest of the sweep.
+    # Sorting plain tuples: a key function would take as long as the rest of the sweep.
     return sorted(
         (start if start > t0 else t0, -(end if end < t1 else t1), -ORDER.get(stage, len(ORDER)), stage)  # noqa: FURB136 - calls cost more
         for stage, start, end in intervals
@@ -87,7 +87,7 @@ def _in_sweep_order(intervals: Iterable[Interval], t0: int, t1: int) -> list[tup
 
 
 def _advance(found: list[Interval], active: list[tuple[int, str]], now: int, until: int) -> int:
-    """Give the time from *now* to *until* to the active stages, innermost first, and drop those that end in it."""
+    """Assign the time from *now* to *until* to the active stages, innermost first, and drop the stages that end in it."""
     while active:
         end, stage = active[-1]
         if end > until:

@@ -1,4 +1,4 @@
-"""A thread that takes one step after the other, rests in between, and outlives whatever goes wrong in a step."""
+"""A thread that repeats one step, waits in between, and survives exceptions of a step."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from abc import ABC, abstractmethod
 
 _log = logging.getLogger(__name__)
 
-# How long to leave what failed alone. [seconds]
+# Delay after a failed step. [seconds]
 RETRY_SECONDS = 2.0
 
 
 class PeriodicThread(ABC):
-    """One thread, one duty.
+    """A daemon thread that repeats one task until it is stopped.
 
     Args:
-        name: What it does, and for whom; the thread is called so, too.
-        gap_seconds: The least time between two steps, news or not. [seconds]
-        rest_seconds: How long to rest before the first step. [seconds]
+        name: Task, and for whom it runs; part of the thread's name.
+        gap_seconds: Minimum time between two steps, also after `wake`. [seconds]
+        rest_seconds: Delay before the first step. [seconds]
 
     Attributes:
-        thread: Lives until it is stopped.
+        thread: Lives until `stop`.
     """
 
     def __init__(self, name: str, gap_seconds: float = 0.0, *, rest_seconds: float = 0.0) -> None:
@@ -32,28 +32,28 @@ class PeriodicThread(ABC):
 
     @abstractmethod
     def step(self) -> float:
-        """Do what is due, and return how long to wait before the next step, in seconds; what it raises goes to `failed`."""
+        """Do the work that is due, and return the delay before the next step, in seconds; exceptions go to `failed`."""
 
     def failed(self, error: Exception) -> float:
-        """Tell of *error*, which a step raised and is being handled, and return how long to wait, in seconds."""
+        """Log *error*, raised by a step and being handled, and return the delay before the next step, in seconds."""
         _log.exception("%s failed in a way nobody thought of: %s", self.thread.name, type(error).__name__)
         return RETRY_SECONDS
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no further step will be taken."""
+        """Whether no further step will run."""
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Start to take steps."""
+        """Start the thread."""
         self.thread.start()
 
     def wake(self) -> None:
-        """Say that there is something new to do."""
+        """End the current wait early: there is new work."""
         self._awake.set()
 
     def stop(self) -> None:
-        """Finish the step that is being taken, then stop; without `start` it does nothing."""
+        """Finish the running step, then stop; does nothing before `start`."""
         self._stopping.set()
         self._awake.set()
         if self.thread.ident is not None:
@@ -69,7 +69,7 @@ class PeriodicThread(ABC):
             self._rest(seconds)
 
     def _rest(self, seconds: float) -> None:
-        """Wait; news ends the wait, but never the gap."""
+        """Wait; `wake` ends the wait, but never before the minimum gap."""
         gap = min(seconds, self._gap_seconds)
         if gap:
             self._stopping.wait(gap)

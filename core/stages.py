@@ -1,4 +1,8 @@
-"""The stages of a request, in the order every chart stacks them: useful compute at the bottom, waiting on top."""
+"""Stages of a request, causes of stalls, and phases of a cold start: their names on the wire, in the store and on pages.
+
+Stages are listed in the order in which charts stack them: compute at the bottom, waiting on top. Stalls overlay stages and
+explain why a stage took long.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ class Stage:
 
     Args:
         key: The name on the wire and in the store.
-        label: The name on the screen.
+        label: Name on pages.
         meaning: One line for a tooltip.
-        waiting: Whether the request only waits here, so that no faster code would help.
+        waiting: Whether the request only waits in it, so that no faster code would help.
     """
 
     key: str
@@ -42,18 +46,18 @@ STAGES: tuple[Stage, ...] = (
 )
 
 OVERHEAD = "overhead"
-# All of a request that was counted without its stages: never a part of one that has any.
+# The whole time of a request recorded without stages; a request with stages has none of it.
 UNTIMED = "untimed"
 ORDER: dict[str, int] = {stage.key: position for position, stage in enumerate(STAGES)}
 BY_KEY: dict[str, Stage] = {stage.key: stage for stage in STAGES}
 
-# A chart stays readable with three names of the user's own; more fold into OTHER.
+# A chart stays readable with three custom stages; further ones are merged into OTHER.
 MAX_CUSTOM_STAGES = 3
 OTHER = "__other__"
 
 
 def label(key: str) -> str:
-    """Return the name of stage *key* on the screen; a user's own stage shows as it is written.
+    """Return the name of stage *key* on pages; a custom stage keeps its own name.
 
     >>> label("h2d")
     'Transfer H→D'
@@ -67,7 +71,7 @@ def label(key: str) -> str:
 
 
 def position(key: str) -> tuple[int, str]:
-    """Return the sort key of stage *key*: the fixed order; a user's own stages stand just below overhead, by name.
+    """Return the sort key of stage *key*: the fixed order; custom stages come just below overhead, by name.
 
     >>> sorted(["overhead", "rerank", "queue", "forward"], key=position)
     ['forward', 'queue', 'rerank', 'overhead']
@@ -78,5 +82,96 @@ def position(key: str) -> tuple[int, str]:
 
 
 def ordered(stages: Iterable[str]) -> list[str]:
-    """Return *stages* in the order every chart stacks them."""
+    """Return *stages* in the order in which charts stack them."""
     return sorted(stages, key=position)
+
+
+@dataclass(frozen=True, slots=True)
+class StallCause:
+    """A reason why requests made no progress.
+
+    Args:
+        key: The name on the wire and in the store.
+        label: Label of an affected span.
+        told: Beginning of a sentence about it; a duration follows.
+    """
+
+    key: str
+    label: str
+    told: str
+
+
+# A garbage collection stops every thread of the interpreter.
+STALL_GC = StallCause("gc", "GC pause", "GC explains")
+# An event loop did not run its callbacks: one callback blocked it.
+STALL_LOOP = StallCause("loop", "event loop stalled", "A stalled event loop explains")
+# The thread of an event loop got no CPU: other threads used them all, or its container exceeded its CPU quota.
+STALL_CPU = StallCause("cpu", "no CPU", "An event loop without a CPU explains")
+# torch.compile was running: the calling thread waits, and most of the time it holds the GIL.
+STALL_COMPILE = StallCause("compile", "torch.compile", "torch.compile was at work in")
+
+STALL_CAUSES = {cause.key: cause for cause in (STALL_GC, STALL_LOOP, STALL_CPU, STALL_COMPILE)}
+
+# Stages in which a request waits for its event loop. In any other stage it runs on the loop and may be what blocks it, or in
+# a thread, which a stalled loop does not delay.
+_WAITS_FOR_LOOP = {"queue", "dependency", "network", OVERHEAD}
+
+
+def holds_up(cause: str, stage: str) -> bool:
+    """Return whether a stall by *cause* makes *stage* take longer.
+
+    >>> holds_up("gc", "forward"), holds_up("loop", "forward"), holds_up("loop", "queue")
+    (True, False, True)
+    """
+    return cause not in (STALL_LOOP.key, STALL_CPU.key) or stage in _WAITS_FOR_LOOP
+
+
+def stall_key(cause: str, stage: str) -> str:
+    """Return the name under which the time is counted in which *cause* stalled *stage*.
+
+    >>> stall_key("gc", "forward")
+    'gc:forward'
+    """
+    return f"{cause}:{stage}"
+
+
+def split_stall_key(name: str) -> tuple[str, str]:
+    """Return cause and stage of a name made by `stall_key`.
+
+    >>> split_stall_key("gc:forward")
+    ('gc', 'forward')
+    """
+    cause, _, stage = name.partition(":")
+    return cause, stage
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPhase:
+    """A phase of a cold start.
+
+    Args:
+        key: The name on the wire and in the store.
+        label: Name on pages.
+        text: Description.
+    """
+
+    key: str
+    label: str
+    text: str
+
+
+# From the start of the process until its first request.
+LOAD_START = LoadPhase(
+    "start", "Until the first request", "from the start of the process until its first request began"
+)
+LOAD_READ = LoadPhase("read", "Read", "waiting for files, from a disk or a network")
+LOAD_DESERIALISE = LoadPhase("deserialise", "Deserialise", "objects made of what was read")
+LOAD_COPY = LoadPhase("copy", "Copy", "weights copied into a module, or to a device")
+LOAD_COMPILE = LoadPhase("compile", "Compile", "torch.compile at work")
+LOAD_FIRST_RUN = LoadPhase(
+    "first_run", "First run", "the first run of a model, on a device or with a shape that is new to it"
+)
+
+LOAD_PHASES = {
+    phase.key: phase for phase in (LOAD_START, LOAD_READ, LOAD_DESERIALISE, LOAD_COPY, LOAD_COMPILE, LOAD_FIRST_RUN)
+}

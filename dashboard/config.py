@@ -1,4 +1,4 @@
-"""The dashboard's settings, read once at the start; core/options.py lists them."""
+"""The dashboard's settings, read once at the start; core/settings/schema.py lists them."""
 
 from __future__ import annotations
 

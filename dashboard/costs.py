@@ -22,10 +22,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..core.settings.live_file import FileError, LiveFile, read_document
+from ..core.settings.yaml_document import Document, Place, Problem, spell
+from ..core.settings.yaml_fields import Fields
 from ..core.stages import BY_KEY
-from ..core.yaml_config.fields import Fields
-from ..core.yaml_config.live_file import FileError, LiveFile, read_document
-from ..core.yaml_config.yaml_lines import Document, Place, Problem, spell
 
 HOUR_SECONDS = 3600.0
 # What requests are priced by: one of them costs too little to read.

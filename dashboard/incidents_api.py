@@ -19,7 +19,7 @@ from flask import Flask, Response, request
 from ..alerts.incidents.acknowledging import IncidentError
 from ..alerts.incidents.silences import MATCHERS
 from ..core.errors import ConfigError
-from ..core.settings import parse_duration
+from ..core.settings.values import parse_duration
 from . import guard
 from .events_api import check_proof, kept
 from .incident_actions import Care

@@ -29,7 +29,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from zoneinfo import ZoneInfo
 
 from ..core.errors import ConfigError
-from ..core.settings import parse_duration
+from ..core.settings.values import parse_duration
 from ..store.texts import name as stored
 from .format import span
 

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stagelens.core import options
-from stagelens.core.options import Setting
+from stagelens.core.settings import schema
+from stagelens.core.settings.schema import Setting
 from stagelens.core.stages import label, position
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import dialects
@@ -22,14 +22,14 @@ from stagelens.instrumentors.registry import LIBRARIES
 
 HERE = Path(__file__).parent
 SETTINGS = {
-    "agent": options.AGENT,
+    "agent": schema.AGENT,
     "server": (
-        *options.STORE,
-        *options.COLLECTOR,
-        *options.DASHBOARD,
-        *options.ALERTS,
-        *options.ALERT_METRICS,
-        *options.LOGS,
+        *schema.STORE,
+        *schema.COLLECTOR,
+        *schema.DASHBOARD,
+        *schema.ALERTS,
+        *schema.ALERT_METRICS,
+        *schema.LOGS,
     ),
 }
 _TABLE = re.compile(r"(<!-- settings: (\w+) .*?-->\n).*?(<!-- end of settings -->)", re.DOTALL)

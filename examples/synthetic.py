@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stagelens.core import names
-from stagelens.core.bands import TOKEN_COUNTS as TOKEN_BANDS
 from stagelens.core.histogram import SCALE, Histogram
+from stagelens.core.histogram import TOKEN_COUNTS as TOKEN_BANDS
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STATUS_ERROR, STATUS_OK
 from stagelens.store import Batch, KeptTrace, Point, Series, Store
 
@@ -224,7 +224,7 @@ def stream_points(
 def _by_band(
     series: Series, at: int, metric: str, spent: NDArray[np.int64], tokens: NDArray[np.int64]
 ) -> Iterator[Point]:
-    bands = np.array([TOKEN_BANDS.of(int(each)) for each in tokens])
+    bands = np.array([TOKEN_BANDS.bucket_of(int(each)) for each in tokens])
     for band in sorted(set(bands.tolist())):
         mine = spent[bands == band]
         yield Point(series, metric, band, at, _histogram(_bucket(mine), mine.sum() / NS))

@@ -1,6 +1,6 @@
 """The agent's settings: OpenTelemetry's own environment variables where one exists, `STAGELENS_*` where none does.
 
-core/options.py lists them. A value that cannot be read stops nothing: it is logged once, with the cure, and the default
+core/settings/schema.py lists them. A value that cannot be read stops nothing: it is logged once, with the cure, and the default
 is used.
 """
 
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..core import names
 from ..core.errors import ConfigError
-from ..core.settings import parse_duration, parse_size
+from ..core.settings.values import parse_duration, parse_size
 from .governor import Budget
 from .records import printable
 from .tls import Trust

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..core import names
-from ..core.bands import BATCH_SIZES, TOKEN_COUNTS
-from ..core.counts import RequestHistograms
+from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ..core.partition import Interval, partition
-from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED
-from ..core.stalls import stall_key
+from ..core.request_histograms import RequestHistograms
+from ..core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED, stall_key
 from .config import Keep
 from .levels import ALL, NO_FACTS, NO_TRACES, REQUESTS_ONLY, Load
 from .recorder import UNTIMED as WITHOUT_STAGES
@@ -261,12 +260,12 @@ def _add_stream(
     if first is not None and start < first <= end:
         counts.add_first_token(partition(intervals, start, first), first - start, definition)
         if taken_in:
-            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.of(taken_in), (first - start) / 1e9)
+            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.bucket_of(taken_in), (first - start) / 1e9)
     for own, (spent, tokens) in facts.get("@per_token", {}).items():
         if tokens:
             counts.add_stream(names.OUTPUT_TOKEN, own or definition, spent / tokens / 1e9)
             if put_out:
-                counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.of(put_out), spent / tokens / 1e9)
+                counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.bucket_of(put_out), spent / tokens / 1e9)
     for own, gap in facts.get("@gap", {}).items():
         if gap:
             counts.add_stream(names.STREAM_GAP, own or definition, gap / 1e9)
@@ -279,7 +278,7 @@ def _add_batch(counts: RequestHistograms, size: int, own: Mapping[str, int]) -> 
     """Count how long the model of a request ran, by the *size* of its batch; 0 says nothing."""
     ran = own.get("forward", 0) + own.get("prefill", 0)
     if size and ran:
-        counts.add_stream(names.BATCH_DURATION, BATCH_SIZES.of(size), ran / 1e9)
+        counts.add_stream(names.BATCH_DURATION, BATCH_SIZES.bucket_of(size), ran / 1e9)
 
 
 def known_stage(stage: str, own_stages: set[str]) -> str:

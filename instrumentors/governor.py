@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..core.errors import ConfigError
-from ..core.settings import parse_duration
+from ..core.settings.values import parse_duration
 from .levels import ALL, NOTHING, REQUESTS_ONLY
 
 # An agent that takes no more of one core is over no budget, whatever it costs a request: of the few requests of an idle

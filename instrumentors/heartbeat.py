@@ -12,7 +12,7 @@ from asyncio import AbstractEventLoop, get_running_loop
 from typing import Final
 from weakref import WeakSet
 
-from ..core.stalls import STALL_CPU, STALL_LOOP
+from ..core.stages import STALL_CPU, STALL_LOOP
 from . import recorder
 from .cpu_time import on_and_off_cpu
 from .instrumentor import report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..core import names
-from ..core.loads import LOAD_START
+from ..core.stages import LOAD_START
 from . import loads as own
 from .loads import Load, loads
 from .spans import Span, Trace

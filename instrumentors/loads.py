@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..core.loads import LOAD_DESERIALISE, LOAD_READ
+from ..core.stages import LOAD_DESERIALISE, LOAD_READ
 from .cpu_time import worked
 from .recorder import clock
 
@@ -37,7 +37,7 @@ class Load(NamedTuple):
     """One phase of a cold start.
 
     Args:
-        phase: A key of `core.loads.LOAD_PHASES`.
+        phase: A key of `core.stages.LOAD_PHASES`.
         model: Of which model, "" where nobody knows.
         shape: The shapes of what a first run was given, as `1x3x224x224`.
         start: By the recorder's clock. [nanoseconds]

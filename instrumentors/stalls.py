@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ..core.partition import Interval, segments
-from ..core.stalls import STALL_GC, holds_up
+from ..core.stages import STALL_GC, holds_up
 from .recorder import clock
 
 # Shorter ones explain no tail, and there are hundreds a second.
@@ -29,7 +29,7 @@ class Stall(NamedTuple):
     """A time in which requests were held up.
 
     Args:
-        cause: By what: a key of `core.stalls.STALL_CAUSES`.
+        cause: By what: a key of `core.stages.STALL_CAUSES`.
         start: By the recorder's clock. [nanoseconds]
         end: By the recorder's clock. [nanoseconds]
     """

@@ -13,8 +13,8 @@ from rich.console import Console
 from ..collector.config import CollectorConfig
 from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StagelensError
-from ..core.options import STORE
-from ..core.settings import parse_duration
+from ..core.settings.schema import STORE
+from ..core.settings.values import parse_duration
 from ..core.stages import BY_KEY
 from ..store import Reader
 from .atomic_write import check_writable, written

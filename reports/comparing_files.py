@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from ..core.failures import FailureDifference
-from ..core.order_statistics import CONFIDENCE
+from ..core.confidence import CONFIDENCE, FailureDifference
 from ..core.stages import label
 from ..dashboard.format import percentile
 from . import comparing_words as words

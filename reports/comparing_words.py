@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ..core.failures import FailureDifference
+from ..core.confidence import FailureDifference
 from ..core.names import DEFINITIONS
 from ..core.stages import label
 from ..dashboard.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole

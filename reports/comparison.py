@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..core.failures import FailureDifference, compare_failures
+from ..core.confidence import FailureDifference, compare_failures, has_enough_samples
 from ..core.histogram import Histogram
 from ..core.names import STATUS_ERROR
-from ..core.order_statistics import has_enough_samples
 from ..store import Reader, Selection
 from .answers import Answers, answers
 from .difference import Difference, Outcome, difference, judge

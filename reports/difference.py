@@ -1,7 +1,7 @@
 """How much slower one set of requests is than another at a quantile, and how sure that is.
 
 A quantile of either side lies between two of its requests whose ranks the binomial gives, whatever the shape of the distribution
-(`core.order_statistics`). From both intervals comes that of the difference. Each end of it is as far off as the ends that it is made
+(`core.confidence`). From both intervals comes that of the difference. Each end of it is as far off as the ends that it is made
 of, added up as squares: it is unlikely that chance is at its worst on both sides at once. What is not known within a bucket is no
 chance, and adds up as it is. Where there are too few requests for an end, it is not known.
 
@@ -15,9 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..core.failures import FailureDifference
+from ..core.confidence import CONFIDENCE, FailureDifference, interval, ranks
 from ..core.histogram import Estimate, Histogram
-from ..core.order_statistics import CONFIDENCE, interval, ranks
 from .thresholds import Threshold
 
 Outcome: TypeAlias = Literal["passed", "failed", "unknown"]

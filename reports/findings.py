@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from ..core.confidence import has_enough_samples, interval
 from ..core.histogram import Estimate
-from ..core.order_statistics import has_enough_samples, interval
 from ..dashboard.figures.percentile import PERCENTILES
 from ..dashboard.format import percentile
 from ..dashboard.pages.measures import smoothed, stages_at

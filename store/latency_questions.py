@@ -35,7 +35,7 @@ class LatencyQuestions(Questions):
         """Return how long the model of a request ran (its forward and prefill), in seconds, by how many items it ran at once.
 
         Returns:
-            The band of the batch size (`core.bands`), smallest first, to the requests whose last run said it was in it.
+            The band of the batch size (`core.histogram`), smallest first, to the requests whose last run said it was in it.
         """
         with self._snapshot() as snapshot:
             return batches.batches(snapshot, selection)
@@ -63,7 +63,7 @@ class LatencyQuestions(Questions):
             percentiles: [0..1]
 
         Returns:
-            Columns as those of `breakdown`, but for what `core.stalls.stall_key` makes, such as `gc:forward`, in the place of
+            Columns as those of `breakdown`, but for what `core.stages.stall_key` makes, such as `gc:forward`, in the place of
             the stages: the seconds of the stage in which the cause held it up, a part of it. No rows where nothing did.
         """
         with self._snapshot() as snapshot:
@@ -125,7 +125,7 @@ class LatencyQuestions(Questions):
         Returns:
             Columns stage, a_seconds, b_seconds, delta_seconds (b - a), share (of the change of the latency; negative for a
             stage that moved against it), by falling delta. `attrs`: a_value, b_value (seconds, None without requests), a_n,
-            b_n (requests of the selections), ratio (b / a), ratio_low, ratio_high (what `core.order_statistics` is sure of
+            b_n (requests of the selections), ratio (b / a), ratio_low, ratio_high (what `core.confidence` is sure of
             at 95 % a side; None without requests).
         """
         with self._snapshot() as snapshot:

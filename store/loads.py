@@ -25,7 +25,7 @@ class Load:
         environment: Where.
         instance: `service.instance.id` of the replica, "" where it has none.
         place: Where it runs, as `core.hardware.place` writes it.
-        phase: A key of `core.loads.LOAD_PHASES`.
+        phase: A key of `core.stages.LOAD_PHASES`.
         model: Of which model, "" where nobody said.
         shape: What shapes a first run was given, "" elsewhere.
         started: [Unix nanoseconds]

@@ -231,7 +231,7 @@ events = Table(
     Index("events_by_time", "at"),
 )
 
-# Phases of the cold starts of replicas; see `store.loads`.
+# Phases of the cold starts of replicas; see `store.events`.
 loads = Table(
     "loads",
     metadata,

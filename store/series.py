@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, bindparam, case, insert, select, update
 
-from ..core.bands import BATCH_SIZES, TOKEN_COUNTS
 from ..core.hardware import hardware_key as hardware_name
 from ..core.hardware import split_hardware_key as hardware_parts
+from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
-from ..core.stages import BY_KEY, OTHER
-from ..core.stalls import STALL_CAUSES, split_stall_key, stall_key
+from ..core.stages import BY_KEY, OTHER, STALL_CAUSES, split_stall_key, stall_key
 from . import schema
 from .texts import name as storable_name
 

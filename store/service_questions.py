@@ -123,7 +123,7 @@ class ServiceQuestions(Questions):
         """Return the phases of the cold starts of the replicas of *service*, newest first, over the whole history.
 
         Returns:
-            Columns instance, place (its host and process), version, environment, phase (a key of `core.loads.LOAD_PHASES`), model, shape, started, ended (UTC),
+            Columns instance, place (its host and process), version, environment, phase (a key of `core.stages.LOAD_PHASES`), model, shape, started, ended (UTC),
             seconds (spent in no other phase), heard (UTC: when the replica was last heard of; NaT if not in ten minutes).
         """
         with self._snapshot() as snapshot:

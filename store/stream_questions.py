@@ -76,7 +76,7 @@ class StreamQuestions(Questions):
             definition: How they were measured; series that know another definition too are left out.
 
         Returns:
-            The band of the number of tokens (`core.bands`), smallest first, to the times of its requests. [seconds]
+            The band of the number of tokens (`core.histogram`), smallest first, to the times of its requests. [seconds]
         """
         with self._snapshot() as snapshot:
             return streams.by_band(snapshot, selection, metric, definition)

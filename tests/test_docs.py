@@ -16,8 +16,8 @@ from packaging.version import Version
 
 from stagelens.alerts.config import AlertsConfig
 from stagelens.collector.config import CollectorConfig
-from stagelens.core import options
-from stagelens.core.options import Setting
+from stagelens.core.settings import schema
+from stagelens.core.settings.schema import Setting
 from stagelens.core.stages import BY_KEY
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.instrumentors.config import AgentConfig
@@ -45,10 +45,10 @@ def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
 @pytest.mark.parametrize(
     ("read", "settings"),
     [
-        (AgentConfig.from_env, options.AGENT),
-        (CollectorConfig.from_env, (*options.STORE, *options.COLLECTOR)),
-        (DashboardConfig.from_env, options.DASHBOARD),
-        (lambda env: replace(AlertsConfig.from_env(env), env={}), (*options.ALERTS, *options.ALERT_METRICS)),
+        (AgentConfig.from_env, schema.AGENT),
+        (CollectorConfig.from_env, (*schema.STORE, *schema.COLLECTOR)),
+        (DashboardConfig.from_env, schema.DASHBOARD),
+        (lambda env: replace(AlertsConfig.from_env(env), env={}), (*schema.ALERTS, *schema.ALERT_METRICS)),
     ],
     ids=["agent", "collector", "dashboard", "alerts"],
 )

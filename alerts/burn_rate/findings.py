@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from ...core.failures import compare_failures
+from ...core.confidence import compare_failures
 from ...store import Reader
 from ..delivery.finding_parts import Burn, Overrun
 from ..delivery.message import Finding

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...core.yaml_config.fields import Fields
-from ...core.yaml_config.secret import Secrets
-from ...core.yaml_config.yaml_lines import Document, Place
+from ...core.settings.yaml_document import Document, Place
+from ...core.settings.yaml_fields import Fields, Secrets
 from ..config import MAX_PORT
 from . import pagerduty, slack_api
 from .alertmanager import Alertmanager

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ...core.settings import parse_duration
+from ...core.settings.values import parse_duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from ...core.yaml_config.fields import Fields, meant
-from ...core.yaml_config.yaml_lines import Document, Place
+from ...core.settings.yaml_document import Document, Place
+from ...core.settings.yaml_fields import Fields, meant
 from .maintenance import MONDAY_TO_SUNDAY, Calendar, Once, Weekly
 
 _EVERY = ("day", *MONDAY_TO_SUNDAY)

@@ -15,8 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from ...core.yaml_config.fields import Fields
-from ...core.yaml_config.yaml_lines import Document, Place, Problem
+from ...core.settings.yaml_document import Document, Place, Problem
+from ...core.settings.yaml_fields import Fields
 from ..formatting import latency, percent
 from . import openslo_indicator
 from .openslo_indicator import Indicator, Known, Object

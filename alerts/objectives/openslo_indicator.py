@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
-from ...core.yaml_config.fields import Fields, meant
-from ...core.yaml_config.yaml_lines import Document, Problem
+from ...core.settings.yaml_document import Document, Problem
+from ...core.settings.yaml_fields import Fields, meant
 from .slo import Slo
 from .slo_fields import THRESHOLDS, check_threshold, promised
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...core.yaml_config.fields import Fields
+from ...core.settings.yaml_fields import Fields
 
 
 @dataclass(frozen=True, slots=True)

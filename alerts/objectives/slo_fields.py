@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any, cast
 
 from ...core.names import DEFINITIONS
+from ...core.settings.yaml_document import Document, Place, Problem
+from ...core.settings.yaml_fields import Fields, meant
 from ...core.stages import BY_KEY
-from ...core.yaml_config.fields import Fields, meant
-from ...core.yaml_config.yaml_lines import Document, Place, Problem
 from ...store.indicator import Kind
 from ..formatting import latency
 from .slo import KINDS, Slo

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...core.errors import ConfigError
-from ...core.yaml_config import live_file
-from ...core.yaml_config.fields import Fields
-from ...core.yaml_config.live_file import FileError, read_documents, spell_problem
-from ...core.yaml_config.yaml_lines import Document, Place, Problem, spell
+from ...core.settings import live_file
+from ...core.settings.live_file import FileError, read_documents, spell_problem
+from ...core.settings.yaml_document import Document, Place, Problem, spell
+from ...core.settings.yaml_fields import Fields
 from ..delivery import channels
 from ..delivery.channels import ChannelEntry
 from . import maintenance_file, openslo, regressions, slo_fields

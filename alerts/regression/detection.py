@@ -1,6 +1,6 @@
 """Is B slower than A at this quantile, and which stage is to blame? Histograms in, verdict out; no assumption on the shape.
 
-How sure a quantile is, and what that takes for granted, says `core.order_statistics`.
+How sure a quantile is, and what that takes for granted, says `core.confidence`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Literal
 
 import pandas as pd
 
+from ...core.confidence import CONFIDENCE, has_enough_samples, interval
+from ...core.confidence import ratio as ratio_of
 from ...core.histogram import Estimate, Histogram
-from ...core.order_statistics import CONFIDENCE, has_enough_samples, interval
-from ...core.order_statistics import ratio as ratio_of
 
 Kind = Literal["regression", "improvement", "same", "not_enough"]
 
@@ -45,7 +45,7 @@ class Verdict:
     """How B compares to A at one quantile.
 
     Args:
-        kind: `not_enough` when fewer than `order_statistics.MIN_TAIL` requests lie beyond the quantile on either side.
+        kind: `not_enough` when fewer than `confidence.MIN_TAIL` requests lie beyond the quantile on either side.
         a_value: A's latency there, None without requests. [seconds]
         b_value: B's.
         ratio: b / a, None unless both are known and a is above zero.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from ...core.confidence import CONFIDENCE, interval, ratio
 from ...core.histogram import Estimate, Histogram, bucket_middle
-from ...core.order_statistics import CONFIDENCE, interval, ratio
 from .judge import Cell
 from .policy import At
 from .stage_attribution import Suspect

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ...core.order_statistics import has_enough_samples
+from ...core.confidence import has_enough_samples
 
 # Two versions overlap for some minutes in every rollout: that is no time in which both served.
 ROLLOUT = timedelta(minutes=5)

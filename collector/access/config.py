@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...core.errors import ConfigError
-from ...core.settings import parse_size
-from ...core.yaml_config.fields import Fields
-from ...core.yaml_config.secret import Secrets
-from ...core.yaml_config.yaml_lines import Document, Place, Problem, spell
+from ...core.settings.values import parse_size
+from ...core.settings.yaml_document import Document, Place, Problem, spell
+from ...core.settings.yaml_fields import Fields, Secrets
 from .clients import Access, Certificate, Limits, TlsFiles, Token
 
 T = TypeVar("T", Token, Certificate)

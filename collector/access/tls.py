@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from ...core.errors import ConfigError
-from ...core.yaml_config.live_file import stamp_of
+from ...core.settings.live_file import stamp_of
 from .clients import TlsFiles
 
 _log = logging.getLogger(__name__)

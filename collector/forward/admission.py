@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import zstandard
 
 from ...core.errors import StagelensError
-from ...core.settings import format_size
+from ...core.settings.values import format_size
 from ...store.outgoing import Backlog, Outgoing
 from ..writer import UncommittedError
 from .config import Destination

@@ -28,9 +28,9 @@ from ...core.egress.addresses import ENV, MayCall
 from ...core.egress.tls import CallTls
 from ...core.egress.tls import read as read_tls
 from ...core.errors import ConfigError
-from ...core.settings import parse_size
-from ...core.yaml_config.fields import Fields
-from ...core.yaml_config.yaml_lines import Document, Place
+from ...core.settings.values import parse_size
+from ...core.settings.yaml_document import Document, Place
+from ...core.settings.yaml_fields import Fields
 from ..otlp_responses import Exported
 from .headers import Secret
 from .headers import read as read_headers

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...core.egress.tls import file_at, is_header
 from ...core.errors import StagelensError
-from ...core.yaml_config.fields import Fields
+from ...core.settings.yaml_fields import Fields
 
 AGENT = f"stagelens/{metadata.version('stagelens')}"
 _SET_BY_US = frozenset(

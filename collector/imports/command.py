@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ...core.options import COLLECTOR, STORE
+from ...core.settings.schema import COLLECTOR, STORE
 from ...store.schema import FINEST
 from .. import config_file
 from ..config import CollectorConfig

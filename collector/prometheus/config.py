@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.yaml_config.fields import Fields, meant
-from ...core.yaml_config.yaml_lines import Document, Place
+from ...core.settings.yaml_document import Document, Place
+from ...core.settings.yaml_fields import Fields, meant
 from .buckets import HIGHEST_SECONDS, LOWEST_SECONDS
 
 # What may be told apart besides service and status, which always are: the names Prometheus has for it. `service` and

@@ -7,8 +7,8 @@ from functools import cache
 from importlib.resources import files
 
 from ...core.errors import StagelensError
-from ...core.yaml_config import yaml_lines
-from ...core.yaml_config.fields import Fields
+from ...core.settings import yaml_document
+from ...core.settings.yaml_fields import Fields
 from . import rules
 from .rules import Engine, base_of
 
@@ -23,7 +23,7 @@ def engines() -> Mapping[str, Engine]:
     found: dict[str, Engine] = {}
     for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda each: each.name):
         key = file.name.removesuffix(".yaml")
-        document = yaml_lines.parse(file.read_text(encoding="utf-8"))
+        document = yaml_document.parse(file.read_text(encoding="utf-8"))
         found[key] = rules.read(Fields(document, (), document.value, example="name: vLLM"), key)
         if document.problems:
             problem = document.problems[0]

@@ -13,8 +13,8 @@ import httpx
 from ...core.egress import tls
 from ...core.egress.addresses import ENV, MayCall
 from ...core.egress.tls import CallTls
-from ...core.yaml_config.fields import Fields, meant
-from ...core.yaml_config.yaml_lines import Document, Place
+from ...core.settings.yaml_document import Document, Place
+from ...core.settings.yaml_fields import Fields, meant
 from . import rules
 from .catalog import engines
 from .rules import Engine

@@ -1,6 +1,6 @@
 """From what was counted to points: fixed buckets stay intervals.
 
-Each observation is counted at both edges of its bucket, in two histograms; see `core.intervals`.
+Each observation is counted at both edges of its bucket, in two histograms; see `core.histogram`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...core import names
-from ...core.histogram import Histogram
-from ...core.intervals import Distribution
+from ...core.histogram import Distribution, Histogram
 from ...store import Point, Series
 from ..dimensions import text
 from .config import Target

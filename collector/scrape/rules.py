@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.names import BY_ENGINE, DEFINITIONS, TOKENS_IN, TOKENS_OUT
-from ...core.yaml_config.fields import Fields
+from ...core.settings.yaml_fields import Fields
 
 # How many seconds one of each is.
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

@@ -12,8 +12,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from ...core.bands import BATCH_SIZES
 from ...core.errors import StagelensError
+from ...core.histogram import BATCH_SIZES
 from .reading import MAX_COUNT, ONE_BUCKET, Counted, Stream
 
 _NANOSECONDS = 1e9
@@ -39,7 +39,7 @@ def read(text: str) -> dict[Stream, Counted]:
         ]
         for model, batch in entries[:_MAX_ENTRIES]:
             labels = (("model", str(model["name"])), ("version", str(model.get("version", ""))))
-            stream = Stream("batch", BATCH_SIZES.of(_whole(batch["batch_size"], least=1)), labels)
+            stream = Stream("batch", BATCH_SIZES.bucket_of(_whole(batch["batch_size"], least=1)), labels)
             runs[stream] += _whole(batch["compute_infer"]["count"])
             spent[stream] += _whole(batch["compute_infer"]["ns"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:

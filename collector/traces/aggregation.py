@@ -1,4 +1,4 @@
-"""Whole requests as points: what `core.counts` counts one by one, for many at once."""
+"""Whole requests as points: what `core.request_histograms` counts one by one, for many at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import names
-from ...core.bands import TOKEN_COUNTS
-from ...core.histogram import SCALE, ZERO_THRESHOLD, bucket_index
+from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
 from ...store.encoding import Buckets
 from ...store.histograms import Histograms
 from ...store.point_columns import Identity, PointColumns
@@ -136,7 +135,7 @@ def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
 
 
 def _bands(tokens: Ints) -> Ints:
-    """Return which band of `TOKEN_COUNTS` each number is in, as `Bands.of` does."""
+    """Return which band of `TOKEN_COUNTS` each number is in, as `SizeBuckets.bucket_of` does."""
     return (
         np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKEN_COUNTS.names)).astype(np.int64) - 1
     )
@@ -174,7 +173,7 @@ def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
 def _spent(metric: str, stages: Sequence[str], group: Ints, bucket: Ints, own: Ints) -> _Counted:
     """Count for each group and stage the microseconds its requests spent there, by the bucket of their latency.
 
-    They are rounded as `core.counts.round_to_microseconds` does, so that the stages of a bucket add up to its rounded total.
+    They are rounded as `core.request_histograms.round_to_microseconds` does, so that the stages of a bucket add up to its rounded total.
     """
     timed = own.any(axis=1)
     group, bucket = group[timed], bucket[timed]

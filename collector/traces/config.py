@@ -17,8 +17,8 @@ from typing import Any
 
 from ...core import stages
 from ...core.errors import ConfigError
-from ...core.yaml_config.fields import Fields
-from ...core.yaml_config.yaml_lines import Document, Place, Problem, parse
+from ...core.settings.yaml_document import Document, Place, Problem, parse
+from ...core.settings.yaml_fields import Fields
 from ..dimensions import MAX_STAGE_CHARS
 from .rule_reader import RuleReader
 from .rules import Rule

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from ...core import names
-from ...core.yaml_config.fields import Fields, meant
-from ...core.yaml_config.yaml_lines import Document, Place, Problem, spell
+from ...core.settings.yaml_document import Document, Place, Problem, spell
+from ...core.settings.yaml_fields import Fields, meant
 from .conditions import KINDS, Conditions, When
 from .content import holds_content
 from .measuring import TEXT, UNITS

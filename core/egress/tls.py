@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..yaml_config.fields import Fields
+from ..settings.yaml_fields import Fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.intervals import Distribution
+from ...core.histogram import Distribution
 from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import OVERHEAD
 from ...store.answers.engines import EngineModel

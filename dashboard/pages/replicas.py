@@ -10,7 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.loads import LOAD_PHASES, LOAD_START
+from ...core.stages import LOAD_PHASES, LOAD_START
 from ..components import Node, card, empty, table
 from ..format import UNKNOWN, count, day, duration, enough, percentile, several, span
 from ..view import ONLY_COLD, WITHOUT_COLD

@@ -12,7 +12,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ... import __version__
-from ...core.yaml_config.live_file import LiveFile
+from ...core.settings.live_file import LiveFile
 from ...store.answers.storage import Storage, TierStorage
 from ..components import Node, banner, card, pill, table
 from ..config import DashboardConfig

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...core.names import AROUND, STALL_PREFIX
-from ...core.stages import label, position
-from ...core.stalls import STALL_CAUSES, split_stall_key, stall_key
+from ...core.stages import STALL_CAUSES, label, position, split_stall_key, stall_key
 from ..format import duration
 
 _NS = 1e9
@@ -18,7 +17,7 @@ def by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, 
     """Return what held stages up by cause, the worst first; what explains next to nothing of *whole* is left out.
 
     Args:
-        seconds: By what `core.stalls.stall_key` makes.
+        seconds: By what `core.stages.stall_key` makes.
         whole: The latency it is part of. [seconds]
     """
     found: dict[str, dict[str, float]] = {}

@@ -11,7 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.errors import ConfigError
-from ...core.settings import parse_duration
+from ...core.settings.values import parse_duration
 from ...store import Selection
 from ..components import Node, card, chart, empty, link, link_tabs
 from ..figures.heat import heat_figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from ...core.errors import ConfigError
-from ...core.settings import parse_duration
+from ...core.settings.values import parse_duration
 
 EXAMPLE = "2026-11-21T12:00/6h"
 _MAX_LENGTH = timedelta(days=400)

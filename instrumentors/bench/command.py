@@ -19,7 +19,7 @@ from .turns import CPU, PORT, THROUGHPUT, Both, Plan, environments, rounds
 FINE = 0
 # As shells have it, of SIGINT.
 INTERRUPTED = 130
-# With fewer no two ranks enclose the median at 95 % (`order_statistics.ranks`).
+# With fewer no two ranks enclose the median at 95 % (`confidence.ranks`).
 MIN_ROUNDS = 6
 ROUNDS, REQUESTS, CONCURRENCY, WARM_UP, PATIENCE_SECONDS = 12, 200, 4, 50, 300.0
 EPILOG = """\

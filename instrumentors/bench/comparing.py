@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...core.order_statistics import ranks
+from ...core.confidence import ranks
 
 # What a turn was measured to be, by the measure's name.
 Turn: TypeAlias = Mapping[str, float]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from ...core.confidence import has_enough_samples
 from ...core.errors import StagelensError
-from ...core.order_statistics import has_enough_samples
 from .. import run
 from ..session import Session
 from .comparing import Turn

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from ...core.settings import format_size
+from ...core.settings.values import format_size
 from ..config import AgentConfig
 from ..exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
 from ..http_post import Answer, post

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...core.settings import format_size
+from ...core.settings.values import format_size
 from ..config import AgentConfig
 from .environment import Finding, Look
 

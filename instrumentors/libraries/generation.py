@@ -15,8 +15,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ...core.loads import LOAD_FIRST_RUN
 from ...core.names import BY_GENERATE
+from ...core.stages import LOAD_FIRST_RUN
 from ..instrumentor import report
 from ..loads import loads, shapes_of
 from ..recorder import MAX_MARKS, OPEN, Marks, clock, current

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ...core.loads import LOAD_FIRST_RUN, LOAD_READ
+from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report, timed
 from ..loads import loads, shapes_of

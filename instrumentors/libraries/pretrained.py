@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ...core.loads import LOAD_READ
+from ...core.stages import LOAD_READ
 from ..instrumentor import report
 from ..loads import loads
 from ..recorder import MAX_MARKS, clock, current, end

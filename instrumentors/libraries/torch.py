@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ...core.loads import LOAD_COPY, LOAD_FIRST_RUN, LOAD_READ, LoadPhase
+from ...core.stages import LOAD_COPY, LOAD_FIRST_RUN, LOAD_READ, LoadPhase
 from ..imports import Hook
 from ..instrumentor import Instrumentor, report
 from ..loads import loads, shapes_of

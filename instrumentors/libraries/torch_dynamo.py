@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ...core.loads import LOAD_COMPILE as COMPILE_PHASE
-from ...core.stalls import STALL_COMPILE
+from ...core.stages import LOAD_COMPILE as COMPILE_PHASE
+from ...core.stages import STALL_COMPILE
 from ..loads import loads
 from ..recorder import MAX_MARKS, clock, current
 from ..stalls import stalls

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.bands import BATCH_SIZES
-from ...core.histogram import Histogram
+from ...core.histogram import BATCH_SIZES, Histogram
 from ...core.names import BATCH_DURATION
 from ..points import Snapshot
 from ..selection import Selection

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...core.order_statistics import interval, ratio
+from ...core.confidence import interval, ratio
 from ..points import Snapshot
 from ..selection import Selection
 from .batches import batches

@@ -9,9 +9,7 @@ import numpy as np
 from sqlalchemy import select
 
 from ...core import names
-from ...core.bands import BATCH_SIZES
-from ...core.histogram import Histogram
-from ...core.intervals import Distribution
+from ...core.histogram import BATCH_SIZES, Distribution, Histogram
 from ...core.stages import ordered
 from .. import schema
 from ..columns import Columns, add_up

@@ -7,8 +7,7 @@ from datetime import timedelta
 
 import pandas as pd
 
-from ...core.bands import TOKEN_COUNTS
-from ...core.histogram import Histogram
+from ...core.histogram import TOKEN_COUNTS, Histogram
 from ...core.names import FIRST_TOKEN, FIRST_TOKEN_BY_INPUT, OUTPUT_TOKEN, OUTPUT_TOKEN_BY_OUTPUT
 from ..columns import Columns, add_up
 from ..points import Question, Snapshot

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from stagelens.core import names
-from stagelens.core.counts import RequestHistograms
+from stagelens.core.request_histograms import RequestHistograms
 
 if TYPE_CHECKING:
     from tests.chaos.senders import Work

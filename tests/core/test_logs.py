@@ -142,11 +142,11 @@ def test_a_wrong_setting_says_what_is_allowed(env: dict[str, str], said: str) ->
 def test_what_a_command_tells_as_it_starts_is_in_the_log_where_that_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     """A container's output is one stream: no line of it may be anything but JSON."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
-    CommandOutput(is_json=True).tell(
+    CommandOutput(is_json=True).print_lines(
         "stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318\n  OTLP/gRPC  http://127.0.0.1:4317"
     )
     of_machines = capsys.readouterr().out
-    CommandOutput(is_json=False).tell("stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318")
+    CommandOutput(is_json=False).print_lines("stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318")
 
     assert [said["message"] for said in objects(stream)] == [
         "stagelens 1.0",

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from stagelens.core.bands import BATCH_SIZES
 from stagelens.core.hardware import (
     CPU,
     GPU,
@@ -21,7 +20,7 @@ from stagelens.core.hardware import (
     THREADS,
     hardware_key,
 )
-from stagelens.core.histogram import Histogram
+from stagelens.core.histogram import BATCH_SIZES, Histogram
 from stagelens.core.names import BATCH_DURATION, HARDWARE, STATUS_OK
 from stagelens.store import Batch, Point, Series, Store
 
@@ -83,7 +82,9 @@ def _runs(series: Series, at: int, random: np.random.Generator, n: int) -> list[
     """Return how long the model ran for *n* requests: a fixed part, and a part for each item."""
     found: dict[str, Histogram] = {}
     for size in random.choice([1, 2, 4, 8], n, p=[0.2, 0.3, 0.3, 0.2]).tolist():
-        found.setdefault(BATCH_SIZES.of(size), Histogram()).record((20 + 4.5 * size) / 1e3 * random.lognormal(0, 0.05))
+        found.setdefault(BATCH_SIZES.bucket_of(size), Histogram()).record(
+            (20 + 4.5 * size) / 1e3 * random.lognormal(0, 0.05)
+        )
     return [Point(series, BATCH_DURATION, band, at, runs) for band, runs in found.items()]
 
 

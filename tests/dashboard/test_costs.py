@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.errors import ConfigError
-from stagelens.core.yaml_config.live_file import FileError
+from stagelens.core.settings.live_file import FileError
 from stagelens.dashboard import costs
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.costs import Costs

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
-from stagelens.core.bands import TOKEN_COUNTS as BANDS
-from stagelens.core.counts import RequestHistograms
+from stagelens.core.histogram import TOKEN_COUNTS as BANDS
 from stagelens.core.histogram import Histogram
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.components import Chart
 from stagelens.dashboard.format import duration
 from stagelens.dashboard.page_data import Outline, outline

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core import names
-from stagelens.core.histogram import Histogram, bucket_bounds, bucket_index
-from stagelens.core.intervals import Distribution
+from stagelens.core.histogram import Distribution, Histogram, bucket_bounds, bucket_index
 from stagelens.dashboard.pages.engines import roundest
 from stagelens.dashboard.source import Source
 from stagelens.store import Batch, Point, Selection, Series, Store

@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.core.arguments import SERVERS
+from stagelens.reports.arguments import SERVERS
 from stagelens.store import Selection, Store
 from tests.support.long_flush_path import LONG_FLUSH
 

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from helm_python.errors import HelmError
 
-from stagelens.core import options
+from stagelens.core.settings import schema
 from tests.helm.given_values import CHART, CHOICES, EXAMPLES, Manifests, Values
 
 pytestmark = pytest.mark.stacks
 
 SERVERS = (
-    *options.LOGS,
-    *options.STORE,
-    *options.COLLECTOR,
-    *options.DASHBOARD,
-    *options.ALERTS,
-    *options.ALERT_METRICS,
+    *schema.LOGS,
+    *schema.STORE,
+    *schema.COLLECTOR,
+    *schema.DASHBOARD,
+    *schema.ALERTS,
+    *schema.ALERT_METRICS,
 )
 LISTED: dict[str, dict[str, Any]] = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"][
     "properties"

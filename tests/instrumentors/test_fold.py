@@ -17,8 +17,8 @@ from stagelens.collector.points import PointReader, Window
 from stagelens.collector.spans import TraceReader
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.core import names
-from stagelens.core.counts import round_to_microseconds
 from stagelens.core.histogram import Histogram, bucket_index
+from stagelens.core.request_histograms import round_to_microseconds
 from stagelens.core.stages import OTHER, OVERHEAD
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.config import Keep

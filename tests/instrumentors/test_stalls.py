@@ -24,7 +24,7 @@ from starlette.routing import Route
 import stagelens
 from stagelens.core import names
 from stagelens.core.partition import Interval, partition
-from stagelens.core.stalls import STALL_CAUSES, holds_up
+from stagelens.core.stages import STALL_CAUSES, holds_up
 from stagelens.instrumentors import heartbeat, recorder, stalls
 from stagelens.instrumentors.fold import dimensions_of
 from stagelens.instrumentors.instrumentor import Instrumentor

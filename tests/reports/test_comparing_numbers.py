@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelens.core.confidence import CONFIDENCE, compare_failures, ranks
 from stagelens.core.errors import ConfigError
-from stagelens.core.failures import compare_failures
 from stagelens.core.histogram import Histogram
-from stagelens.core.order_statistics import CONFIDENCE, ranks
 from stagelens.reports.difference import Difference, difference, judge, needed
 from stagelens.reports.thresholds import read_thresholds
 

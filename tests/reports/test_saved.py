@@ -21,9 +21,9 @@ from stagelens.collector.otlp_responses import JSON
 from stagelens.collector.points import Window
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.traces.reading import SpanReader
-from stagelens.core.counts import dominant_stage
 from stagelens.core.errors import StagelensError
 from stagelens.core.histogram import Histogram
+from stagelens.core.request_histograms import dominant_stage
 from stagelens.core.stages import OVERHEAD
 from stagelens.dashboard.view import trace_name
 from stagelens.reports.saved import Run, save

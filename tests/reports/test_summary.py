@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stagelens.core.order_statistics import interval
+from stagelens.core.confidence import interval
 from stagelens.dashboard.format import duration
 from stagelens.reports.findings import findings
 from stagelens.reports.page import write_page

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stagelens.core.bands import BATCH_SIZES
-from stagelens.core.counts import RequestHistograms
-from stagelens.core.histogram import Histogram
+from stagelens.core.histogram import BATCH_SIZES, Histogram
 from stagelens.core.names import BATCH_DURATION
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point, SeriesCaps
 from tests.support.raw_requests import NOON, SHOP, Site
 
@@ -18,7 +17,7 @@ def points(sizes: tuple[int, ...]) -> list[Point]:
     """What an agent sends of requests with batches of *sizes* that take a millisecond an item."""
     counts = RequestHistograms()
     for size in sizes:
-        counts.add_stream(BATCH_DURATION, BATCH_SIZES.of(size), 0.001 * size)
+        counts.add_stream(BATCH_DURATION, BATCH_SIZES.bucket_of(size), 0.001 * size)
     return [Point(SHOP, metric, key, NOON - 600, histogram) for metric, key, histogram in counts.histograms()]
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stagelens.core.bands import BATCH_SIZES
-from stagelens.core.histogram import Histogram
+from stagelens.core.confidence import interval, ratio
+from stagelens.core.histogram import BATCH_SIZES, Histogram
 from stagelens.core.names import BATCH_DURATION
-from stagelens.core.order_statistics import interval, ratio
 from stagelens.store import Batch, Point
 from tests.support.raw_requests import NOON, Request, Series, Site
 
@@ -78,7 +77,8 @@ def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
     points: dict[str, Point] = {}
     for size in sizes:
         point = points.setdefault(
-            BATCH_SIZES.of(size), Point(series, BATCH_DURATION, BATCH_SIZES.of(size), NOON - 600, Histogram())
+            BATCH_SIZES.bucket_of(size),
+            Point(series, BATCH_DURATION, BATCH_SIZES.bucket_of(size), NOON - 600, Histogram()),
         )
         point.histogram.record(0.01 * size)
     return list(points.values())

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.counts import RequestHistograms
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, bucket_index, rank_of
 from stagelens.core.names import FIRST_TOKEN
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point
 from tests.support.raw_requests import NOON, NS, Series, Site
 

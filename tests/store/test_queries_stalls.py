@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.counts import RequestHistograms
 from stagelens.core.histogram import bucket_index, rank_of
-from stagelens.core.stalls import STALL_CAUSES, split_stall_key, stall_key
+from stagelens.core.request_histograms import RequestHistograms
+from stagelens.core.stages import STALL_CAUSES, split_stall_key, stall_key
 from stagelens.store import Batch, Point, SeriesCaps
 from tests.support.raw_requests import NOON, NS, SHOP, Series, Site
 

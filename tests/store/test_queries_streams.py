@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.bands import TOKEN_COUNTS as BANDS
-from stagelens.core.counts import RequestHistograms
+from stagelens.core.histogram import TOKEN_COUNTS as BANDS
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import (
     BY_FIRST_CHUNK,
@@ -26,6 +25,7 @@ from stagelens.core.names import (
     TOKENS_IN,
     TOKENS_OUT,
 )
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point, SeriesCaps
 from tests.support.raw_requests import NOON, NS, Series, Site
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from stagelens.core import names
-from stagelens.core.intervals import Distribution, Interval
+from stagelens.core.histogram import Distribution, Interval
 from stagelens.store import Batch, Point, Selection, Series
 from stagelens.store.scrapes import LostError
 from tests.support.raw_requests import NOON, Site

@@ -11,7 +11,7 @@ from stagelens.collector.access import config
 from stagelens.collector.access.clients import Access, Certificate, Limits, TlsFiles, Token
 from stagelens.collector.access.exposure import check_exposure
 from stagelens.core.errors import ConfigError
-from stagelens.core.yaml_config.yaml_lines import parse
+from stagelens.core.settings.yaml_document import parse
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16

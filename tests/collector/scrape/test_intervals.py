@@ -13,8 +13,7 @@ from stagelens.collector.scrape.deltas import between
 from stagelens.collector.scrape.intervals import points
 from stagelens.collector.scrape.reading import Reading
 from stagelens.core import names
-from stagelens.core.histogram import Histogram, rank_of
-from stagelens.core.intervals import Distribution
+from stagelens.core.histogram import Distribution, Histogram, rank_of
 
 VALUES = st.lists(st.floats(1e-7, 1e5), min_size=1, max_size=60)
 EDGES = st.lists(st.floats(1e-6, 1e4), unique=True, max_size=8).map(sorted)

@@ -15,9 +15,9 @@ from stagelens.collector.traces.folding import Outcome, fold
 from stagelens.collector.traces.pending import Patience
 from stagelens.collector.traces.sampling import Keep
 from stagelens.core import names
-from stagelens.core.bands import TOKEN_COUNTS
-from stagelens.core.counts import RequestHistograms
+from stagelens.core.histogram import TOKEN_COUNTS
 from stagelens.core.partition import Interval, partition
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.core.stages import OTHER
 from stagelens.store import KeptTrace, Point, Series, documents
 from stagelens.store.inbox import Delivery, Parcel
@@ -277,12 +277,12 @@ class Plain:
                 own = partition(self._intervals(root), root.start, root.start + first)
                 counts.add_first_token(own, first, OTHER)
                 if tokens_in:
-                    counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.of(tokens_in), first / NS)
+                    counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.bucket_of(tokens_in), first / NS)
                 rest = (span.end or 0) - root.start - first
                 if tokens_out > 1 and rest > 0:
                     counts.add_stream(names.OUTPUT_TOKEN, OTHER, rest / (tokens_out - 1) / NS)
                     counts.add_stream(
-                        names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.of(tokens_out), rest / (tokens_out - 1) / NS
+                        names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.bucket_of(tokens_out), rest / (tokens_out - 1) / NS
                     )
             if stream.gap_ns:
                 counts.add_stream(names.STREAM_GAP, OTHER, stream.gap_ns / NS)

@@ -8,7 +8,7 @@ from stagelens.collector.traces import config
 from stagelens.collector.traces.conditions import When
 from stagelens.collector.traces.rules import Part, Rule, Streaming
 from stagelens.core import names
-from stagelens.core.yaml_config.yaml_lines import Document, parse
+from stagelens.core.settings.yaml_document import Document, parse
 
 
 def read(text: str) -> tuple[tuple[Rule, ...], Document]:

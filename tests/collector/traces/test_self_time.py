@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector.traces.self_time import Intervals, split
-from stagelens.core.counts import dominant_stage
 from stagelens.core.partition import partition
+from stagelens.core.request_histograms import dominant_stage
 
 STAGES = ["forward", "queue", "mine", "overhead"]
 # Request, parent among those before, stage, start, length: small numbers, so that ends meet.

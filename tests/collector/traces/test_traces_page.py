@@ -10,7 +10,7 @@ from stagelens.collector.traces import config
 from stagelens.collector.traces.conditions import When
 from stagelens.collector.traces.rule_reader import RuleReader
 from stagelens.collector.traces.rules import Rule
-from stagelens.core.yaml_config.yaml_lines import Document, parse
+from stagelens.core.settings.yaml_document import Document, parse
 
 PAGE = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
 

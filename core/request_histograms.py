@@ -1,9 +1,9 @@
-"""What a series counts: the histograms of a stretch of time, filled request by request.
+"""Histograms of one series over a stretch of time, filled request by request.
 
-Three say where the time of all requests went: requests by latency, split by the stage that dominated them; requests by
-the own time of each stage; and, in the buckets of the latency, the nanoseconds those requests spent in each stage. The
-last makes "where did the time go at p99" a sum instead of a guess. Requests that answer bit by bit have the same up to
-their first token, and what their stream was like.
+Three of them show where the time of all requests went: requests by latency, split by their dominant stage; requests by the
+exclusive time of each stage; and, for each bucket of the latency, the nanoseconds that its requests spent in each stage.
+With the last one, "where did the time go at p99" is a sum instead of a guess. Streaming requests have the same up to
+their first token, and histograms of their stream.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class RequestHistograms:
         # By bucket of the latency, or of the time to the first token, and stage. [nanoseconds]
         self._spent: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self._spent_to_first_token: defaultdict[int, dict[str, int]] = defaultdict(dict)
-        # By bucket of the latency, and what held the requests up. [nanoseconds]
+        # By bucket of the latency, and stall key. [nanoseconds]
         self._held_up: defaultdict[int, dict[str, int]] = defaultdict(dict)
-        # By metric, and definition, type of token or whatever else the metric tells apart.
+        # By metric and its key: definition, type of token, …
         self._streams: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
 
     @property
     def requests(self) -> int:
-        """How many requests were counted."""
+        """Number of counted requests."""
         return sum(histogram.count for histogram in self._requests.values())
 
     def add(self, own: Mapping[str, int], duration: int) -> None:
         """Count a request.
 
         Args:
-            own: The part of it that belongs to each stage, `overhead` included; they add up to it. [nanoseconds]
-            duration: How long it took. [nanoseconds]
+            own: Exclusive time by stage, `overhead` included; adds up to *duration*. [nanoseconds]
+            duration: Wall time of the request. [nanoseconds]
         """
         seconds = duration / 1e9
         self._requests[dominant_stage(own)].count_one(seconds)
@@ -54,35 +54,35 @@ class RequestHistograms:
             _add_up(self._spent[bucket_index(seconds)], own)
 
     def add_stalls(self, found: Mapping[str, int], duration: int) -> None:
-        """Count what held a request up.
+        """Count the stalls of a request.
 
         Args:
-            found: For how long, by what `stalls.stall_key` makes. [nanoseconds]
-            duration: How long the request took; above zero. [nanoseconds]
+            found: Stalled time by key of `stages.stall_key`. [nanoseconds]
+            duration: Wall time of the request; above zero. [nanoseconds]
         """
         _add_up(self._held_up[bucket_index(duration / 1e9)], found)
 
     def add_first_token(self, own: Mapping[str, int], duration: int, definition: str) -> None:
-        """Count the way of a request to its first token.
+        """Count the time of a request to its first token.
 
         Args:
             own: As in `add`, up to the first token. [nanoseconds]
-            duration: How long that took; above zero. [nanoseconds]
-            definition: How the first token was found.
+            duration: Time to the first token; above zero. [nanoseconds]
+            definition: How the first token was detected.
         """
         self.add_stream(names.FIRST_TOKEN, definition, duration / 1e9)
         _add_up(self._spent_to_first_token[bucket_index(duration / 1e9)], own)
 
     def add_stream(self, metric: str, key: str, value: float) -> None:
-        """Count a *value* from 0 up of a metric that tells something else than stages apart by *key*; see `names.METRICS`."""
+        """Count *value*, from 0 up, of a metric whose points have *key* instead of a stage; see `names.METRICS`."""
         self._streams[metric, key].count_one(value)
 
     def add_equal(self, metric: str, key: str, value: float, requests: int) -> None:
-        """Count the same *value* of a metric for so many *requests*, as `add_stream` does for one."""
+        """Count the same *value* of a metric for several *requests*, as `add_stream` does for one."""
         self._streams[metric, key].record(value, requests)
 
     def histograms(self) -> Iterator[tuple[str, str, Histogram]]:
-        """Yield metric, what tells its points apart (`names.METRICS`), and the histogram; of times the microseconds."""
+        """Yield metric, key (`names.METRICS`) and histogram; time metrics hold microseconds."""
         for stage, histogram in self._requests.items():
             yield names.REQUEST_DURATION, stage, histogram
         for stage, histogram in self._stages.items():
@@ -96,14 +96,14 @@ class RequestHistograms:
 
 
 def dominant_stage(own: Mapping[str, int]) -> str:
-    """Return the stage that took most of a request, `overhead` where that is the time that no stage claims.
+    """Return the stage that took most of a request; `overhead` where most of it belongs to no stage.
 
     >>> dominant_stage({"overhead": 9, "forward": 2, "queue": 2}), dominant_stage({"overhead": 2, "forward": 2, "queue": 2})
     ('overhead', 'forward')
     """
     most, longest = -1, OVERHEAD
     for stage, spent in own.items():
-        # Of equal ones the one charted first, so that the order of recording never decides.
+        # Ties go to the stage charted first, so that the order of recording never decides.
         if spent > most or (spent == most and position(stage) < position(longest)):
             most, longest = spent, stage
     return longest

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from .options import ALERT_METRICS, ALERTS, COLLECTOR, DASHBOARD, LOGS, STORE, Setting
+from ..core.settings.schema import ALERT_METRICS, ALERTS, COLLECTOR, DASHBOARD, LOGS, STORE, Setting
 
 DESCRIPTION = "Stagelens shows where the time of inference requests goes, and why p99 is not p50."
 

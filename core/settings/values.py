@@ -1,4 +1,4 @@
-"""Reading settings: durations and sizes as people write them, and errors that name the key, the value and the cure."""
+"""Durations and sizes as users write them, with errors that name the key, the value and the allowed form."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from contextlib import suppress
 from datetime import timedelta
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _BYTES = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
-# From here on three digits would not be whole.
+# Sizes from here on would show four digits.
 _FOUR_DIGITS = 999.5
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
 
@@ -19,8 +19,8 @@ def parse_duration(text: str, key: str) -> timedelta:
     """Read a duration such as `250ms`, `5m` or `30d`.
 
     Args:
-        text: What the user wrote.
-        key: Where it was written, for the error message.
+        text: The user's text.
+        key: Name of the setting, for the error message.
 
     Raises:
         ConfigError: *text* is not a number with a unit, or one that is too large.
@@ -54,7 +54,7 @@ def parse_size(text: str, key: str) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """Return a size as people read it, with three significant digits.
+    """Return a size in bytes for display, with three significant digits.
 
     >>> format_size(10 * 1024**3), format_size(1_300_000), format_size(512)
     ('10 GiB', '1.24 MiB', '512 B')

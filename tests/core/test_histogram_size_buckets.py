@@ -1,4 +1,4 @@
-"""Sizes of batches, prompts and answers in bands."""
+"""Sizes of batches, prompts and answers in buckets."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.core.bands import BATCH_SIZES, TOKEN_COUNTS, SizeBuckets
+from stagelens.core.histogram import BATCH_SIZES, TOKEN_COUNTS, SizeBuckets
 
-KINDS = pytest.mark.parametrize("bands", [BATCH_SIZES, TOKEN_COUNTS])
+KINDS = pytest.mark.parametrize("buckets", [BATCH_SIZES, TOKEN_COUNTS])
 
 
 def bounds(name: str) -> tuple[int, int | None]:
-    """The smallest and the largest size in band *name*; None for no end."""
+    """The smallest and the largest size in bucket *name*; None for no end."""
     low, _, high = name.partition("-")
     return int(low.rstrip("+")), None if low.endswith("+") else int(high or low)
 
 
 @KINDS
 @given(size=st.integers(1, 2**40))
-def test_a_size_is_in_the_band_that_is_named_by_its_bounds(bands: SizeBuckets, size: int) -> None:
-    """Whatever the size, there is one such band."""
-    low, high = bounds(bands.of(size))
+def test_a_size_is_in_the_band_that_is_named_by_its_bounds(buckets: SizeBuckets, size: int) -> None:
+    """Whatever the size, there is one such bucket."""
+    low, high = bounds(buckets.bucket_of(size))
 
     assert low <= size
     assert high is None or size <= high
 
 
 @KINDS
-def test_bands_follow_each_other_without_a_gap(bands: SizeBuckets) -> None:
+def test_bands_follow_each_other_without_a_gap(buckets: SizeBuckets) -> None:
     """Each begins where the one before ends, the first at one, and the last has no end."""
-    edges = [bounds(name) for name in bands.names]
+    edges = [bounds(name) for name in buckets.names]
 
     assert [low for low, _ in edges] == [1, *(high + 1 for _, high in edges[:-1] if high)]
     assert edges[-1][1] is None
 
 
 def test_bands_sort_by_size() -> None:
-    """What is no band comes last."""
+    """What is no bucket comes last."""
     assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCH_SIZES.position) == [
         "1",
         "8-15",

@@ -1,28 +1,33 @@
-"""Reading the keys of one YAML mapping: every mistake becomes a problem with its line, its key, its value and the cure."""
+"""Typed access to the keys of one YAML mapping, and the secrets it names.
+
+Each wrong value becomes a problem of the document, with its line, key, value and the allowed form. Secrets come from the
+environment, from files, or (where allowed) from the YAML file itself.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..settings import parse_duration
-from .yaml_lines import Document, Place, Problem, spell
+from .values import parse_duration
+from .yaml_document import Document, Place, Problem, spell
 
 
 class Fields:
-    """The keys of one mapping, taken one by one; `finish` complains about what nobody took.
+    """The keys of one mapping; `finish` reports the keys that were never requested.
 
     A wrong or missing value is noted and its default returned, so that one pass finds every mistake.
 
     Args:
-        document: The document it is part of; problems are added to it.
-        place: Where in it.
-        value: What it says; anything but a mapping is a problem, too.
-        example: A key and a value such as it has.
+        document: Document of the mapping; problems are added to it.
+        place: Place of the mapping in the document.
+        value: Parsed value of the mapping; anything but a mapping is a problem.
+        example: Example of a key and a value.
     """
 
     def __init__(
@@ -46,7 +51,7 @@ class Fields:
             if example:
                 self.missing(key, example)
             return default
-        # A version such as 1.0 or 2 is read as a number by YAML; people mean its text.
+        # YAML reads a version such as 1.0 or 2 as a number; its text is meant.
         if isinstance(value, bool | list | dict) or not str(value).strip():
             self.complain(f"{self.name(key)} is {_show(value)}; write a text{_such_as(example)}", key)
             return default
@@ -133,12 +138,12 @@ class Fields:
         return None if value is None else Fields(self._document, (*self._place, key), value, example=example)
 
     def value(self, key: str) -> Any:
-        """Return what is at *key*, whatever it is, or None."""
+        """Return the unchecked value at *key*, or None."""
         return self._take(key)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Every key that is written."""
+        """All keys that are present."""
         return tuple(self._values)
 
     def line_of(self, key: str = "") -> int:
@@ -159,7 +164,7 @@ class Fields:
         """Return the web address at *key*; with an *example* it is required."""
         value = self.text(key, example=example)
         if value and not value.startswith(("http://", "https://")):
-            # The value may hold a secret: it is not repeated.
+            # The value may contain a secret: do not show it.
             self.complain(f"{self.name(key)} is not a web address; it starts with https://", key)
             return ""
         return value
@@ -175,26 +180,26 @@ class Fields:
         return value
 
     def has(self, key: str) -> bool:
-        """Say whether *key* is written."""
+        """Return whether *key* is present."""
         return self._values.get(key) is not None
 
     def finish(self) -> None:
-        """Complain about every key that was not taken."""
+        """Report every key that was never requested."""
         for key in self._values:
             if key not in self._known:
                 cure = meant(key, self._known) or f"; known are {', '.join(self._known)}"
                 self.complain(f"{self.name(key)} is not known{cure}", key)
 
     def complain(self, text: str, key: str = "") -> None:
-        """Note a problem, at the line of *key* or of the mapping itself."""
+        """Add a problem at the line of *key*, or of the mapping itself."""
         self._document.problems.append(Problem(self.line_of(key), text))
 
     def missing(self, key: str, example: str) -> None:
-        """Note that *key* is missing."""
+        """Add a problem: *key* is missing."""
         self.complain(f"{self.name(key)} is missing; add `{key}: {example}`")
 
     def name(self, key: str) -> str:
-        """Return *key* with its way down from the top of the file."""
+        """Return *key* with its path from the top of the file."""
         return spell((*self._place, key))
 
     def _take(self, key: str) -> Any:
@@ -224,6 +229,81 @@ def _such_as(example: str) -> str:
 
 
 def meant(word: str, allowed: Iterable[str]) -> str:
-    """Return the question whether the nearest of *allowed* was meant by *word*; nothing where none is near."""
+    """Return a "did you mean" hint with the nearest of *allowed*; "" where none is near."""
     near = difflib.get_close_matches(word, list(allowed), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+# A key or an address; a larger file was mounted by mistake.
+MAX_FILE_BYTES = 16_384
+
+
+class Secrets:
+    """Reader of the secrets of one entry.
+
+    Args:
+        document: Document of the entry; a secret file that is now empty or missing becomes a warning there.
+        fields: The entry.
+        env: The environment.
+        held: Last secret of each file by path, updated by each read. During a rotation the file may be empty or
+            missing for a moment; the last secret is used until it is back.
+
+    Attributes:
+        lacking: Environment variable or file that should hold a secret and does not; empty when nothing is missing.
+        files: Files that hold secrets.
+    """
+
+    def __init__(self, document: Document, fields: Fields, env: Mapping[str, str], held: dict[str, str]) -> None:
+        self.lacking = ""
+        self.files: list[Path] = []
+        self._document = document
+        self._fields = fields
+        self._env = env
+        self._held = held
+
+    def take(self, key: str, *, example: str = "", is_address: bool = False) -> str:
+        """Return the secret *key*; with an *example*, the name of an environment variable, it is required.
+
+        It is taken from the variable `<key>_env` names, the file `<key>_file` names, or *key* itself.
+        """
+        here = self._fields.address(key) if is_address else self._fields.text(key)
+        given = {f"{key}_env": self._fields.text(f"{key}_env"), f"{key}_file": self._fields.text(f"{key}_file")}
+        named = [(name, value) for name, value in given.items() if value]
+        if len(named) + bool(here) > 1:
+            keep = named[0][0]
+            extra = named[1][0] if len(named) > 1 else keep
+            self._fields.complain(f"{self._fields.name(key)} is given twice; keep {keep} alone", extra)
+        if here or not named:
+            if example and not here and not self._fields.has(key):
+                self._fields.missing(f"{key}_env", example)
+            return here
+        name, source = named[0]
+        value = self._env.get(source, "").strip() if name.endswith("_env") else self._content(name, source)
+        if not value:
+            self.lacking = source if name.endswith("_env") else f"the file {source}"
+        return value
+
+    def _content(self, key: str, path: str) -> str:
+        """Return the secret in the file at *path*, or the last one it held; "" if it never held one."""
+        self.files.append(Path(path))
+        found, trouble = _read(path)
+        if found:
+            self._held[path] = found
+        elif path in self._held:
+            text = f"{self._fields.name(key)} names {path}, which {trouble}; the secret it held before is used on"
+            self._document.warnings.append(Problem(self._fields.line_of(key), text))
+        return self._held.get(path, "")
+
+
+def _read(path: str) -> tuple[str, str]:
+    """Return the one line of text in the file at *path*; or nothing, and what is wrong with the file."""
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1).decode().strip()
+    except OSError as error:
+        return "", f"cannot be read ({error.strerror})"
+    except ValueError:
+        return "", "is no text"
+    if not text:
+        return "", "is empty"
+    return (text, "") if text.isprintable() and len(text) <= MAX_FILE_BYTES else ("", "is not one line of text")

@@ -1,4 +1,4 @@
-"""YAML with the line of every value, so that an error can point at it."""
+"""YAML documents with the line of every value, so that an error can point at it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import yaml
 
-# A place in the document: keys and list positions from its top.
+# Path of a value: keys and list positions from the top of the document.
 Place = tuple[str | int, ...]
 
-# Far more than anybody writes; a few lines of aliases of aliases can stand for millions.
+# Limit on expanded aliases: a few lines of nested aliases can stand for millions of values.
 MAX_PLACES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a file.
+    """One error in a file.
 
     Args:
-        line: Where, counted from 1.
-        text: What, and what to do.
-        path: The file, where it is another than the one that was read.
+        line: Line, counted from 1.
+        text: What is wrong, and what to do.
+        path: The file, where it is not the one that was read.
     """
 
     line: int
@@ -35,10 +35,10 @@ class Document:
     """A YAML document.
 
     Args:
-        value: What it says, in plain Python.
-        lines: The line of every key and list item.
-        problems: What is wrong with it.
-        warnings: What is read otherwise than it may be meant.
+        value: Content, in plain Python.
+        lines: Line of every key and list item.
+        problems: Errors.
+        warnings: Values that may be read differently than intended.
     """
 
     value: Any
@@ -47,14 +47,14 @@ class Document:
     warnings: list[Problem] = field(default_factory=list[Problem])
 
     def line(self, place: Place) -> int:
-        """Return the line of *place*, or of the nearest thing around it that exists."""
+        """Return the line of *place*, or of the nearest enclosing place that exists."""
         while place and place not in self.lines:
             place = place[:-1]
         return self.lines.get(place, 1)
 
 
 def parse(text: str) -> Document:
-    """Read one YAML document; what is wrong with it is in its `problems`."""
+    """Parse one YAML document; errors are in its `problems`."""
     first, *more = parse_all(text)
     if more:
         line = more[0].line(())
@@ -63,7 +63,7 @@ def parse(text: str) -> Document:
 
 
 def parse_all(text: str) -> list[Document]:
-    """Read all YAML documents of *text*, at least one; what is wrong with each is in its `problems`."""
+    """Parse all YAML documents of *text*, at least one; the errors of each are in its `problems`."""
     made: list[Document] = []
     document = Document(None)
     try:
@@ -87,7 +87,7 @@ def parse_all(text: str) -> list[Document]:
 
 
 def spell(place: Place) -> str:
-    """Return *place* as people write it.
+    """Return *place* in the notation of error messages.
 
     >>> spell(("slos", 0, "objective"))
     'slos[0].objective'

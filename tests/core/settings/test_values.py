@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from stagelens.core.errors import ConfigError
-from stagelens.core.settings import parse_duration, parse_size
+from stagelens.core.settings.values import parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A YAML file that people edit while it is in force: read again when it changes, its last good state kept when it breaks."""
+"""YAML files that are reloaded when they change; an invalid file leaves the last valid content in force."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ..errors import ConfigError
-from .yaml_lines import Document, Problem, parse, parse_all
+from .yaml_document import Document, Problem, parse, parse_all
 
 T = TypeVar("T")
 
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 
 class FileError(ConfigError):
-    """A file is wrong; its text has one line for each problem.
+    """A file is invalid; the text has one line for each problem.
 
     Args:
         path: The file, as the user named it.
-        problems: What is wrong in it, and in those it includes.
+        problems: Errors in the file and in the files it includes.
 
     Attributes:
         problems: The same, in order of files and lines.
-        files: The files they are in.
+        files: Included files that have errors.
     """
 
     def __init__(self, path: Path, problems: Sequence[Problem]) -> None:
@@ -39,12 +39,12 @@ class FileError(ConfigError):
 
 
 def spell_problem(path: Path, problem: Problem) -> str:
-    """Return *problem*, found when *path* was read, as people write it: file, line, what."""
+    """Return *problem*, found while reading *path*, as `file:line: text`."""
     return f"{problem.path or path}:{problem.line}: {problem.text}"
 
 
 def read_document(path: Path, kind: str) -> Document:
-    """Read the YAML document in the file at *path*, which is called *kind* in messages: `an SLO file`.
+    """Read the YAML document in the file at *path*; *kind* names it in messages, such as `an SLO file`.
 
     Raises:
         ConfigError: It cannot be read.
@@ -73,17 +73,17 @@ def _text(path: Path, kind: str) -> str:
 
 
 class LiveFile(Generic[T]):
-    """A file that is read again when it changes; a broken one leaves in force what was read before. Thread-safe.
+    """A file that is reloaded when it changes; an invalid version leaves the last valid one in force. Thread-safe.
 
     Args:
-        path: The file, or None when there is none.
-        read: Reads it; what is wrong with it is a ConfigError.
-        included: Says which other files were read for it; it is read again when one of them changes.
+        path: The file, or None for none.
+        read: Parses the file; raises ConfigError if it is invalid.
+        included: Returns the other files that were read for it; a change of one of them reloads all.
 
     Attributes:
-        current: What is in force; None until the file was read once without mistakes.
-        errors: What is wrong with the file as it is now; empty when nothing is.
-        changed_at: When what is in force was read.
+        current: Content in force; None until the file was valid once.
+        errors: Errors of the file as it is now; empty if it is valid.
+        changed_at: Time at which the content in force was read.
     """
 
     def __init__(
@@ -95,34 +95,34 @@ class LiveFile(Generic[T]):
         self.changed_at: datetime | None = None
         self._read = read
         self._included = included
-        # Of the file and those it includes; empty until it was read.
+        # Of the file and its includes; empty until it was read.
         self._stamps: dict[Path, tuple[int, int, int] | None] = {}
         self._lock = threading.Lock()
 
     def refresh(self, now: datetime) -> None:
-        """Read the file if it changed since the last time."""
+        """Reload the file if it changed since the last call."""
         if self.path is None:
             return
         with self._lock:
             if not self._stamps or any(stamp_of(path) != stamp for path, stamp in self._stamps.items()):
-                # Before it is read: what changes meanwhile is read again.
+                # Taken before reading, so that a change meanwhile triggers another reload.
                 before = {path: stamp_of(path) for path in (self.path, *self._stamps)}
                 files = (self.path, *self._take(self.path, now))
                 self._stamps = {path: before[path] if path in before else stamp_of(path) for path in files}
 
     def accepted(self, found: T) -> None:
-        """Say in the log what is in force now."""
+        """Log the content that is now in force."""
         log.info("%s: %s", self.path, found)
 
     def refused(self) -> None:
-        """Say in the log what is wrong, and what is in force meanwhile."""
+        """Log the errors, and what stays in force."""
         for line in self.errors:
             log.error("%s", line)
         kept = "nothing of it is in force" if self.current is None else "what was read before stays in force"
         log.error("%s: %s until it is mended; it is read again when it changes", self.path, kept)
 
     def _take(self, path: Path, now: datetime) -> Sequence[Path]:
-        """Read the file; return which others belong to it."""
+        """Reload the file; return the other files that belong to it."""
         try:
             found = self._read(path)
         except ConfigError as error:
@@ -135,7 +135,7 @@ class LiveFile(Generic[T]):
 
 
 def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when the file at *path* does, None while there is none."""
+    """Return a stamp that changes whenever the file at *path* changes; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

@@ -1,6 +1,7 @@
-"""Every setting there is, once: the command line takes its options from here, docs/configuration.md its tables.
+"""All settings of Stagelens in one list.
 
-What reads them are the `config` modules of the rooms; tests/test_docs.py holds the two together.
+The command line takes its options from here, and docs/configuration.md its tables; tests/test_docs.py compares them. The
+`config` modules of the packages read the values.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting: an environment variable, some of them also an option of the command line.
+    """An environment variable that may also be an option of the command line.
 
     Args:
-        variable: The environment variable; two that differ by what they are for, separated by a comma.
-        default: What holds without it, as it would be written; "" for nothing.
-        meaning: What it does, in Markdown whose links start at docs/.
-        option: The option of the server's commands; "" for none.
+        variable: Environment variable; two variables that differ by signal, separated by a comma.
+        default: Default value as a user would write it; "" for none.
+        meaning: Description, in Markdown whose links start at docs/.
+        option: Option of the server's commands; "" for none.
     """
 
     variable: str
@@ -29,7 +30,7 @@ class Setting:
 
     @property
     def help(self) -> str:
-        """What the command line says of it."""
+        """Help text of the command line option."""
         meaning = _LINK.sub(r"\1", self.meaning).replace("`", "")
         return f"{meaning} (default {self.default or 'none'}) [{self.variable}]"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagelens.core.confidence import has_enough_samples, interval, ratio
 from stagelens.core.histogram import Estimate, Histogram
-from stagelens.core.order_statistics import has_enough_samples, interval, ratio
 
 
 def test_the_interval_holds_the_true_quantile() -> None:
