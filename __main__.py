@@ -14,8 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from . import __version__
+from .cli import arguments
 from .core.errors import StagelensError
-from .reports import arguments
 
 if TYPE_CHECKING:
     from .collector.serve import Collector
@@ -138,7 +138,7 @@ def _keeper() -> Keep:
     for module in _OF_THE_SERVER:
         if find_spec(module) is None:
             raise ModuleNotFoundError(name=module)
-    from .reports import run  # noqa: PLC0415
+    from .cli import run  # noqa: PLC0415
 
     return run.main
 
@@ -156,9 +156,9 @@ def _import(words: list[str]) -> int:
 
 
 def _compare(words: list[str]) -> int:
-    from .reports import comparing  # noqa: PLC0415
+    from .cli import compare  # noqa: PLC0415
 
-    return comparing.main(words, os.environ)
+    return compare.main(words, os.environ)
 
 
 def _check_collector(environment: Mapping[str, str]) -> int:

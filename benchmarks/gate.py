@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stagelens.cli.comparison import evaluate_threshold, quantile_difference
+from stagelens.cli.thresholds import read_thresholds
 from stagelens.core.histogram import Histogram, bucket_index
-from stagelens.reports.difference import difference, judge
-from stagelens.reports.thresholds import read_thresholds
 
 LIMIT = "p99:+10%"
 COMPARISONS = 1000
@@ -39,9 +39,9 @@ def failing(draw: Callable[[int], np.ndarray], requests: int, factor: float, com
     (limit,) = read_thresholds(LIMIT)
     failed = [0, 0]
     for _ in range(comparisons):
-        found = difference(_counted(draw(requests)), _counted(draw(requests) * factor), limit.quantile)
+        found = quantile_difference(_counted(draw(requests)), _counted(draw(requests) * factor), limit.quantile)
         for place, strict in enumerate((False, True)):
-            failed[place] += judge(limit, found, strict=strict) == "failed"
+            failed[place] += evaluate_threshold(limit, found, strict=strict) == "failed"
     sure, strict = (100 * each / comparisons for each in failed)
     return sure, strict
 

@@ -2,7 +2,7 @@
 
 The command replaces this process (`exec`), so its exit code and its signals are its own. What instruments it is a
 `sitecustomize` on PYTHONPATH, which every interpreter it starts inherits: workers, reloaders, scripts. A run that is to be
-kept here, because somebody asks for it or because nobody else would keep it, is handed to `reports`, which needs the
+kept here, because somebody asks for it or because nobody else would keep it, is handed to `cli`, which needs the
 server extra.
 """
 

@@ -22,8 +22,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from stagelens.cli.arguments import SERVERS
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.reports.arguments import SERVERS
 from stagelens.store import Selection, Store
 from tests.support.long_flush_path import LONG_FLUSH
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelens.cli.comparison import QuantileDifference, evaluate_threshold, quantile_difference, requests_needed
+from stagelens.cli.thresholds import read_thresholds
 from stagelens.core.confidence import CONFIDENCE, compare_failures, ranks
 from stagelens.core.errors import ConfigError
 from stagelens.core.histogram import Histogram
-from stagelens.reports.difference import Difference, difference, judge, needed
-from stagelens.reports.thresholds import read_thresholds
 
 ROUNDS = 400
 # Of the share of ROUNDS that miss, with all but one in a thousand of luck.
@@ -28,11 +28,11 @@ def sample(random_: random.Random, count: int, mean: float) -> Histogram:
     return made
 
 
-def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, float]) -> list[Difference]:
+def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, float]) -> list[QuantileDifference]:
     """Comparisons of two samples each, the same ones each time."""
     random_ = random.Random(20261122)
     return [
-        difference(sample(random_, counts[0], means[0]), sample(random_, counts[1], means[1]), quantile)
+        quantile_difference(sample(random_, counts[0], means[0]), sample(random_, counts[1], means[1]), quantile)
         for _ in range(ROUNDS)
     ]
 
@@ -68,7 +68,7 @@ def test_equal_runs_break_no_threshold_more_often_than_is_documented(quantile: f
     """Even one of nothing at all: at most 2.5 in 100, in practice far less."""
     (limit,) = read_thresholds(f"p{quantile * 100:g}:+0%")
 
-    found = [judge(limit, each, strict=False) for each in simulated(quantile, (500, 500), (0.1, 0.1))]
+    found = [evaluate_threshold(limit, each, strict=False) for each in simulated(quantile, (500, 500), (0.1, 0.1))]
 
     assert "unknown" not in found
     assert found.count("failed") <= 0.025 * ROUNDS
@@ -78,7 +78,7 @@ def test_a_run_that_is_slower_breaks_it() -> None:
     """Twice the time is told from 500 requests, nearly always."""
     (limit,) = read_thresholds("p50:+10%")
 
-    found = [judge(limit, each, strict=False) for each in simulated(0.5, (500, 500), (0.1, 0.2))]
+    found = [evaluate_threshold(limit, each, strict=False) for each in simulated(0.5, (500, 500), (0.1, 0.2))]
 
     assert found.count("failed") > 0.9 * ROUNDS
 
@@ -102,12 +102,17 @@ def test_the_ranks_miss_no_more_than_they_may_and_are_no_wider_than_they_must(co
 @pytest.mark.parametrize("quantile", [0.01, 0.5, 0.9, 0.99, 0.999])
 def test_so_many_requests_as_it_says_are_needed_for_an_interval(quantile: float) -> None:
     """With one less, an end of it is not known."""
-    enough, short = (Histogram(buckets={0: count}) for count in (needed(quantile), needed(quantile) - 1))
+    enough, short = (
+        Histogram(buckets={0: count}) for count in (requests_needed(quantile), requests_needed(quantile) - 1)
+    )
 
     assert all(
-        map(math.isfinite, (difference(enough, enough, quantile).low, difference(enough, enough, quantile).high))
+        map(
+            math.isfinite,
+            (quantile_difference(enough, enough, quantile).low, quantile_difference(enough, enough, quantile).high),
+        )
     )
-    assert math.isinf(difference(short, short, quantile).low)
+    assert math.isinf(quantile_difference(short, short, quantile).low)
 
 
 def values(count: int, seconds: float) -> Histogram:
@@ -134,10 +139,10 @@ def test_a_threshold_is_broken_by_what_is_beyond_it_and_beyond_chance(
 ) -> None:
     """Where requests are too few for an interval there is no saying; --strict says it all the same."""
     (threshold,) = read_thresholds(limit)
-    found = difference(values(counts[0], seconds[0]), values(counts[1], seconds[1]), threshold.quantile)
+    found = quantile_difference(values(counts[0], seconds[0]), values(counts[1], seconds[1]), threshold.quantile)
 
-    assert judge(threshold, found, strict=False) == outcome
-    assert judge(threshold, found, strict=True) == strict
+    assert evaluate_threshold(threshold, found, strict=False) == outcome
+    assert evaluate_threshold(threshold, found, strict=True) == strict
 
 
 @pytest.mark.parametrize(

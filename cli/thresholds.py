@@ -1,4 +1,4 @@
-"""What a comparison must not exceed: `p99:+10%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%`.
+"""Thresholds of `stagelens compare`: `p99:+10%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%`.
 
 [stage:NAME:|ttft:|tpot:][pNN:]+LIMIT      LIMIT in %, us, ms or s; pNN may be left out behind a name, and is p99 then
 errors:+LIMIT                              LIMIT in % of all requests: with +1% a share of 2 % may become 3 %
@@ -27,15 +27,15 @@ _EXAMPLES = "p99:+10%, p50:+2ms, stage:queue:+5ms, stage:forward:p50:+10%, ttft:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How much slower B may be than A, or how many more of its requests may fail.
+    """Maximum increase of a latency, a stage time or the error rate from A to B.
 
     Args:
-        text: As it was written.
-        stage: Whose time; "" for no stage's.
+        text: The text as written.
+        stage: Stage; "" for none.
         measure: A key of `MEASURES`, or "errors"; "" for none.
-        quantile: Where; of no meaning for errors. [0..1]
-        limit: By how much: of A's value, or in seconds, or in shares of all requests.
-        is_relative: Whether *limit* is of A's value.
+        quantile: The percentile; unused for errors. [0..1]
+        limit: Maximum increase: as a ratio of A's value, in seconds, or as a share of all requests.
+        is_relative: Whether *limit* is a ratio of A's value.
     """
 
     text: str
@@ -47,19 +47,19 @@ class Threshold:
 
     @property
     def subject(self) -> str:
-        """What it is about, such as `p99`, `queue p99`, `TTFT p99` or `errors`."""
+        """What the threshold limits, such as `p99`, `queue p99`, `TTFT p99` or `errors`."""
         if self.is_of_errors:
             return _ERRORS
         return f"{self.stage or self.measure.upper()} {percentile(self.quantile)}".lstrip()
 
     @property
     def is_of_requests(self) -> bool:
-        """Whether it is about whole requests."""
+        """Whether it limits the latency of whole requests."""
         return not (self.stage or self.measure)
 
     @property
     def is_of_errors(self) -> bool:
-        """Whether it is about how many requests fail."""
+        """Whether it limits the share of failed requests."""
         return self.measure == _ERRORS
 
     def allowed(self, before: float) -> float:
@@ -68,25 +68,25 @@ class Threshold:
 
 
 def read_thresholds(text: str) -> list[Threshold]:
-    """Read thresholds with commas between them.
+    """Parse comma-separated thresholds.
 
     Raises:
-        ConfigError: One of them is none, or there is none.
+        ConfigError: A threshold is invalid, or there is none.
 
     >>> [each.subject for each in read_thresholds("p99:+10%,stage:queue:+5ms,stage:forward:p50:+1%,ttft:p90:+5ms")]
     ['p99', 'queue p99', 'forward p50', 'TTFT p90']
     """
     found = [_threshold(part.strip()) for part in text.split(",") if part.strip()]
     if not found:
-        raise _wrong(text, "it is empty")
+        raise _threshold_error(text, "it is empty")
     return found
 
 
 def read_percentile(text: str) -> float:
-    """Return the quantile that a percentile such as `p99.9` means, between 0 and 1.
+    """Return the quantile of a percentile such as `p99.9`, between 0 and 1.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: *text* is not a percentile.
     """
     found = _PERCENTILE.fullmatch(text.strip())
     if found is None or not 0 < float(found[1]) < 100:  # noqa: PLR2004 - per cent
@@ -98,28 +98,30 @@ def read_percentile(text: str) -> float:
 def _threshold(text: str) -> Threshold:
     *about, limit = text.split(":")
     if [each.strip() for each in about] == [_ERRORS]:
-        return _of_errors(text, limit)
+        return _error_threshold(text, limit)
     stage = measure = ""
     if about[:1] == ["stage"]:
         stage, about = (about[1].strip() if len(about) > 1 else ""), about[2:]
         if not stage:
-            raise _wrong(text, "it names no stage")
+            raise _threshold_error(text, "it names no stage")
     elif about and about[0].strip() in MEASURES:
         measure, about = about[0].strip(), about[1:]
     if len(about) > 1 or not (about or stage or measure):
-        raise _wrong(text, "it does not say of what" if not about else f"{':'.join(about)!r} is no percentile")
+        raise _threshold_error(
+            text, "it does not say of what" if not about else f"{':'.join(about)!r} is no percentile"
+        )
     found = _LIMIT.fullmatch(limit.strip())
     if found is None:
-        raise _wrong(text, f"{limit!r} is no limit: it begins with + and ends with %, us, ms or s")
+        raise _threshold_error(text, f"{limit!r} is no limit: it begins with + and ends with %, us, ms or s")
     number, unit = float(found[1]), found[2]
     limit_seconds = number / 100 if unit == "%" else number * _SECONDS[unit]
     return Threshold(text, stage, measure, _quantile(text, about), limit_seconds, unit == "%")
 
 
-def _of_errors(text: str, limit: str) -> Threshold:
+def _error_threshold(text: str, limit: str) -> Threshold:
     found = _LIMIT.fullmatch(limit.strip())
     if found is None or found[2] != "%":
-        raise _wrong(text, f"{limit!r} is no share of all requests: it begins with + and ends with %")
+        raise _threshold_error(text, f"{limit!r} is no share of all requests: it begins with + and ends with %")
     return Threshold(text, "", _ERRORS, _DEFAULT_QUANTILE, float(found[1]) / 100, is_relative=False)
 
 
@@ -127,8 +129,8 @@ def _quantile(text: str, about: list[str]) -> float:
     try:
         return read_percentile(about[0]) if about else _DEFAULT_QUANTILE
     except ConfigError as error:
-        raise _wrong(text, str(error)) from None
+        raise _threshold_error(text, str(error)) from None
 
 
-def _wrong(text: str, why: str) -> ConfigError:
+def _threshold_error(text: str, why: str) -> ConfigError:
     return ConfigError(f"--fail-on {text!r}: {why}; write thresholds such as {_EXAMPLES}, with commas between them")

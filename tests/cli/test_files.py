@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from stagelens.cli.files import temporary_folder
 from stagelens.core.errors import StagelensError
-from stagelens.reports.folders import folder_for
 
 KILLED = """
 import os, signal
-from stagelens.reports.folders import folder_for
+from stagelens.cli.files import temporary_folder
 
-with folder_for("run") as folder:
+with temporary_folder("run") as folder:
     (folder / "run.db").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -37,7 +37,7 @@ def test_what_a_killed_process_left_goes_at_the_next_start(place: Path) -> None:
     assert killed.returncode == -signal.SIGKILL
     assert len(list(place.glob("stagelens-run-*/run.db"))) == 1
 
-    with folder_for("run") as folder:
+    with temporary_folder("run") as folder:
         assert list(place.iterdir()) == [folder]
     assert list(place.iterdir()) == []
 
@@ -48,9 +48,9 @@ def test_what_is_in_use_or_is_nobodys_stays(place: Path) -> None:
     (place / "theirs" / "kept").touch()
     (place / "stagelens-run-link").symlink_to("theirs", target_is_directory=True)
     (place / "stagelens-run-empty").mkdir()
-    with folder_for("run") as one:
+    with temporary_folder("run") as one:
         (one / "run.db").touch()
-        with folder_for("run"), folder_for("compare"):
+        with temporary_folder("run"), temporary_folder("compare"):
             assert (one / "run.db").exists()
 
     assert sorted(each.name for each in place.iterdir()) == ["stagelens-run-empty", "stagelens-run-link", "theirs"]
@@ -61,5 +61,5 @@ def test_without_a_place_the_cure_is_told(monkeypatch: pytest.MonkeyPatch, place
     """Python looks in several; here there is none."""
     monkeypatch.setattr(tempfile, "tempdir", str(place / "nowhere"))
 
-    with pytest.raises(StagelensError, match="set TMPDIR"), folder_for("run"):
+    with pytest.raises(StagelensError, match="set TMPDIR"), temporary_folder("run"):
         pass

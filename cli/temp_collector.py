@@ -1,4 +1,4 @@
-"""A collector of one run's own: the ordinary one, over a database in a temporary folder, where nobody else finds it."""
+"""A temporary collector for one run, over a database in a temporary folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..collector.traces.pending import Patience
 from ..store import Retention, Store
 from ..store.engines import database
 from ..store.outgoing import backlogs
-from .folders import folder_for
+from .files import temporary_folder
 
 # As long as a run goes on, all of it is kept as finely as it came.
 _EVER = timedelta(days=395)
@@ -27,13 +27,13 @@ _SEND_ON_SECONDS, _LOOK_SECONDS = 10.0, 0.05
 _RETENTION = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVER)
 
 
-class Keeping:
-    """A collector that runs.
+class TemporaryCollector:
+    """A running collector and its store.
 
     Args:
-        store: What it keeps.
-        collector: Itself.
-        file: Its file, with the collector that everything is sent on to, where there is one.
+        store: The store of the run.
+        collector: The collector.
+        file: Its configuration, with the collector to forward to, if any.
     """
 
     def __init__(self, store: Store, collector: Collector, file: LiveConfig) -> None:
@@ -43,15 +43,15 @@ class Keeping:
 
     @property
     def endpoint(self) -> str:
-        """Where it is to be sent to."""
+        """OTLP endpoint of the collector."""
         host, port = self._collector.address
         return f"http://{host}:{port}"
 
     def finish(self) -> list[str]:
-        """Count all that was sent: also what still waits for more of its request, because no more will come.
+        """Stop the collector and count everything that was sent, also spans that wait for more of their request.
 
         Returns:
-            What could not be done, one line each.
+            Failures, one line each.
         """
         self._collector.stop()
         health = self._collector.health
@@ -66,9 +66,9 @@ class Keeping:
         return health.reasons
 
     def send_on(self) -> bool:
-        """Send on what still waits for the collector it is sent on to; return whether all of it was taken.
+        """Forward the remaining data; return whether the destination accepted all of it.
 
-        Returns as soon as that collector does not answer, and at the latest after `_SEND_ON_SECONDS`.
+        Returns as soon as the destination does not answer, and at the latest after `_SEND_ON_SECONDS`.
         """
         if not self._file.current.forward:
             return False
@@ -90,30 +90,30 @@ class Keeping:
 
 
 @contextmanager
-def keeping(send_on_to: str = "") -> Generator[Keeping]:
-    """Run a collector; nothing is left of it in the end.
+def temporary_collector(send_on_to: str = "") -> Generator[TemporaryCollector]:
+    """Run a collector and remove all its data in the end.
 
     Args:
-        send_on_to: The address of a collector that need not listen yet: it gets all of it once it does. Empty for none.
+        send_on_to: Endpoint of a collector that receives all data once it listens; empty for none.
 
     Raises:
-        StagelensError: It cannot run: there is no room for it, or no port.
+        StagelensError: The collector cannot start: no disk space, or no port.
     """
-    with folder_for("run") as folder:
+    with temporary_folder("run") as folder:
         store = Store.open(f"sqlite:///{folder / 'run.db'}", retention=_RETENTION)
         try:
-            file = LiveConfig(_file(folder, send_on_to), {})
+            file = LiveConfig(_write_config(folder, send_on_to), {})
             collector = Collector(CollectorConfig(port=0), store, file=file)
             collector.start()
             try:
-                yield Keeping(store, collector, file)
+                yield TemporaryCollector(store, collector, file)
             finally:
                 collector.stop()
         finally:
             store.close()
 
 
-def _file(folder: Path, send_on_to: str) -> Path | None:
+def _write_config(folder: Path, send_on_to: str) -> Path | None:
     if not send_on_to:
         return None
     # That it does not listen was said to the user already.

@@ -14,13 +14,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from stagelens.cli import compare as compare_command
+from stagelens.cli import compare as inputs
+from stagelens.cli.saved_run import Run, save_run
 from stagelens.collector.imports.importing import import_file
 from stagelens.collector.imports.spans import Interval, Request, exports
 from stagelens.collector.points import Window
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
-from stagelens.reports import comparing, inputs
-from stagelens.reports.saved import Run, save
 from stagelens.store import Batch, Point, Series, Store
 
 MS = 10**6
@@ -88,7 +89,7 @@ def varied_file(path: Path, *, queue_ms: int, count: int = 500) -> Path:
 
 
 def compare(*words: str | Path, **environment: str) -> int:
-    return comparing.main(list(map(str, words)), environment)
+    return compare_command.main(list(map(str, words)), environment)
 
 
 LIMITS = ("--fail-on", "p90:+10%,stage:queue:p90:+5ms")
@@ -148,7 +149,7 @@ def test_a_saved_run_says_what_the_store_said(runs: Path, tmp_path: Path, capsys
     saved = tmp_path / "saved.json"
     with closing(Store.open(f"sqlite:///{tmp_path / 'run.db'}")) as store:
         import_file(runs / "base.json", store, Window(0, 2**40))
-        save(store, saved, Run(["serve"], datetime.now(UTC), datetime.now(UTC), 0))
+        save_run(store, saved, Run(["serve"], datetime.now(UTC), datetime.now(UTC), 0))
 
     assert compare(runs / "base.json", saved, "--json", "-") == 0
     found = json.loads(capsys.readouterr().out)

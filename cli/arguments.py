@@ -1,4 +1,4 @@
-"""What the command line takes: commands, options, and what is said of them."""
+"""Commands and options of the `stagelens` command line."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ EVENT = (
 
 
 def parser(version: str) -> argparse.ArgumentParser:
-    """Return what reads the command line of *version*, but for the words of commands that read them by themselves."""
+    """Return the argument parser of *version*; commands with a parser of their own only have a help line here."""
     made = argparse.ArgumentParser("stagelens", description=DESCRIPTION, epilog=EPILOG, formatter_class=_layout)
     made.add_argument("--version", action="version", version=f"stagelens {version}")
     commands = made.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")

@@ -18,7 +18,7 @@ from tests.support.long_flush_path import LONG_FLUSH
 RUN = (sys.executable, "-m", "stagelens", "run")
 PATIENCE_SECONDS = 120
 # The same, which waits longer for what its command leaves running than the ten seconds of everybody else.
-_LONGER = f"import sys; from stagelens.__main__ import main; from stagelens.reports import run; run._PATIENCE_SECONDS = {PATIENCE_SECONDS}"
+_LONGER = f"import sys; from stagelens.__main__ import main; from stagelens.cli import run; run._PATIENCE_SECONDS = {PATIENCE_SECONDS}"
 PATIENT_RUN = (sys.executable, "-c", f"{_LONGER}; sys.exit(main())", "run")
 
 

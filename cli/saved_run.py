@@ -1,13 +1,13 @@
-"""A saved run: one file of plain OTLP/JSON, which any store takes in again and any OpenTelemetry backend can read.
+"""Saved runs: one file of plain OTLP/JSON that any store can import and any OpenTelemetry backend can read.
 
     {"stagelens": {"format": 1, "version": "0.1.0", "run": {"command": […], "start": "…", "end": "…", "exitCode": 0}},
      "resourceMetrics": […],
      "resourceSpans": […]}
 
-`resourceMetrics` are what was sent, added up: delta exponential histograms with the names and attributes of
-`docs/architecture.md`, one for each 10 s bucket, and `stagelens.requests.dropped`. `resourceSpans` are the kept traces. The
-file is a body for `/v1/metrics` and for `/v1/traces` as it is, unless it is too large for one; each entry of the two lists
-stands on a line of its own, and is never too large. What engines say of themselves on `/metrics`, and events, are left out.
+`resourceMetrics` are the metrics as sent, added up: delta exponential histograms with the names and attributes of
+`docs/architecture.md`, one for each 10 s bucket, and `stagelens.requests.dropped`. `resourceSpans` are the retained traces.
+The file is a valid body for `/v1/metrics` and for `/v1/traces` unless it is too large; each entry of the two lists stands
+on a line of its own and is never too large. Scraped engine metrics and events are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..core import names
 from ..store import KeptTrace, Series, Store
 from ..store.full_export import Counted, Whole, whole
 from ..store.series import COLD
-from .atomic_write import written
+from .files import open_atomic
 
 Json: TypeAlias = dict[str, Any]
 
@@ -41,13 +41,13 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is known of a run besides its requests.
+    """Metadata of a run.
 
     Args:
-        command: The words it was started with.
-        start: When it began; aware.
-        end: When it ended; aware.
-        exit_code: Its exit code; 128 and the signal where one ended it.
+        command: The command line.
+        start: Start; aware.
+        end: End; aware.
+        exit_code: Exit code; 128 plus the signal where one ended it.
     """
 
     command: Sequence[str]
@@ -56,7 +56,7 @@ class Run:
     exit_code: int
 
     def to_json(self) -> Json:
-        """Return it as the file has it."""
+        """Return the metadata as written to the file."""
         return {
             "command": list(self.command),
             "start": self.start.isoformat(),
@@ -65,14 +65,14 @@ class Run:
         }
 
 
-def save(store: Store, path: Path, run: Run) -> None:
-    """Write what is in *store* to *path*.
+def save_run(store: Store, path: Path, run: Run) -> None:
+    """Write the contents of *store* to *path*.
 
     Raises:
-        StagelensError: The store cannot be read, or *path* not be written; it stays as it was.
+        StagelensError: The store cannot be read, or *path* cannot be written; it is unchanged.
     """
     about = {"format": FORMAT, "version": __version__, "run": run.to_json()}
-    with whole(store) as found, written(path) as file:
+    with whole(store) as found, open_atomic(path) as file:
         file.write(f'{{"{KEY}": {json.dumps(about)}')
         for key, entries in (("resourceMetrics", _metrics(found)), ("resourceSpans", _spans(found))):
             file.write(f',\n"{key}": [')
@@ -132,7 +132,7 @@ def _spans(found: Whole) -> Iterator[Json]:
 
 
 def _trace(trace: KeptTrace) -> Iterator[Json]:
-    """Yield the spans of *trace*, the root first; the store has forgotten the ids of the others."""
+    """Yield the spans of *trace*, the root first; ids of the other spans are made up, because the store does not keep them."""
     method, route = trace.attributes.get(names.METHOD), trace.series.route
     root = {
         "traceId": trace.trace_id,
@@ -165,7 +165,7 @@ def _trace(trace: KeptTrace) -> Iterator[Json]:
 
 
 def _entry(signal: str, resource: Iterable[tuple[str, str]], items: Sequence[Json]) -> Json:
-    """Return a ResourceMetrics or ResourceSpans of our scope; down to the items they have the same form."""
+    """Return a ResourceMetrics or ResourceSpans with the scope of Stagelens; both have the same form down to the items."""
     return {
         "resource": {"attributes": _attributes(dict(resource))},
         f"scope{signal}": [{"scope": {"name": names.SCOPE, "version": __version__}, signal.lower(): items}],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reports.programs import PATIENCE_SECONDS, RUN, environment
+from tests.cli.programs import PATIENCE_SECONDS, RUN, environment
 from tests.support.ports import free_port
 
 

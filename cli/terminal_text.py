@@ -1,4 +1,4 @@
-"""Text and tables of a terminal: no colour value is written here, those of stages are read from where pages have them."""
+"""Styled text and tables for terminals; the colours of stages come from the dashboard's design tokens."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _TOKEN = re.compile(r"--st-(\w+): light-dark\(#\w+, (#\w{6})\)")
 _SPACES = str.maketrans("\u202f\u00a0", "  ")
 
 
-def plain(said: str) -> str:
-    """Return *said*, numbers as `dashboard.format` has them, with ordinary spaces."""
+def ordinary_spaces(said: str) -> str:
+    """Return *said* with ordinary spaces instead of the special ones of `dashboard.format`."""
     return said.translate(_SPACES)
 
 
-def text(said: str, style: str = "") -> Text:
-    """Return *said*, numbers as `dashboard.format` has them, for a terminal."""
-    return Text(plain(said), style)
+def styled(said: str, style: str = "") -> Text:
+    """Return *said*, a text of `dashboard.format`, for a terminal."""
+    return Text(ordinary_spaces(said), style)
 
 
-def table(first: str, *numbers: str) -> Table:
-    """Return a table without lines: a column of names, which alone give way where room is short, and *numbers* at the right."""
+def plain_table(first: str, *numbers: str) -> Table:
+    """Return a table without lines: a column of names, which is cut where the terminal is narrow, and right-aligned *numbers*."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     made.add_column(first, overflow="ellipsis")
     for name in numbers:
@@ -38,16 +38,16 @@ def table(first: str, *numbers: str) -> Table:
     return made
 
 
-def colour(stage: str) -> str:
-    """Return the colour of *stage* on a dark ground, which most terminals have and the others bear.
+def stage_colour(stage: str) -> str:
+    """Return the colour of *stage* on a dark background, which is legible on a light one, too.
 
-    >>> colour("queue")
+    >>> stage_colour("queue")
     '#EDA227'
     """
-    return _hues()[hue(stage)]
+    return _hue_colours()[hue(stage)]
 
 
 @cache
-def _hues() -> dict[str, str]:
+def _hue_colours() -> dict[str, str]:
     tokens = Path(dashboard.__path__[0]) / "assets" / "tokens.css"
     return dict(_TOKEN.findall(tokens.read_text(encoding="utf-8")))

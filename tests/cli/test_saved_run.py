@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelens.cli.saved_run import Run, save_run
 from stagelens.collector.export import read_export
 from stagelens.collector.otlp_responses import JSON
 from stagelens.collector.points import Window
@@ -26,7 +27,6 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.request_histograms import dominant_stage
 from stagelens.core.stages import OVERHEAD
 from stagelens.dashboard.view import trace_name
-from stagelens.reports.saved import Run, save
 from stagelens.store import Batch, KeptTrace, Reader, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, Fold, Request
 
@@ -166,7 +166,7 @@ def test_every_answer_is_the_same_in_a_store_that_takes_it_in(
     # In two writes, so that there are buckets with more than one row.
     one.write([Batch("a", Fold().points(asked[:half]), traces, dropped)])
     one.write([Batch("b", Fold(scale=3).points(asked[half:]))])
-    save(one, path, RUN)
+    save_run(one, path, RUN)
     take_in(path, other)
 
     for actual, expected in zip(answers(other.read), answers(one.read), strict=True):
@@ -182,7 +182,7 @@ def test_what_is_forgotten_finely_is_saved_coarsely(new_store: Callable[..., Sto
     clock[0] += 86_400 * 30
     store.maintain()
     store.write([Batch("b", Fold().points([Request({"forward": 2 * NS}, at=int(clock[0]) - 60)] * 3))])
-    save(store, path, RUN)
+    save_run(store, path, RUN)
     store.close()
     other = new_store(clock[0])
     take_in(path, other)
@@ -197,7 +197,7 @@ def test_a_real_collector_takes_it_in_and_counts_it_once(new_store: Callable[...
     now = int(datetime.now(UTC).timestamp())
     saved, path = new_store(now), tmp_path / "run.json"
     saved.write([Batch("a", Fold().points([Request({"forward": NS}, at=now - 60)] * 7))])
-    save(saved, path, RUN)
+    save_run(saved, path, RUN)
     store = Store.open(f"sqlite:///{tmp_path / 'collected.db'}")
     collector = Collector(CollectorConfig(port=0), store)
     collector.start()
@@ -227,8 +227,8 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(new_store: Callable[..., 
     (tmp_path / "sub").mkdir()
     store = new_store()
     with pytest.raises(StagelensError, match="could not be written"):
-        save(store, tmp_path / "sub" / "nowhere" / "run.json", RUN)
-    save(store, path, RUN)
+        save_run(store, tmp_path / "sub" / "nowhere" / "run.json", RUN)
+    save_run(store, path, RUN)
 
     assert json.loads(path.read_text())["resourceMetrics"] == []
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run.json", "sub"]

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from stagelens.cli.run_page import write_page
+from stagelens.cli.run_summary import print_summary, summarize_run
+from stagelens.cli.saved_run import Run
 from stagelens.core.confidence import interval
 from stagelens.dashboard.format import duration
-from stagelens.reports.findings import findings
-from stagelens.reports.page import write_page
-from stagelens.reports.saved import Run
-from stagelens.reports.terminal import show
 from stagelens.store import Batch, KeptTrace, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, Fold, Request
 
@@ -76,7 +75,7 @@ def told(store: Store) -> Callable[[], list[str]]:
 
     def lines() -> list[str]:
         file = io.StringIO()
-        show(findings(store.read), RUN, Console(file=file, width=80))
+        print_summary(summarize_run(store.read), RUN, Console(file=file, width=80))
         assert "\x1b" not in file.getvalue()
         assert max(map(len, file.getvalue().splitlines())) <= 80
         return file.getvalue().splitlines()

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.reports.programs import PATIENCE_SECONDS, Terminal, script
+from tests.cli.programs import PATIENCE_SECONDS, Terminal, script
 
 # What `stagelens run` does with its child, and nothing of the server.
 PARENT = script(
     """
     import os, sys
-    from stagelens.reports.child import Child, end_like
+    from stagelens.cli.run import Child, end_like
 
     child = Child(lambda endpoint: os.execvp(sys.argv[1], sys.argv[1:]))
     child.start("http://127.0.0.1:1")

@@ -21,8 +21,8 @@ from playwright.sync_api import Browser
 
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Selection, Store
-from tests.reports import programs
-from tests.reports.programs import PATIENT_RUN, RUN, Terminal, environment
+from tests.cli import programs
+from tests.cli.programs import PATIENT_RUN, RUN, Terminal, environment
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

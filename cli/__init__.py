@@ -1,0 +1,1 @@
+"""The command line: arguments, `stagelens run` without a collector, and `stagelens compare`."""

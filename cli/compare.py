@@ -1,0 +1,336 @@
+"""`stagelens compare`: compare two saved runs, versions or time windows, and check thresholds.
+
+Files are imported into a temporary store; versions and windows are read from an existing store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from ..alerts.regression.version_times import Life, version_times
+from ..collector.config import CollectorConfig
+from ..collector.imports.importing import import_file
+from ..collector.points import Window
+from ..collector.store_factory import open_existing
+from ..collector.traces.sampling import Keep
+from ..core.errors import ConfigError, StagelensError
+from ..core.settings.schema import STORE
+from ..core.settings.values import parse_duration
+from ..core.stages import BY_KEY
+from ..store import Reader, Retention, Selection, Store
+from .compare_output import json_text, junit_text, markdown, print_comparison
+from .comparison import Comparison, Side, compare_sides
+from .files import check_writable, open_atomic, temporary_folder
+from .thresholds import Threshold, read_percentile, read_thresholds
+
+_EVER = timedelta(days=36_500)
+_BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
+_BUCKET = timedelta(seconds=10)
+_MAX_CLOCK_SKEW = timedelta(days=1)
+# A comparison asks for numbers only.
+_NO_TRACES = Keep(errors=0, slow=0, uniform=0)
+
+
+class NoRequestsError(StagelensError):
+    """One side of the comparison has no requests."""
+
+
+@contextmanager
+def sides_from_files(paths: Sequence[Path], asked: Selection) -> Generator[tuple[Reader, Side, Side]]:
+    """Import two files, of any format that `stagelens import` reads, and give a reader and both sides.
+
+    Args:
+        paths: Two files.
+        asked: Which requests; its environment is replaced, because environments tell the two files apart here.
+
+    Raises:
+        ImportFileError: A file cannot be read.
+        ConfigError: A file holds several services, and *asked* names none of them.
+        NoRequestsError: A file holds none of the requests.
+    """
+    retention = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVER, batches=_EVER)
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder("compare"))
+        store = Store.open(f"sqlite:///{folder / 'compare.db'}", retention=retention)
+        stack.callback(store.close)
+        sides: list[Side] = []
+        for name, path in zip("ab", paths, strict=True):
+            found = import_file(path, store, Window(0, sys.maxsize), keep=_NO_TRACES, environment=name)
+            for each in found.broken:
+                print(f"stagelens: {path}: left out: {each}", file=sys.stderr)
+            service = _choose_service(list(found.services), asked.service, str(path))
+            sides.append(Side(str(path), replace(asked, service=service, environment=name)))
+        yield store.read, *_require_requests(store.read, sides)
+
+
+def sides_from_versions(
+    read: Reader, asked: Selection, versions: Sequence[str], window: timedelta
+) -> tuple[Side, Side]:
+    """Return two *versions* over the last *window* in which both served; if they served one after the other, each over its last one.
+
+    Raises:
+        ConfigError: A version or the service is unknown.
+        NoRequestsError: One side has no requests.
+    """
+    service = _choose_store_service(read, asked)
+    known = read.releases(environment=asked.environment)
+    of_service = known[known["service"] == service]
+    lives: list[Life] = []
+    for version in versions:
+        seen = of_service[of_service["version"] == version]
+        if seen.empty:
+            there = ", ".join(str(each) for each in of_service["version"]) or "none"
+            msg = f"{service} has no version {version!r}; there are {there}"
+            raise ConfigError(msg)
+        first, last = seen["first_seen"].min().to_pydatetime(), seen["last_seen"].max().to_pydatetime()
+        lives.append(Life(first, last + _BUCKET))
+
+    def side(version: str, life: Life) -> Side:
+        start, end = read.whole(max(life.start, life.end - window), life.end)
+        return Side(version, replace(asked, service=service, version=version, start=start, end=end), has_window=True)
+
+    def sides(first: Life, second: Life) -> list[Side]:
+        return [side(version, life) for version, life in zip(versions, (first, second), strict=True)]
+
+    def fewest(first: Life, second: Life) -> int:
+        return min(read.latency(each.selection).count for each in sides(first, second))
+
+    times = version_times(lives[0], lives[1], fewest)
+    return _require_requests(read, sides(times.a, times.b))
+
+
+def sides_from_windows(read: Reader, asked: Selection, windows: Sequence[str]) -> tuple[Side, Side]:
+    """Return two time windows, each written FROM/TO in ISO 8601, in UTC where no zone is given.
+
+    Raises:
+        ConfigError: A window is invalid, or the service is unknown.
+        NoRequestsError: One side has no requests.
+    """
+    service = _choose_store_service(read, asked)
+    sides: list[Side] = []
+    for window in windows:
+        start, end = read.whole(*_parse_window(window))
+        sides.append(Side(window, replace(asked, service=service, start=start, end=end), has_window=True))
+    return _require_requests(read, sides)
+
+
+def all_time_selection(service: str | None, environment: str | None, route: str | None) -> Selection:
+    """Return a selection of the given dimensions over all time."""
+    end = datetime.fromtimestamp(time.time(), UTC) + _MAX_CLOCK_SKEW
+    return Selection(_BEGINNING, end, service=service, environment=environment, route=route)
+
+
+def _parse_window(text: str) -> tuple[datetime, datetime]:
+    try:
+        start, end = (datetime.fromisoformat(part) for part in text.split("/"))
+    except ValueError:
+        msg = f"--windows {text!r}: write FROM/TO, such as 2026-11-01T09:00Z/2026-11-01T10:00Z"
+        raise ConfigError(msg) from None
+    start, end = (at if at.tzinfo else at.replace(tzinfo=UTC) for at in (start, end))
+    if start >= end:
+        msg = f"--windows {text!r}: ends before it begins"
+        raise ConfigError(msg)
+    return start, end
+
+
+def _choose_store_service(read: Reader, asked: Selection) -> str:
+    known = [str(each) for each in read.services(asked.start, asked.end, environment=asked.environment)["service"]]
+    return _choose_service(known, asked.service, "the store")
+
+
+def _choose_service(known: Sequence[str], asked: str | None, where: str) -> str:
+    if asked in known:
+        return asked or ""
+    there = ", ".join(known)
+    if not known:
+        msg = f"{where} holds no request"
+        raise NoRequestsError(msg)
+    if asked is not None:
+        msg = f"{where} has no service {asked!r}; there are {there}"
+        raise ConfigError(msg)
+    if len(known) > 1:
+        msg = f"{where} has several services ({there}); choose one with --service"
+        raise ConfigError(msg)
+    return known[0]
+
+
+def _require_requests(read: Reader, sides: Sequence[Side]) -> tuple[Side, Side]:
+    for side in sides:
+        if not read.latency(side.selection).count:
+            of_route = f" of route {side.selection.route!r}" if side.selection.route else ""
+            msg = f"{side.name} has no request{of_route} of {side.selection.service}"
+            raise NoRequestsError(msg)
+    a, b = sides
+    return a, b
+
+
+EXIT_PASSED, EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
+_EXIT_CODES = {"passed": EXIT_PASSED, "failed": EXIT_FAILED, "unknown": EXIT_UNKNOWN}
+_STDOUT = "-"
+_EPILOG = """\
+exit codes: 0 no threshold is broken, 1 one is, 2 wrong usage or a file that cannot be read, 3 too few requests to tell,
+130 interrupted
+
+  stagelens compare base.json head.json --fail-on p99:+10%,stage:queue:+5ms --min-requests 1000
+  stagelens compare --service checkout --versions 1.4 1.5 --window 1h
+  stagelens compare --service checkout --windows 2026-11-01T09:00Z/2026-11-01T10:00Z 2026-11-02T09:00Z/2026-11-02T10:00Z
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser."""
+    made = argparse.ArgumentParser(
+        "stagelens compare",
+        usage="stagelens compare [options] (A.json B.json | --versions A B | --windows FROM/TO FROM/TO)",
+        description="Compare the latency of A and B, stage by stage, with how sure each difference is.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="saved runs, or whatever `stagelens import` reads"
+    )
+    made.add_argument("--versions", nargs=2, metavar=("A", "B"), help="two versions of a service in the store")
+    made.add_argument(
+        "--window",
+        metavar="TIME",
+        default="1h",
+        help="of two versions the last so much in which both served, or each did (1h)",
+    )
+    made.add_argument("--windows", nargs=2, metavar="FROM/TO", help="two times of a service in the store, ISO 8601")
+    made.add_argument("--service", metavar="NAME", help="which service, where there are several")
+    made.add_argument("--environment", metavar="NAME", help="which environment of the store")
+    made.add_argument("--route", metavar="ROUTE", help="only requests of this route")
+    made.add_argument(
+        "--percentile", metavar="PNN", help="where to look at stages (the highest of p50, p90 and p99 that can be told)"
+    )
+    made.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="LIMITS",
+        help="such as p99:+10%%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%%",
+    )
+    made.add_argument(
+        "--min-requests", type=_count, default=0, metavar="N", help="with fewer on either side: exit code 3"
+    )
+    made.add_argument("--strict", action="store_true", help="break a threshold by the estimate alone, sure or not")
+    made.add_argument("--markdown", metavar="FILE", help="write it for a pull request; - for stdout")
+    made.add_argument("--junit", metavar="FILE", help="write a test case for each threshold")
+    made.add_argument("--json", metavar="FILE", help="write all numbers; - for stdout")
+    for setting in STORE:
+        if setting.option:
+            made.add_argument(setting.option, dest=setting.variable, metavar="X", help=setting.help.replace("%", "%%"))
+    return made
+
+
+def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Compare the inputs that *words* name.
+
+    Args:
+        words: The command line after `compare`.
+        environment: The settings.
+
+    Returns:
+        The exit code, see `parser`.
+    """
+    options = parser().parse_args(words)
+    try:
+        return _compare(options, environment)
+    except NoRequestsError as error:
+        print(f"stagelens: {error}: there is nothing to compare", file=sys.stderr)
+        return EXIT_UNKNOWN
+    except StagelensError as error:
+        print(f"stagelens: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("\nstagelens: interrupted; nothing was compared", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _compare(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    thresholds = [each for text in options.fail_on for each in read_thresholds(text)]
+    quantile = None if options.percentile is None else _percentile(options.percentile)
+    outputs: list[tuple[str, str | None, Callable[[Comparison], str]]] = [
+        ("--markdown", options.markdown, markdown),
+        ("--junit", options.junit, junit_text),
+        ("--json", options.json, json_text),
+    ]
+    for option, target, _ in outputs:
+        if target and target != _STDOUT:
+            check_writable(Path(target), option)
+    with _open_sides(options, environment) as (read, a, b):
+        found = compare_sides(read, a, b, quantile, thresholds, options.min_requests, strict=options.strict)
+    _check_stages(thresholds, found)
+    for _, target, text in outputs:
+        _write(target, text(found))
+    if not any(target == _STDOUT for _, target, _ in outputs):
+        print_comparison(found, Console())
+    return _EXIT_CODES[found.outcome]
+
+
+@contextmanager
+def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> Generator[tuple[Reader, Side, Side]]:
+    ways = [bool(options.files), options.versions is not None, options.windows is not None]
+    if sum(ways) != 1 or len(options.files) not in (0, 2):
+        msg = "name two files, or two --versions, or two --windows; `stagelens compare --help` has examples"
+        raise ConfigError(msg)
+    asked = all_time_selection(options.service, options.environment, options.route)
+    if options.files:
+        if options.environment:
+            msg = "--environment is for stores; of files all is compared"
+            raise ConfigError(msg)
+        with sides_from_files(options.files, asked) as found:
+            yield found
+        return
+    window = parse_duration(options.window, "--window")
+    given = {setting.variable: value for setting in STORE if (value := getattr(options, setting.variable, None))}
+    with closing(open_existing(CollectorConfig.from_env({**environment, **given}))) as store:
+        read = store.read
+        sides = (
+            sides_from_versions(read, asked, options.versions, window)
+            if options.versions
+            else sides_from_windows(read, asked, options.windows)
+        )
+        yield read, *sides
+
+
+def _check_stages(thresholds: Sequence[Threshold], found: Comparison) -> None:
+    seen = {each.stage for each in found.stages}
+    for each in thresholds:
+        if each.stage and each.stage not in seen and each.stage not in BY_KEY:
+            msg = (
+                f"--fail-on {each.text!r}: no request has the stage {each.stage!r}; there are {', '.join(sorted(seen))}"
+            )
+            raise ConfigError(msg)
+
+
+def _percentile(text: str) -> float:
+    try:
+        return read_percentile(text)
+    except ConfigError as error:
+        msg = f"--percentile: {error}; write one such as p99 or p99.9"
+        raise ConfigError(msg) from None
+
+
+def _write(target: str | None, text: str) -> None:
+    if target == _STDOUT:
+        print(text)
+    elif target:
+        with open_atomic(Path(target)) as file:
+            file.write(text + "\n")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        msg = f"{text!r} is no number of requests, such as 1000"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)

@@ -1,0 +1,371 @@
+"""Output of a comparison: terminal tables, Markdown for a pull request, JUnit XML for CI, and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..core.confidence import CONFIDENCE, FailureDifference
+from ..core.names import DEFINITIONS
+from ..core.stages import label
+from ..dashboard.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
+from .comparison import (
+    QUANTILES,
+    Comparison,
+    QuantileDifference,
+    Side,
+    StageChange,
+    ThresholdResult,
+    TokenTimes,
+    requests_needed,
+)
+from .terminal_text import FULL, ordinary_spaces, plain_table, stage_colour, styled
+
+LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "at 95 % between")
+# TTFT: time to first token; TPOT: time per output token.
+TOKENS_HEAD = ("Tokens", *LATENCY_HEAD[1:])
+_OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "cannot tell"}
+
+
+def latency_row(found: QuantileDifference) -> tuple[str, ...]:
+    """Return the cells of `LATENCY_HEAD`."""
+    return (percentile(found.quantile), *_difference_cells(found))
+
+
+def token_rows(comparison: Comparison) -> list[tuple[tuple[str, ...], QuantileDifference]]:
+    """Return the cells of `TOKENS_HEAD`, each row with its difference."""
+    return [
+        ((f"{measure.upper()} {percentile(quantile)}", *_difference_cells(found)), found)
+        for measure, each in comparison.token_times.items()
+        for quantile in QUANTILES
+        if (found := each.at(quantile))
+    ]
+
+
+def stage_head(comparison: Comparison) -> tuple[str, ...]:
+    """Return the column titles of `stage_row`."""
+    at = percentile(comparison.quantile)
+    return (f"Stages in {at}", "A", "B", "more", "of the change", f"its own {at}: slower by", "at 95 % between")
+
+
+def stage_row(comparison: Comparison, found: StageChange) -> tuple[str, ...]:
+    """Return the cells of one stage; the share of the change is left out unless the change is clear."""
+    more = found.b_seconds - found.a_seconds
+    return (
+        label(found.stage),
+        *(ordinary_spaces(duration(each)) for each in (found.a_seconds, found.b_seconds)),
+        ordinary_spaces(duration(more, sign=True)),
+        ordinary_spaces(percent(round(found.share, 2) or 0.0)) if comparison.at.is_clear else UNKNOWN,
+        ordinary_spaces(duration(found.own.value, sign=True)),
+        interval_text(found.own),
+    )
+
+
+def interval_text(found: QuantileDifference) -> str:
+    """Return the bounds of the difference as text, as far as they are known."""
+    low, high = (ordinary_spaces(duration(each, sign=True)) for each in (found.low, found.high))
+    if math.isinf(found.low) and math.isinf(found.high):
+        return f"needs {ordinary_spaces(whole(requests_needed(found.quantile)))} requests"
+    if math.isinf(found.high):
+        return f"{low} and more"
+    return f"{high} and less" if math.isinf(found.low) else f"{low} and {high}"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return a sentence that tells whether B is slower and by which stage, or which limits it exceeds."""
+    at, where = comparison.at, percentile(comparison.quantile)
+    if math.isinf(at.low) and math.isinf(at.high):
+        return f"Too few requests to compare {where}: it takes {ordinary_spaces(whole(requests_needed(comparison.quantile)))} on both sides."
+    if not at.is_clear:
+        exceeded = ", ".join(_exceeded_text(each) for each in comparison.threshold_results if each.outcome == "failed")
+        return (
+            f"No difference at {where} beyond what chance explains{exceeded and f', but over the limit: {exceeded}'}."
+        )
+    word = "slower" if at.value > 0 else "faster"
+    size = ordinary_spaces(f"{duration(abs(at.value))} ({signed_change(at.ratio)})")
+    largest = comparison.largest_change
+    why = (
+        f"; {ordinary_spaces(portion(largest.share))} of it is {label(largest.stage)}"
+        if largest and largest.share > 0
+        else ""
+    )
+    return f"B is {word} at {where} by {size}{why}."
+
+
+def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
+    """Return a threshold, its outcome, and the reason."""
+    difference = found.difference
+    if isinstance(difference, FailureDifference):
+        why = _failure_text(difference)
+        if found.outcome == "passed" and difference.value > found.threshold.limit:
+            why += ": it may be chance"
+        return found.threshold.text, _OUTCOMES[found.outcome], why
+    if difference is None:
+        return (
+            found.threshold.text,
+            _OUTCOMES[found.outcome],
+            f"the two sides have no {found.threshold.subject} in common",
+        )
+    measured = ordinary_spaces(f"{duration(difference.value, sign=True)}, {signed_change(difference.ratio)}")
+    why = f"{found.threshold.subject} {measured}, between {interval_text(difference)}"
+    if found.outcome == "unknown":
+        why = f"{found.threshold.subject} {measured}: {_requests_needed_text(difference)}"
+    elif found.outcome == "passed" and difference.value > found.threshold.allowed(difference.a.value):
+        why += ": it may be chance"
+    return found.threshold.text, _OUTCOMES[found.outcome], why
+
+
+def _exceeded_text(found: ThresholdResult) -> str:
+    if not isinstance(found.difference, QuantileDifference):
+        return found.threshold.subject
+    return f"{found.threshold.subject} ({ordinary_spaces(duration(found.difference.value, sign=True))})"
+
+
+def warnings(comparison: Comparison) -> Sequence[str]:
+    """Return what makes the comparison unreliable."""
+    said = [f"B fails more: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
+    said += [
+        ordinary_spaces(
+            f"The requests themselves differ: {dimension} {value or 'none'} is {percent(a)} of A and {percent(b)} of B."
+        )
+        for dimension, value, a, b in comparison.mixes
+        if not (said and dimension == "status")
+    ]
+    said += [_excluded_text(each) for each in comparison.token_times.values() if any(each.excluded)]
+    if comparison.too_few:
+        wanted = ordinary_spaces(whole(comparison.min_requests))
+        said.append(f"A side has fewer than {wanted} requests: nothing is judged.")
+    return said
+
+
+def request_counts(comparison: Comparison) -> tuple[str, str]:
+    """Return the number of requests of each side, and of a store its time window in UTC."""
+    a, b = (_side_summary(side) for side in (comparison.a, comparison.b))
+    return a, b
+
+
+def _side_summary(side: Side) -> str:
+    selection = side.selection
+    said = f"{ordinary_spaces(several(side.requests, 'request'))} of {selection.service}"
+    return f"{said}, {_utc_text(selection.start)} to {_utc_text(selection.end)} UTC" if side.has_window else said
+
+
+def _utc_text(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _failure_text(found: FailureDifference) -> str:
+    shares = (percent(share, 2) for share in (found.a, found.b))
+    return ordinary_spaces(
+        "{} of A, {} of B, between {:+.2f} and {:+.2f} points".format(*shares, found.low * 100, found.high * 100)
+    )
+
+
+def _excluded_text(found: TokenTimes) -> str:
+    """Return which requests are left out because they were measured by another definition."""
+    of_a, of_b = (ordinary_spaces(several(each, "request")) for each in found.excluded)
+    compared = (
+        f"is compared as measured {DEFINITIONS.get(found.definition, found.definition)}"
+        if found.definition
+        else "is not compared"
+    )
+    return f"{found.measure.upper()} {compared}: that of {of_a} of A and {of_b} of B was measured in another way."
+
+
+def _difference_cells(found: QuantileDifference) -> tuple[str, ...]:
+    times = (ordinary_spaces(duration(each)) for each in (found.a.value, found.b.value))
+    change = ordinary_spaces(signed_change(found.ratio)) if found.ratio is not None else UNKNOWN
+    return (*times, ordinary_spaces(duration(found.value, sign=True)), change, interval_text(found))
+
+
+def _requests_needed_text(found: QuantileDifference) -> str:
+    return f"it takes {ordinary_spaces(whole(requests_needed(found.quantile)))} requests on both sides to tell"
+
+
+_OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}
+# What the table of stages takes; a log has no width of its own. [columns]
+_MIN_COLUMNS = 120
+# Which columns of it stand beside each other: all, or first the requests at the percentile, then each stage's own.
+_ONE_TABLE, _TWO_TABLES = (slice(1, None),), (slice(1, 5), slice(5, None))
+
+
+def print_comparison(comparison: Comparison, out: Console) -> None:
+    """Print *comparison* on *out*."""
+    if not out.is_terminal:
+        out.width = max(out.width, _MIN_COLUMNS)
+    for name, side, counted in zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True):
+        out.print(styled(f"{name}  {side.name}  {counted}"), highlight=False)
+    out.print()
+    out.print(styled(verdict(comparison), "bold"), highlight=False)
+    for warning in warnings(comparison):
+        out.print(styled(warning, "yellow"), highlight=False)
+    out.print()
+    out.print(_difference_table(LATENCY_HEAD, ((latency_row(each), each) for each in comparison.latency)))
+    out.print()
+    tokens = _difference_table(TOKENS_HEAD, token_rows(comparison))
+    if tokens.rows:
+        out.print(tokens)
+        out.print()
+    for columns in _ONE_TABLE if out.width >= _MIN_COLUMNS else _TWO_TABLES:
+        out.print(_stage_table(comparison, columns))
+        out.print()
+    for each in comparison.threshold_results:
+        limit, outcome, why = threshold_cells(each)
+        out.print(
+            Text.assemble(styled(f"{outcome:<12}", _OUTCOME_STYLES[each.outcome]), f"{limit}  ", styled(why, "dim")),
+            highlight=False,
+        )
+
+
+def _stage_table(comparison: Comparison, columns: slice) -> Table:
+    head = stage_head(comparison)
+    made = plain_table(head[0], *head[columns])
+    for each in comparison.stages:
+        name = Text.assemble(styled(f"{FULL} ", stage_colour(each.stage)), label(each.stage))
+        made.add_row(name, *stage_row(comparison, each)[columns])
+    return made
+
+
+def _difference_table(head: Sequence[str], rows: Iterable[tuple[Sequence[str], QuantileDifference]]) -> Table:
+    """Return a table in which differences that may be chance are dim."""
+    made = plain_table(*head)
+    for cells, found in rows:
+        made.add_row(*cells, style="" if found.is_clear else "dim")
+    return made
+
+
+_SUITE = "stagelens compare"
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return *comparison* as Markdown."""
+    sides = zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True)
+    lines = [f"### {verdict(comparison)}", ""]
+    lines += [f"- **{name}** {_escape_cell(side.name)}: {_escape_cell(count)}" for name, side, count in sides]
+    lines += [f"- {_escape_cell(each)}" for each in warnings(comparison)]
+    if comparison.threshold_results:
+        lines += _markdown_rows(
+            ("Threshold", "Outcome", "Measured"), (threshold_cells(each) for each in comparison.threshold_results)
+        )
+    lines += _markdown_rows(LATENCY_HEAD, map(latency_row, comparison.latency))
+    rows = [row for row, _ in token_rows(comparison)]
+    lines += _markdown_rows(TOKENS_HEAD, rows) if rows else []
+    lines += _markdown_rows(stage_head(comparison), (stage_row(comparison, each) for each in comparison.stages))
+    return "\n".join(lines)
+
+
+def _markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    made = ["", *(f"| {' | '.join(map(_escape_cell, row))} |" for row in (head, *rows))]
+    return [*made[:2], "|" + "---|" + "---:|" * (len(head) - 1), *made[2:]]
+
+
+def _escape_cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def junit_text(comparison: Comparison) -> str:
+    """Return *comparison* as JUnit XML: a test case for each threshold, or one for all where there are none."""
+    cases = [_test_case(each, too_few=comparison.too_few) for each in comparison.threshold_results]
+    if not cases:
+        cases = [ET.Element("testcase", classname=_SUITE, name="comparison")]
+        if comparison.too_few:
+            ET.SubElement(cases[0], "error", message=warnings(comparison)[-1])
+    counts = {kind: str(sum(case.find(tag) is not None for case in cases)) for kind, tag in _COUNTED}
+    suite = ET.Element("testsuite", {"name": _SUITE, "tests": str(len(cases)), **counts})
+    suite.extend(cases)
+    ET.SubElement(suite, "system-out").text = _xml_text(markdown(comparison))
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode")
+
+
+_COUNTED = (("failures", "failure"), ("errors", "error"))
+
+
+def _test_case(found: ThresholdResult, *, too_few: bool) -> ET.Element:
+    limit, outcome, why = threshold_cells(found)
+    case = ET.Element("testcase", classname=_SUITE, name=_xml_text(limit))
+    if too_few or found.outcome == "unknown":
+        ET.SubElement(case, "error", message="too few requests to tell").text = _xml_text(why)
+    elif found.outcome == "failed":
+        ET.SubElement(case, "failure", message=_xml_text(f"{outcome}: {why}")).text = _xml_text(why)
+    return case
+
+
+def _xml_text(text: str) -> str:
+    """Return *text* with characters replaced that XML cannot hold."""
+    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
+
+
+def json_text(comparison: Comparison) -> str:
+    """Return all numbers of *comparison* as JSON; times in seconds, null for unknown values."""
+    made: dict[str, Any] = {
+        "a": _side_json(comparison.a),
+        "b": _side_json(comparison.b),
+        "outcome": comparison.outcome,
+        "verdict": verdict(comparison),
+        "warnings": warnings(comparison),
+        "confidence": CONFIDENCE,
+        "latency": [_difference_json(each) for each in comparison.latency],
+        "failures": _difference_json(comparison.failures),
+        "tokens": {measure: _tokens_json(each) for measure, each in comparison.token_times.items()},
+        "stages_at": percentile(comparison.quantile),
+        "blamed": comparison.largest_change.stage if comparison.largest_change else None,
+        "stages": [
+            {
+                "stage": each.stage,
+                "label": label(each.stage),
+                "a_seconds": each.a_seconds,
+                "b_seconds": each.b_seconds,
+                "share_of_change": each.share,
+                "own": _difference_json(each.own),
+            }
+            for each in comparison.stages
+        ],
+        "thresholds": [
+            {
+                "threshold": each.threshold.text,
+                "outcome": each.outcome,
+                "measured": _difference_json(each.difference) if each.difference else None,
+            }
+            for each in comparison.threshold_results
+        ],
+    }
+    return json.dumps(made, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": side.name, "service": side.selection.service, "requests": side.requests}
+    if side.has_window:
+        made |= {"from": side.selection.start.isoformat(), "to": side.selection.end.isoformat()}
+    return made
+
+
+def _tokens_json(found: TokenTimes) -> dict[str, Any]:
+    return {
+        "definition": found.definition or None,
+        "a_requests": found.a.count,
+        "b_requests": found.b.count,
+        "latency": [_difference_json(each) for quantile in QUANTILES if (each := found.at(quantile))],
+    }
+
+
+def _difference_json(found: QuantileDifference | FailureDifference) -> dict[str, Any]:
+    if isinstance(found, FailureDifference):
+        shares = {"a_share": found.a, "b_share": found.b, "difference": found.value}
+        return {**shares, "low": found.low, "high": found.high}
+    return {
+        "percentile": percentile(found.quantile),
+        "a_seconds": found.a.value,
+        "b_seconds": found.b.value,
+        "difference_seconds": found.value,
+        "low_seconds": found.low if math.isfinite(found.low) else None,
+        "high_seconds": found.high if math.isfinite(found.high) else None,
+    }

@@ -1,0 +1,356 @@
+"""Comparison of two sets of requests: latency and stages at percentiles, tokens, failures and thresholds.
+
+The interval of a difference is made of the confidence intervals of both quantiles (`core.confidence`). Each end lies as far from
+the estimate as the root of the summed squares of the ends it is made of, because it is unlikely that chance is worst on both
+sides at once. The uncertainty within a histogram bucket is not chance, and is added in full. An end with too few requests
+is infinite.
+
+Times to and between tokens are measured by several definitions (`core.names.DEFINITIONS`), which never mix: the comparison
+uses the definition that most requests of both sides have in common.
+
+Source: G. Y. Zou, A. Donner, Construction of confidence limits about effect measures: a general approach, Statistics in
+Medicine 27 (2008), 1693-1702 (MOVER).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from ..core.confidence import CONFIDENCE, FailureDifference, compare_failures, has_enough_samples, interval, ranks
+from ..core.histogram import Estimate, Histogram
+from ..core.names import STATUS_ERROR
+from ..store import Reader, Selection
+from .thresholds import MEASURES, Threshold
+
+Outcome: TypeAlias = Literal["passed", "failed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileDifference:
+    """Difference between the same quantile of both sides, in seconds.
+
+    Args:
+        quantile: The quantile. [0..1]
+        a: Value of A with its confidence interval.
+        b: Value of B with its confidence interval.
+        low: Lower bound of b - a; -inf where unknown.
+        high: Upper bound of b - a; inf where unknown.
+    """
+
+    quantile: float
+    a: Estimate
+    b: Estimate
+    low: float
+    high: float
+
+    @property
+    def value(self) -> float:
+        """Estimate of b - a."""
+        return self.b.value - self.a.value
+
+    @property
+    def ratio(self) -> float | None:
+        """The difference relative to A; None where A is zero."""
+        return self.value / self.a.value if self.a.value else None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the difference is larger than chance explains."""
+        return self.low > 0 or self.high < 0
+
+
+def quantile_difference(a: Histogram, b: Histogram, quantile: float) -> QuantileDifference:
+    """Return the difference between *b* and *a* at *quantile*; neither may be empty.
+
+    >>> from stagelens.core.histogram import Histogram
+    >>> quantile_difference(Histogram(zero=5), Histogram(zero=5), 0.99).high
+    inf
+    """
+    (before, a_low, a_high), (after, b_low, b_high) = _value_and_bounds(a, quantile), _value_and_bounds(b, quantile)
+    low = b_low - a_high - math.hypot(b_low - after.low, before.high - a_high)
+    high = b_high - a_low + math.hypot(after.high - b_high, a_low - before.low)
+    return QuantileDifference(
+        quantile,
+        before,
+        after,
+        low if _has_lower_bound(b, quantile) else -math.inf,
+        high if _has_lower_bound(a, quantile) else math.inf,
+    )
+
+
+def _value_and_bounds(histogram: Histogram, quantile: float) -> tuple[Estimate, float, float]:
+    """Return the value at *quantile* with its confidence interval, and the bounds of its bucket."""
+    found, bucket = interval(histogram, quantile), histogram.quantile(quantile)
+    if found is None or bucket is None:
+        msg = "both sides must have requests"
+        raise ValueError(msg)
+    return found, max(bucket.low, found.low), min(bucket.high, found.high)
+
+
+def _has_lower_bound(histogram: Histogram, quantile: float) -> bool:
+    return ranks(histogram.count, quantile)[0] >= 1
+
+
+def requests_needed(quantile: float) -> int:
+    """Return how many requests a side needs for an interval at *quantile*.
+
+    >>> requests_needed(0.5), requests_needed(0.99)
+    (6, 368)
+    """
+    missed = (1 - CONFIDENCE) / 2
+    return math.ceil(math.log(missed) / math.log(max(quantile, 1 - quantile)))
+
+
+def evaluate_threshold(threshold: Threshold, found: QuantileDifference | FailureDifference, *, strict: bool) -> Outcome:
+    """Return whether *found* exceeds *threshold*.
+
+    Args:
+        threshold: The limit.
+        found: The measured difference.
+        strict: Compare the estimates alone, however few requests they come from.
+    """
+    before = found.a if isinstance(found, FailureDifference) else found.a.value
+    beyond = found.value > threshold.allowed(before)
+    if strict:
+        return "failed" if beyond else "passed"
+    if math.isinf(found.low):
+        return "unknown"
+    return "failed" if beyond and found.low > 0 else "passed"
+
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class StageChange:
+    """Change of one stage.
+
+    Args:
+        stage: The stage.
+        a_seconds: Time that requests of A at the percentile spend in it.
+        b_seconds: The same of B.
+        share: Share of the latency change there; negative where the stage moved against it.
+        own: Difference of the stage's own time at that percentile, over all requests; requests without the stage
+            count as zero.
+    """
+
+    stage: str
+    a_seconds: float
+    b_seconds: float
+    share: float
+    own: QuantileDifference
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdResult:
+    """Outcome of a threshold.
+
+    Args:
+        threshold: The threshold.
+        outcome: `unknown` where there are too few requests.
+        difference: The measured difference; None where the sides have no such measure in common.
+    """
+
+    threshold: Threshold
+    outcome: Outcome
+    difference: QuantileDifference | FailureDifference | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of the comparison.
+
+    Args:
+        name: Name for display.
+        selection: Its requests.
+        requests: Number of requests; 0 until counted.
+        has_window: Whether it is a time window of a store; files are compared whole.
+    """
+
+    name: str
+    selection: Selection
+    requests: int = 0
+    has_window: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Result of a comparison.
+
+    Args:
+        a: The baseline.
+        b: The candidate.
+        latency: Latency differences of whole requests, by percentile.
+        quantile: Percentile at which stages are compared. [0..1]
+        stages: Stages of either side, largest increase first.
+        failures: Difference in failure rate.
+        token_times: Times to and between tokens, by measure.
+        mixes: Changed request mixes: dimension, value, shares in A and in B.
+        threshold_results: Outcome of each threshold.
+        min_requests: Minimum number of requests on either side.
+    """
+
+    a: Side
+    b: Side
+    latency: Sequence[QuantileDifference]
+    quantile: float
+    stages: Sequence[StageChange]
+    failures: FailureDifference
+    token_times: Mapping[str, TokenTimes]
+    mixes: Sequence[tuple[str, str, float, float]]
+    threshold_results: Sequence[ThresholdResult]
+    min_requests: int
+
+    @property
+    def at(self) -> QuantileDifference:
+        """Latency difference at the percentile at which stages are compared."""
+        return next(each for each in self.latency if each.quantile == self.quantile)
+
+    @property
+    def largest_change(self) -> StageChange | None:
+        """Stage that moved most in the direction of a clear change; None without a clear change."""
+        return max(self.stages, key=lambda each: each.share, default=None) if self.at.is_clear else None
+
+    @property
+    def too_few(self) -> bool:
+        """Whether a side has fewer requests than `min_requests`."""
+        return min(self.a.requests, self.b.requests) < self.min_requests
+
+    @property
+    def outcome(self) -> Outcome:
+        """Outcome of all thresholds together."""
+        found = {each.outcome for each in self.threshold_results}
+        if "failed" in found and not self.too_few:
+            return "failed"
+        return "unknown" if self.too_few or "unknown" in found else "passed"
+
+
+def compare_sides(  # noqa: PLR0917 - two sides, and what is asked of them
+    read: Reader,
+    a: Side,
+    b: Side,
+    quantile: float | None,
+    thresholds: Sequence[Threshold],
+    min_requests: int = 0,
+    *,
+    strict: bool = False,
+) -> Comparison:
+    """Compare *a* with *b*, both of which have requests in *read*.
+
+    Args:
+        read: Reader of the store.
+        a: The baseline.
+        b: The candidate.
+        quantile: Percentile at which to compare stages; None for the highest of p50, p90 and p99 with enough
+            requests.
+        thresholds: Limits on the differences.
+        min_requests: Minimum number of requests on either side.
+        strict: See `evaluate_threshold`.
+    """
+    sides = _Distributions(read, a.selection, b.selection)
+    count = min(sides.a.count, sides.b.count)
+    at = quantile or next((each for each in (0.99, 0.9) if has_enough_samples(count, each)), 0.5)
+    wanted = sorted({*QUANTILES, at, *(each.quantile for each in thresholds if each.is_of_requests)})
+    changes = read.compare(a.selection, b.selection, at).to_dict("records")
+    stages = [
+        StageChange(row["stage"], row["a_seconds"], row["b_seconds"], row["share"], sides.of_stage(row["stage"], at))
+        for row in changes
+    ]
+    results: list[ThresholdResult] = []
+    for each in thresholds:
+        found = sides.measured(each)
+        results.append(
+            ThresholdResult(each, evaluate_threshold(each, found, strict=strict) if found else "unknown", found)
+        )
+    mixed = read.mix(a.selection, b.selection).to_dict("records")
+    mixes = [(row["dimension"], row["value"], row["a_share"], row["b_share"]) for row in mixed if row["changed"]]
+    return Comparison(
+        replace(a, requests=sides.a.count),
+        replace(b, requests=sides.b.count),
+        [quantile_difference(sides.a, sides.b, each) for each in wanted],
+        at,
+        stages,
+        sides.failures,
+        sides.token_times,
+        mixes,
+        results,
+        min_requests,
+    )
+
+
+class _Distributions:
+    """Latency, stage and token distributions of both sides."""
+
+    def __init__(self, read: Reader, a: Selection, b: Selection) -> None:
+        self.a, self.b = read.latency(a), read.latency(b)
+        self._stages_a, self._stages_b = read.stage_latency(a), read.stage_latency(b)
+        failed = [read.latency(replace(side, status=STATUS_ERROR)).count for side in (a, b)]
+        self.failures = compare_failures(failed[0], self.a.count, failed[1], self.b.count)
+        self.token_times = token_times(read, a, b)
+
+    def measured(self, threshold: Threshold) -> QuantileDifference | FailureDifference | None:
+        """Return the difference that *threshold* limits; None where the sides have no such measure in common."""
+        if threshold.is_of_errors:
+            return self.failures
+        if threshold.stage:
+            return self.of_stage(threshold.stage, threshold.quantile)
+        if threshold.measure:
+            found = self.token_times.get(threshold.measure)
+            return found.at(threshold.quantile) if found else None
+        return quantile_difference(self.a, self.b, threshold.quantile)
+
+    def of_stage(self, stage: str, quantile: float) -> QuantileDifference:
+        """Return the difference of a stage's own time."""
+        before, after = (
+            _with_absent_requests(self._stages_a.get(stage), self.a.count),
+            _with_absent_requests(self._stages_b.get(stage), self.b.count),
+        )
+        return quantile_difference(before, after, quantile)
+
+
+def _with_absent_requests(found: Histogram | None, requests: int) -> Histogram:
+    """Return *found* for all *requests*; requests without the stage count as zero."""
+    return replace(found, zero=found.zero + max(requests - found.count, 0)) if found else Histogram(zero=requests)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTimes:
+    """Time to first token, or time per output token, of both sides.
+
+    Args:
+        measure: A key of `MEASURES`.
+        definition: The common definition; "" where there is none.
+        a: Times of A. [seconds]
+        b: Times of B. [seconds]
+        excluded: Number of requests of A and of B that were measured by other definitions.
+    """
+
+    measure: str
+    definition: str
+    a: Histogram
+    b: Histogram
+    excluded: tuple[int, int]
+
+    def at(self, quantile: float) -> QuantileDifference | None:
+        """Return the difference at *quantile*; None without a common definition."""
+        return quantile_difference(self.a, self.b, quantile) if self.definition else None
+
+
+def token_times(read: Reader, a: Selection, b: Selection) -> dict[str, TokenTimes]:
+    """Return the token times of both sides by measure, where either has any."""
+    found = ((name, read.streams(a, metric), read.streams(b, metric)) for name, metric in MEASURES.items())
+    return {name: _common_times(name, of_a, of_b) for name, of_a, of_b in found if of_a or of_b}
+
+
+def _common_times(measure: str, a: Mapping[str, Histogram], b: Mapping[str, Histogram]) -> TokenTimes:
+    common = {each: min(a[each].count, b[each].count) for each in a.keys() & b.keys()}
+    chosen = max(common, key=lambda each: (common[each], each), default="")
+    of_a, of_b = a.get(chosen, Histogram()), b.get(chosen, Histogram())
+    excluded = (
+        sum(each.count for each in a.values()) - of_a.count,
+        sum(each.count for each in b.values()) - of_b.count,
+    )
+    return TokenTimes(measure, chosen, of_a, of_b, excluded)

@@ -1,0 +1,109 @@
+"""Files that are replaced atomically, and temporary folders that are removed even after SIGKILL.
+
+Temporary folders that are gone in the end, and at the next start if whoever made them was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+from ..core.errors import StagelensError
+
+
+@contextmanager
+def temporary_folder(purpose: str) -> Generator[Path]:
+    """Give a folder `stagelens-PURPOSE-…` in TMPDIR, and remove those that killed processes have left there.
+
+    The folder is locked while in use; the system releases the lock when the process is killed, in any container.
+
+    Raises:
+        StagelensError: No temporary folder can be created.
+    """
+    prefix = f"stagelens-{purpose}-"
+    try:
+        made = TemporaryDirectory(prefix=prefix)
+    except OSError as error:
+        msg = f"there is no place for temporary files: {error}; set TMPDIR to a folder with room"
+        raise StagelensError(msg) from error
+    with made as name, _open_folder(Path(name)) as held:
+        path = Path(name)
+        with contextlib.suppress(OSError):  # a file system without locks, where nobody removes any
+            fcntl.flock(held, fcntl.LOCK_EX)
+        for other in path.parent.glob(f"{prefix}*"):
+            if other != path:
+                _remove_if_abandoned(other)
+        yield path
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    with contextlib.suppress(OSError), _open_folder(path) as held:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # An empty one may be about to be locked by who has just made it.
+        if os.fstat(held).st_uid == os.geteuid() and any(path.iterdir()):
+            shutil.rmtree(path)
+
+
+@contextmanager
+def _open_folder(path: Path) -> Generator[int]:
+    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Check that *path* can be written before any work is done for it.
+
+    Args:
+        path: A file, existing or not.
+        option: Option that named it, for the message.
+
+    Raises:
+        StagelensError: It cannot.
+    """
+    if path.is_dir():
+        msg = f"{option} {path} is a folder; name a file in it, such as {path / 'run'}"
+        raise StagelensError(msg)
+    if path.exists() and not path.is_file():
+        msg = f"{option} {path} is a pipe or a device, which would be replaced; name an ordinary file"
+        raise StagelensError(msg)
+    beside = _temporary_name(path)
+    try:
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        msg = f"{option} {path} cannot be written: {error.strerror or error}; name a file in a folder you may write to"
+        raise StagelensError(msg) from error
+
+
+@contextmanager
+def open_atomic(path: Path) -> Generator[IO[str]]:
+    """Give a file to write text to, which replaces *path*, or its link target, at the end; on any failure *path* is unchanged.
+
+    Raises:
+        StagelensError: It cannot be written.
+    """
+    beside = _temporary_name(path)
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            yield file
+        beside.replace(path.resolve())
+    except OSError as error:
+        msg = f"{path} could not be written: {error.strerror or error}"
+        raise StagelensError(msg) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _temporary_name(path: Path) -> Path:
+    place = path.resolve()
+    return place.with_name(f".{place.name}.{os.getpid()}")

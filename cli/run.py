@@ -1,0 +1,280 @@
+"""`stagelens run` without a collector: run the command as a child, collect what it sends, and report when it ends.
+
+The child stays in this process group, so that it receives what is typed at the terminal (Ctrl-C, Ctrl-Z) itself. Other signals
+sent to this process are forwarded. The child is forked before any server module is loaded, while there is one thread, and
+executes the command as soon as there is an endpoint to send to. If this process is killed, the child continues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NoReturn
+
+from ..instrumentors.config import DEFAULT_ENDPOINT
+from ..instrumentors.run import PID_VARIABLE, Kept, become
+from .files import check_writable
+
+if TYPE_CHECKING:
+    from .temp_collector import TemporaryCollector
+
+
+_FORWARDED = {
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+}
+_SIGNALS = _FORWARDED | {signal.SIGCHLD}
+# What a terminal sends goes to all of its group.
+_TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH}
+# asm-generic/siginfo.h: no process has sent it.
+_SI_KERNEL = 0x80
+# linux/prctl.h: processes below us that lose their parent become ours.
+_PR_SET_CHILD_SUBREAPER = 36
+# What the child says before it becomes the command, and after that has failed.
+_STARTED, _FAILED = b"!", b"?"
+
+
+class Child:
+    """A forked process that waits to execute the command. While it exists, signals to this process are blocked until `wait`.
+
+    Args:
+        become: Executes the command with the given OTLP endpoint, or its own default if that is empty; returns an exit code
+            if it fails.
+    """
+
+    def __init__(self, become: Callable[[str], int]) -> None:
+        _become_subreaper()
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._gate, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            self._gate.close()
+            _wait_and_become(become, theirs, self._mask)
+        theirs.close()
+        # Inherited as ignored, it would leave us without an exit code.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+    def start(self, endpoint: str) -> None:
+        """Let the child execute the command, which sends to *endpoint*; "" for its own default."""
+        with contextlib.suppress(OSError):  # somebody has ended it already
+            self._gate.sendall(f"{endpoint}\n".encode())
+            self._gate.shutdown(socket.SHUT_WR)
+
+    def cancel(self) -> None:
+        """End the child without executing the command."""
+        self._gate.close()
+        self.wait()
+        self.release()
+
+    def wait(self) -> int:
+        """Wait until the child has exited, and forward signals meanwhile.
+
+        Returns:
+            Its exit code; below zero the signal that ended it.
+        """
+        while (code := self._ended()) is None:
+            number, was_typed = _wait_for_signal()
+            if number != signal.SIGCHLD and not was_typed:
+                os.kill(self.pid, number)
+        return code
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the child, which has exited, had executed the command."""
+        with contextlib.suppress(OSError):
+            return self._gate.recv(2, socket.MSG_WAITALL) == _STARTED
+        return False
+
+    def wait_for_leftovers(self, seconds: float, tell: Callable[[], None]) -> None:
+        """Wait for processes that the command left running: until a signal arrives, and *seconds* at most; call *tell* before."""
+        end, left = time.monotonic() + seconds, seconds
+        if _has_children():
+            tell()
+        while left > 0 and _has_children():
+            heard = signal.sigtimedwait(_SIGNALS, left)
+            left = end - time.monotonic() if heard is None or heard.si_signo == signal.SIGCHLD else 0
+
+    def release(self) -> None:
+        """Restore the signal mask; discard pending signals."""
+        while signal.sigpending() & _SIGNALS:
+            signal.sigwait(_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _ended(self) -> int | None:
+        while (found := _reap_child()) is not None and found[0]:
+            if found[0] == self.pid:
+                return os.waitstatus_to_exitcode(found[1])
+        return None
+
+
+def exit_like(code: int) -> int:
+    """Exit as a command with this exit code did: by the same signal if there was one; otherwise return the exit code."""
+    if code >= 0:
+        return code
+    import resource  # noqa: PLC0415 - the command has left its core already, if any
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, ValueError):  # nobody can say what to do on SIGKILL
+        signal.signal(-code, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.Signals(-code)})
+    os.kill(os.getpid(), -code)
+    # The first process of a container outlives it.
+    return 128 - code
+
+
+def _wait_and_become(become: Callable[[str], int], gate: socket.socket, mask: set[int | signal.Signals]) -> NoReturn:
+    code = 1
+    try:
+        # Python's own handler would not outlive `exec` either, and until then print a traceback.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        said = gate.makefile().readline()
+        if said:
+            gate.sendall(_STARTED)
+            code = become(said.strip())
+    finally:
+        # Nobody gets here who has become the command.
+        with contextlib.suppress(OSError):
+            gate.sendall(_FAILED)
+        os._exit(code)
+
+
+def _wait_for_signal() -> tuple[int, bool]:
+    """Wait for a signal; return it, and whether the child received it too."""
+    if hasattr(signal, "sigwaitinfo"):
+        heard = signal.sigwaitinfo(_SIGNALS)
+        return heard.si_signo, heard.si_code == _SI_KERNEL
+    number = signal.sigwait(_SIGNALS)
+    return number, number in _TERMINAL_SIGNALS
+
+
+def _has_children() -> bool:
+    found = _reap_child()
+    while found is not None and found[0]:
+        found = _reap_child()
+    return found is not None
+
+
+def _reap_child() -> tuple[int, int] | None:
+    """Return pid and status of an exited child; pid 0 where none has exited, None where there is no child."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+
+
+def _become_subreaper() -> None:
+    # Only Linux can; elsewhere what the command leaves running is not waited for.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+# What says where else, or how else, the run would send.
+_OVERRIDDEN_VARIABLES = {
+    f"OTEL_EXPORTER_OTLP_{signal}_{what}" for signal in ("METRICS", "TRACES") for what in ("ENDPOINT", "PROTOCOL")
+}
+# As long as agents take from one export to the next: what the command leaves running has sent something by then. [seconds]
+_LEFTOVER_SECONDS = 10.0
+_STDERR = 2
+_LEFT_RUNNING = f"waiting {_LEFTOVER_SECONDS:g} s at most for what the command has left running"
+
+
+def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
+    """Run *command* in *env* as a child, collect what it sends, and write the outputs that *kept* requests.
+
+    Returns:
+        The exit code of the command; 1 where it succeeded but a requested output could not be written. A signal that
+        ended the command ends this process, too.
+
+    Raises:
+        StagelensError: An output was requested and cannot be collected: the command was not started.
+    """
+    for option, path in (("--save", kept.save), ("--report", kept.report)):
+        if path is not None:
+            check_writable(path, option)
+    if not kept.asked:
+        _print_status(
+            f"nothing listens on {DEFAULT_ENDPOINT}: this run is summed up when it ends, and sent there once a collector listens"
+        )
+    _open_closed_streams()
+    child = Child(lambda endpoint: become(command, _child_environment(endpoint, env)))
+    with ExitStack() as stack:
+        here = _start_collector(stack, child, kept)
+        code, made = _run_child(child, command, here, kept)
+    return exit_like(code) or (0 if made or not kept.asked else 1)
+
+
+def _start_collector(stack: ExitStack, child: Child, kept: Kept) -> TemporaryCollector | None:
+    """Return the collector of this run; None where it cannot start and no output was requested."""
+    try:
+        from .temp_collector import temporary_collector  # noqa: PLC0415 - the module's docstring says why
+
+        return stack.enter_context(temporary_collector("" if kept.asked else DEFAULT_ENDPOINT))
+    except Exception as error:
+        if kept.asked:
+            child.cancel()
+            raise
+        _print_status(f"the run is not kept: {error}")
+        return None
+
+
+def _run_child(child: Child, command: list[str], here: TemporaryCollector | None, kept: Kept) -> tuple[int, bool]:
+    """Return the exit code of the command, and whether all requested outputs were written."""
+    begun = datetime.now(UTC)
+    child.start(here.endpoint if here else "")
+    code = child.wait()
+    ended = datetime.now(UTC)
+    try:
+        if here is None or not child.has_started:
+            return code, True
+        child.wait_for_leftovers(_LEFTOVER_SECONDS, lambda: _print_status(_LEFT_RUNNING))
+        child.release()
+        from .run_output import Run, write_run_outputs  # noqa: PLC0415 - as above
+
+        return code, write_run_outputs(here, Run(command, begun, ended, code if code >= 0 else 128 - code), kept)
+    except KeyboardInterrupt:
+        return code, False
+    except Exception as error:  # noqa: BLE001 - how the command ended matters more than what is said about it
+        _print_status(f"the run cannot be told: {type(error).__name__}: {error}")
+        return code, False
+    finally:
+        child.release()
+
+
+def _child_environment(endpoint: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Return *env* for the child, with all telemetry sent to *endpoint*."""
+    own = {**env, PID_VARIABLE: str(os.getpid())}
+    if not endpoint:
+        return own
+    here = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+    return {name: value for name, value in own.items() if name not in _OVERRIDDEN_VARIABLES} | here
+
+
+def _open_closed_streams() -> None:
+    """Open closed standard streams on /dev/null: otherwise the next opened file, such as the database, would take their number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(number)
+    sys.stdout, sys.stderr = (
+        stream or os.fdopen(number, "w", closefd=False) for number, stream in ((1, sys.stdout), (_STDERR, sys.stderr))
+    )
+
+
+def _print_status(text: str) -> None:
+    print(f"stagelens run: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,55 @@
+"""Outputs of a finished run: a summary on stderr, an HTML page, a saved file."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+from ..core.errors import StagelensError
+from ..instrumentors.config import DEFAULT_ENDPOINT
+from ..instrumentors.run import Kept
+from .run_page import write_page
+from .run_summary import print_summary, summarize_run
+from .saved_run import Run, save_run
+from .temp_collector import TemporaryCollector
+
+_log = logging.getLogger(__name__)
+
+__all__ = ["Run", "write_run_outputs"]
+
+
+def write_run_outputs(here: TemporaryCollector, run: Run, kept: Kept) -> bool:
+    """Write the outputs of the finished *run*; return whether all requested ones were written."""
+    made = True
+    for trouble in here.finish():
+        made = _report_failure(f"not all of the run could be counted: {trouble}")
+    found = summarize_run(here.store.read)
+    # Without counted requests the summary would advise on instrumentation, while the cause is the failed store.
+    if made or found.services:
+        made &= _run_step(lambda: print_summary(found, run))
+    if here.send_on():
+        print(f"stagelens run: all of it was sent to the collector on {DEFAULT_ENDPOINT}", file=sys.stderr)
+    for path, write in ((kept.report, write_page), (kept.save, save_run)):
+        if path is not None:
+            made &= _run_step(lambda path=path, write=write: write(here.store, path, run), f"wrote {path}")
+    return made
+
+
+def _run_step(make: Callable[[], None], done: str = "") -> bool:
+    """Run one output step and print *done*, or the error: the command's exit code matters more than its outputs."""
+    try:
+        make()
+    except StagelensError as error:
+        return _report_failure(str(error))
+    except Exception:  # noqa: BLE001 - as above
+        _log.exception("stagelens run: a fault of its own")
+        return False
+    if done:
+        print(f"stagelens run: {done}", file=sys.stderr)
+    return True
+
+
+def _report_failure(text: str) -> bool:
+    print(f"stagelens run: {text}", file=sys.stderr)
+    return False

@@ -1,0 +1,319 @@
+"""Summary of a run on stderr: latency, stages, and the slowest request of each service, with the rules of the dashboard.
+
+It is printed on stderr because stdout belongs to the command.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from heapq import nlargest
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..core import confidence
+from ..core.confidence import has_enough_samples
+from ..core.histogram import Estimate
+from ..core.names import METHOD, STATUS_ERROR
+from ..core.stages import OVERHEAD, label, ordered
+from ..dashboard.figures.percentile import PERCENTILES
+from ..dashboard.format import duration, interval, needed, percent, percentile, portion, several, span, whole
+from ..dashboard.pages.measures import smoothed, stages_at
+from ..dashboard.pages.trace_baseline import NS
+from ..dashboard.pages.trace_timeline import Scale, in_time, note, span_name
+from ..dashboard.view import trace_name
+from ..store import KeptTrace, Reader, Selection
+from .saved_run import Run
+from .terminal_text import FULL, SHADED, plain_table, stage_colour, styled
+
+# What the whole request takes. [columns]
+_WATERFALL_COLUMNS = 32
+# Shorter intervals than these are counted and not shown.
+_MAX_INTERVALS = 12
+
+
+def waterfall_table(found: KeptTrace) -> Table:
+    """Return the retained request *found* as a table with a time bar for each interval."""
+    scale = Scale.of(found)
+    longest = {id(span) for span in nlargest(_MAX_INTERVALS, found.spans, key=lambda each: each["duration_ns"])}
+    made = plain_table("The slowest request", "time")
+    made.add_column(_ellipsized(styled(_request_name(found), "dim")))
+    for each in in_time(found):
+        if id(each) in longest:
+            made.add_row(
+                styled(span_name(each)),
+                styled(duration(each["duration_ns"] / NS)),
+                _ellipsized(_interval_bar(each, scale)),
+            )
+    if len(found.spans) > len(longest):
+        made.add_row(styled(f"{several(len(found.spans) - len(longest), 'shorter interval')}", "dim"))
+    overhead = found.stages_ns.get(OVERHEAD, 0)
+    if overhead:
+        made.add_row(styled("Overhead"), styled(duration(overhead / NS)), styled("between the stages", "dim"))
+    made.add_row(styled("Together", "bold"), styled(duration(scale.whole), "bold"))
+    return made
+
+
+def _ellipsized(said: Text) -> Text:
+    """Return *said* as one line that is cut where the table is too narrow."""
+    said.no_wrap, said.overflow = True, "ellipsis"
+    return said
+
+
+def _request_name(found: KeptTrace) -> str:
+    asked = " ".join(str(part) for part in (found.attributes.get(METHOD), found.series.route) if part)
+    failed = "failed" if found.series.status == STATUS_ERROR else ""
+    return "  ".join(part for part in (asked, failed, found.trace_id[:8]) if part)
+
+
+def _interval_bar(span: Mapping[str, Any], scale: Scale) -> Text:
+    left, width = (each / 100 * _WATERFALL_COLUMNS for each in scale.place(span))
+    start = min(round(left), _WATERFALL_COLUMNS - 1)
+    bar = Text(" " * start).append(FULL * max(round(left + width) - start, 1), stage_colour(str(span["stage"])))
+    said = note(span)
+    return bar.append_text(styled(f" {said}", "dim")) if said else bar
+
+
+QUANTILES = (0.5, 0.95, 0.99)
+# The tail is the furthest of these that so many requests can tell.
+_TAIL_QUANTILES = (0.99, 0.95, 0.9)
+_MAX_ROUTES = 8
+_BUCKET = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """Counts and latency of some requests.
+
+    Args:
+        name: Service or route.
+        requests: Number of requests. [count]
+        errors: Number of failed requests. [count]
+        quantiles: Latency at `QUANTILES` with its 95 % interval; None where too few requests lie above. [seconds]
+    """
+
+    name: str
+    requests: int
+    errors: int
+    quantiles: Sequence[Estimate | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Time by stage in the requests at one percentile.
+
+    Args:
+        quantile: The percentile; None for the mean of all. [0..1]
+        stages: Seconds by stage; they add up to the latency there.
+    """
+
+    quantile: float | None
+    stages: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        """Name of the percentile."""
+        return "mean" if self.quantile is None else percentile(self.quantile)
+
+    @property
+    def seconds(self) -> float:
+        """Latency at the percentile."""
+        return sum(self.stages.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSummary:
+    """Summary of one service.
+
+    Args:
+        whole: All its requests.
+        routes: Requests of each route, where it has several, most frequent first.
+        more_routes: Number of routes not listed.
+        typical: Stage times in the median, or the mean where there are too few requests.
+        tail: Stage times at the highest percentile with enough requests; None where that is the median.
+        slowest: The slowest retained request.
+    """
+
+    whole: RequestStats
+    routes: Sequence[RequestStats]
+    more_routes: int
+    typical: StageTimes
+    tail: StageTimes | None
+    slowest: KeptTrace | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Summary of a run.
+
+    Args:
+        services: Services with requests, most requests first.
+        dropped: Number of requests that could not be counted.
+    """
+
+    services: Sequence[ServiceSummary]
+    dropped: int
+
+
+def run_window(read: Reader) -> tuple[datetime, datetime] | None:
+    """Return start and end of the requests, in whole buckets; None without any."""
+    seen = read.releases()
+    return None if seen.empty else (seen["first_seen"].min(), seen["last_seen"].max() + _BUCKET)
+
+
+def summarize_run(read: Reader) -> RunSummary:
+    """Return the summary of all data of *read*."""
+    window, dropped = run_window(read), read.state().dropped
+    if window is None:
+        return RunSummary([], dropped)
+    found = read.services(*window).sort_values("requests", ascending=False)
+    return RunSummary([_service_summary(read, Selection(*window, service=name)) for name in found["service"]], dropped)
+
+
+def _service_summary(read: Reader, about: Selection) -> ServiceSummary:
+    whole = _request_stats(read, about.service or "", about)
+    routes = list(read.dimensions(about)["route"])
+    shown = routes[:_MAX_ROUTES] if len(routes) > 1 else []
+    typical, tail = _stage_times(read, about, whole.requests)
+    kept = read.exemplars(about, limit=1)
+    return ServiceSummary(
+        whole,
+        [_request_stats(read, route, replace(about, route=route)) for route in shown],
+        len(routes) - len(shown) if shown else 0,
+        typical,
+        tail,
+        read.trace(trace_name(*kept.iloc[0][["trace_id", "span_id"]])) if len(kept) else None,
+    )
+
+
+def _request_stats(read: Reader, name: str, about: Selection) -> RequestStats:
+    latency = read.latency(about)
+    n = latency.count
+    errors = read.latency(replace(about, status="error")).count
+    return RequestStats(
+        name,
+        n,
+        errors,
+        [confidence.interval(latency, each) if has_enough_samples(n, each) else None for each in QUANTILES],
+    )
+
+
+def _stage_times(read: Reader, about: Selection, requests: int) -> tuple[StageTimes, StageTimes | None]:
+    if not has_enough_samples(requests, 0.5):
+        mean = read.breakdown_over_time(about, None, about.end - about.start)
+        return StageTimes(None, stages_at(mean.drop(columns="at"), 0)), None
+    frame = smoothed(read.breakdown(about, PERCENTILES))
+    tail = next((each for each in _TAIL_QUANTILES if has_enough_samples(requests, each)), None)
+    parts = [StageTimes(each, stages_at(frame, PERCENTILES.index(each))) for each in (0.5, tail) if each is not None]
+    return parts[0], parts[1] if tail else None
+
+
+# Wider lines are no easier to read. [columns]
+_MAX_COLUMNS = 100
+# What the longest stage takes. [columns]
+_BAR_COLUMNS = 28
+_NO_REQUESTS_HELP = """
+A request is what a web framework answers, or in a script the outermost call of
+a library that runs models.
+ - Was anything asked of it? Send it requests, then end it with Ctrl-C.
+ - Does it use one of the supported libraries? Else its code says what a request
+   is:  with stagelens.request("name"): ...
+ - Did it end by SIGKILL or os._exit? What it had counted was never sent then."""
+
+
+def print_summary(found: RunSummary, run: Run, console: Console | None = None) -> None:
+    """Print the summary *found* of *run* on *console*; stderr if left out."""
+    out = console or Console(stderr=True)
+    out.width = min(out.width, _MAX_COLUMNS)
+    for part in _summary_parts(found, run):
+        out.print()
+        out.print(part, highlight=False)
+
+
+def _summary_parts(found: RunSummary, run: Run) -> Iterator[RenderableType]:
+    length = run.end - run.start
+    ran = span(length) if length >= timedelta(minutes=1) else duration(length.total_seconds())
+    if not found.services:
+        yield Text.assemble(styled(f"No request was seen in {ran}.", "bold"), _NO_REQUESTS_HELP)
+    for service in found.services:
+        yield _service_heading(service.whole, ran)
+        yield _latency_table(service)
+        yield _stage_time_table(service.typical, service.tail)
+        if service.slowest is not None:
+            yield waterfall_table(service.slowest)
+    if found.dropped:
+        yield styled(f"{several(found.dropped, 'request')} more could not be counted.", "bold red")
+
+
+def _service_heading(line: RequestStats, ran: str) -> Text:
+    share = percent(line.errors / line.requests, 2)
+    failed = styled(f"  {several(line.errors, 'error')}, {share}", "bold red") if line.errors else "  no errors"
+    return Text.assemble(styled(line.name, "bold"), styled(f"  {several(line.requests, 'request')} in {ran}"), failed)
+
+
+def _latency_table(service: ServiceSummary) -> Table:
+    made = plain_table("Latency", "n", "errors", *map(percentile, QUANTILES))
+    for line in (service.whole, *service.routes):
+        made.add_row(
+            Text.assemble("all\n", ("95 % sure", "dim")) if line is service.whole else styled(line.name),
+            styled(whole(line.requests)),
+            styled(whole(line.errors), "red" if line.errors else ""),
+            *(_latency_cell(*each) for each in zip(QUANTILES, line.quantiles, strict=True)),
+        )
+    if service.more_routes:
+        made.add_row(styled(f"and {several(service.more_routes, 'route')} more", "dim"))
+    return made
+
+
+def _latency_cell(quantile: float, found: Estimate | None) -> Text:
+    """Return a percentile above its confidence interval, or the number of requests it needs."""
+    if found is None:
+        return Text.assemble("\u2013\n", styled(f"needs {whole(needed(quantile))}", "dim"))
+    between = interval(found.low, found.high) if math.isfinite(found.high) else f"from {duration(found.low)}"
+    return Text.assemble(styled(duration(found.value), "bold"), "\n", styled(between, "dim"))
+
+
+def _stage_time_table(typical: StageTimes, tail: StageTimes | None) -> Table:
+    if tail is None:
+        made = plain_table("Where the time goes", typical.name)
+        made.add_column()
+    else:
+        made = plain_table("Where the time goes", typical.name, tail.name, "more")
+        made.add_column(styled(f"{FULL} as in {typical.name}  {SHADED} more in {tail.name}", "dim"))
+    there = tail or typical
+    longest = max(*typical.stages.values(), *there.stages.values(), 1e-9)
+    for stage in ordered({*typical.stages, *there.stages}):
+        before, now = typical.stages.get(stage, 0.0), there.stages.get(stage, 0.0)
+        more = [duration(now), duration(now - before, sign=True)] if tail else []
+        made.add_row(
+            styled(label(stage)),
+            *map(styled, (duration(before), *more)),
+            _stage_bar(stage, before / longest, now / longest),
+        )
+    more = [duration(there.seconds), duration(there.seconds - typical.seconds, sign=True)] if tail else []
+    said = [styled(blame_text(typical, tail))] if tail else []
+    made.add_row("Together", *map(styled, (duration(typical.seconds), *more)), *said, style="bold")
+    return made
+
+
+def _stage_bar(stage: str, before: float, now: float) -> Text:
+    """Return a bar: solid up to the smaller of both values, shaded for what only the tail has."""
+    same, whole = round(_BAR_COLUMNS * min(before, now)), round(_BAR_COLUMNS * now)
+    return Text(FULL * same + SHADED * (whole - same) or "\u258f", stage_colour(stage))
+
+
+def blame_text(typical: StageTimes, tail: StageTimes) -> str:
+    """Return which stage accounts for most of the extra time of the tail.
+
+    >>> blame_text(StageTimes(0.5, {"forward": 1.0, "queue": 0.5}), StageTimes(0.99, {"forward": 1.0, "queue": 2.0}))
+    'all of it is Queue'
+    """
+    more = {stage: seconds - typical.stages.get(stage, 0.0) for stage, seconds in tail.stages.items()}
+    stage = max(more, key=lambda each: more[each])
+    added = tail.seconds - typical.seconds
+    return f"{portion(more[stage] / added)} of it is {label(stage)}" if added > 0 else ""

@@ -1,1 +1,0 @@
-"""One run as a picture in the terminal, a page and a file."""
