@@ -17,9 +17,9 @@ from typing import Any
 from ..core.errors import StoreError
 from ..core.settings.values import format_size
 from ..store import Store
-from ..store.answers.storage import Storage
 from ..store.engines import database
 from ..store.move import move
+from ..store.queries.storage import Storage
 from .config import CollectorConfig
 from .store_factory import open_existing
 

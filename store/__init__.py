@@ -8,10 +8,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .answers.minutes import Group, MinuteCounts, SpentCounts
-from .answers.state import StoreState
 from .events import Event
 from .indicator import Indicator
+from .queries.minutes import Group, MinuteCounts, SpentCounts
+from .queries.state import StoreState
 from .records import Batch, KeptTrace, Point
 from .retention import Retention
 from .selection import Selection
@@ -19,9 +19,9 @@ from .series import Series, SeriesCaps
 from .store import Store
 
 if TYPE_CHECKING:
-    from .answers.indicators import Tally
-    from .answers.slo import SloCounts
-    from .queries import Reader
+    from .queries.indicators import Tally
+    from .queries.slo import SloCounts
+    from .reader import Reader
 
 __all__ = [
     "Batch",
@@ -43,7 +43,7 @@ __all__ = [
     "Tally",
 ]
 
-_ON_FIRST_USE = {"Reader": ".queries", "SloCounts": ".answers.slo", "Tally": ".answers.indicators"}
+_ON_FIRST_USE = {"Reader": ".reader", "SloCounts": ".queries.slo", "Tally": ".queries.indicators"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, select
 
 from ..core.histogram import Histogram
 from . import move, rollup, schema, tiers
-from .answers import traces
 from .engines import database
 from .points import Snapshot
+from .queries import traces
 from .records import KeptTrace
 from .rows import histograms_of
 from .series import Series

@@ -18,13 +18,13 @@ from .engines.dialect import InUseError
 from .engines.sql_points import SqlPoints
 from .events import Event
 from .points import Change, Points
+from .queries.store_queries import StoreQuestions
 from .records import Batch
 from .retention import Retention
 from .series import SeriesCaps, SeriesIndex
-from .store_questions import StoreQuestions
 
 if TYPE_CHECKING:
-    from .queries import Reader
+    from .reader import Reader
 
 # Services that are forgotten in one transaction, while others wait to write.
 _AT_ONCE = 100
@@ -97,7 +97,7 @@ class Store:
     @cached_property
     def read(self) -> Reader:
         """Answers all questions."""
-        from .queries import Reader  # noqa: PLC0415 - with pandas, which a collector can do without
+        from .reader import Reader  # noqa: PLC0415 - with pandas, which a collector can do without
 
         return Reader(self.engine, self.points, self._retention, self._caps, self._clock)
 

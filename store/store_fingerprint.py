@@ -11,8 +11,8 @@ from typing import Literal
 from sqlalchemy import select
 
 from . import schema, tiers
-from .answers import latency
 from .points import Question, Snapshot
+from .queries import latency
 from .selection import Selection
 
 _EVER = Selection(datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stagelens.core import hardware, names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Event, KeptTrace, Point
-from stagelens.store.queries import Reader
+from stagelens.store.reader import Reader
 from tests.store.questions import NOT_ASKED, answers
 from tests.store.test_exactness import END, START, Delivery, deliveries
 from tests.support.raw_requests import NS, Request, Site

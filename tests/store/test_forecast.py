@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.store import Retention, Series, SeriesCaps
-from stagelens.store.answers.folds import Fold
-from stagelens.store.answers.forecast import TierUse, days_until_full
-from stagelens.store.answers.storage import TierStorage
+from stagelens.store.queries.folds import Fold
+from stagelens.store.queries.forecast import TierUse, days_until_full
+from stagelens.store.queries.storage import TierStorage
 from stagelens.store.schema import TIERS
 from tests.support.raw_requests import NOON, Request, Site
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from stagelens.core.histogram import MAX_RELATIVE_ERROR
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
-from stagelens.store.answers import fetch
 from stagelens.store.engines import database, sql_points
 from stagelens.store.points import Question, Snapshot
+from stagelens.store.queries import fetch
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 ERROR = Series("shop", "1", status="error")

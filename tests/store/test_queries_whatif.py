@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, rank_of
-from stagelens.store.answers.whatif import Groups, split
+from stagelens.store.queries.whatif import Groups, split
 from tests.support.raw_requests import NOON, Request, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)

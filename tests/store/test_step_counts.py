@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.store import merging
-from stagelens.store.answers.breakdown import METRICS, Mixture
-from stagelens.store.answers.step_counts import add_up_steps
-from stagelens.store.answers.step_mixtures import step_mixtures
 from stagelens.store.columns import Columns, Steps, add_up
 from stagelens.store.encoding import Buckets, Ints
+from stagelens.store.queries.breakdown import METRICS, Mixture
+from stagelens.store.queries.step_counts import add_up_steps
+from stagelens.store.queries.step_mixtures import step_mixtures
 from stagelens.store.schema import METRIC_CODES
 
 STAGES = ("forward", "overhead", "queue")

@@ -13,15 +13,15 @@ from typing import Literal
 import pandas as pd
 
 from . import tiers
-from .answers import events, services, traces
-from .engine_questions import EngineQuestions
-from .latency_questions import LatencyQuestions
+from .queries import events, services, traces
+from .queries.engine_queries import EngineQuestions
+from .queries.latency_queries import LatencyQuestions
+from .queries.service_queries import ServiceQuestions
+from .queries.slo_queries import SloQuestions
+from .queries.store_queries import StoreQuestions
+from .queries.stream_queries import StreamQuestions
 from .records import KeptTrace
 from .selection import Selection, moment
-from .service_questions import ServiceQuestions
-from .slo_questions import SloQuestions
-from .store_questions import StoreQuestions
-from .stream_questions import StreamQuestions
 
 
 class Reader(ServiceQuestions, LatencyQuestions, StreamQuestions, SloQuestions, EngineQuestions, StoreQuestions):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .answers import engines
-from .answers.engines import EngineModel
-from .questions import Questions
-from .selection import Selection
+from ..selection import Selection
+from . import engines
+from .base import Questions
+from .engines import EngineModel
 
 
 class EngineQuestions(Questions):

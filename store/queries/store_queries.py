@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from . import collectors
-from .answers import folds, state, storage
-from .answers.folds import Fold
-from .answers.state import StoreState
-from .answers.storage import Storage
-from .collectors import Report
-from .questions import Questions
+from .. import collectors
+from ..collectors import Report
+from . import folds, state, storage
+from .base import Questions
+from .folds import Fold
+from .state import StoreState
+from .storage import Storage
 
 
 class StoreQuestions(Questions):

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pandas as pd
 
-from ..core.histogram import Histogram
-from .answers import first_token, latency, speed, streams
-from .questions import Questions
-from .selection import Selection
+from ...core.histogram import Histogram
+from ..selection import Selection
+from . import first_token, latency, speed, streams
+from .base import Questions
 
 
 class StreamQuestions(Questions):

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 import pandas as pd
 
-from .answers import fleet, hardware, loads, minutes, services
-from .answers.minutes import Group, MinuteCounts
-from .questions import Questions
-from .selection import Selection, moment
+from ..selection import Selection, moment
+from . import fleet, hardware, loads, minutes, services
+from .base import Questions
+from .minutes import Group, MinuteCounts
 
 # A replica that is alive sends every ten seconds; longer ago nobody asks when it was.
 _HEARD_SECONDS = 600

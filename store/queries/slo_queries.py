@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 
 import pandas as pd
 
-from .answers import bad_over_time, indicators, liveness, slo
-from .answers.indicators import Tally
-from .answers.slo import SloCounts
-from .indicator import Indicator
-from .questions import Questions
-from .selection import Selection, moment
+from ..indicator import Indicator
+from ..selection import Selection, moment
+from . import bad_over_time, indicators, liveness, slo
+from .base import Questions
+from .indicators import Tally
+from .slo import SloCounts
 
 
 class SloQuestions(Questions):

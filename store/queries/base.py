@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
-from .engines import database
-from .points import Points, Snapshot
-from .retention import Retention
-from .series import SeriesCaps
+from ..engines import database
+from ..points import Points, Snapshot
+from ..retention import Retention
+from ..series import SeriesCaps
 
 
 class Questions:

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pandas as pd
 
-from ..core.histogram import Histogram
-from ..core.names import STAGE_DURATION
-from .answers import batches, breakdown, comparison, latency, minutes, over_time, stalls, whatif
-from .answers.minutes import MinuteCounts, SpentCounts
-from .questions import Questions
-from .selection import Selection
+from ...core.histogram import Histogram
+from ...core.names import STAGE_DURATION
+from ..selection import Selection
+from . import batches, breakdown, comparison, latency, minutes, over_time, stalls, whatif
+from .base import Questions
+from .minutes import MinuteCounts, SpentCounts
 
 
 class LatencyQuestions(Questions):
