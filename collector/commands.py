@@ -19,7 +19,7 @@ from ..core.settings.values import format_size
 from ..store import Store
 from ..store.engines import database
 from ..store.move import move
-from ..store.queries.storage import Storage
+from ..store.queries.state import Storage
 from .config import CollectorConfig
 from .store_factory import open_existing
 

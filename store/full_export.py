@@ -74,7 +74,7 @@ class Whole:
         table = schema.traces
         wanted = select(table.c.trace_id, table.c.span_id).order_by(table.c.started, table.c.trace_id, table.c.span_id)
         for trace_id, span_id in self._snapshot.connection.execute(wanted).all():
-            found = traces.trace(self._snapshot, f"{trace_id}-{span_id}")
+            found = traces.find_trace(self._snapshot, f"{trace_id}-{span_id}")
             if found is not None:
                 yield found
 

@@ -20,7 +20,7 @@ from .tiers import Segment
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PointQuery:
     """What is asked of the points.
 
     Args:
@@ -99,7 +99,7 @@ class Points(Protocol):
         ...
 
     def read(
-        self, connection: Connection, question: Question, segment: Segment, steps: Steps | None
+        self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
     ) -> Iterator[Columns]:
         """Yield the points of *segment*, in pieces.
 
@@ -114,11 +114,11 @@ class Points(Protocol):
         """
         ...
 
-    def seen(self, connection: Connection, question: Question, segment: Segment) -> list[Seen]:
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[Seen]:
         """Return what each series of *question* has in *segment*."""
         ...
 
-    def number(self, connection: Connection, question: Question, segment: Segment) -> int:
+    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
         """Return how many rows there are, before anything is added up."""
         ...
 
@@ -168,7 +168,7 @@ class Snapshot:
     points: Points
 
 
-def owners(connection: Connection, question: Question, tier: int) -> tuple[list[int], list[int] | None]:
+def owners(connection: Connection, question: PointQuery, tier: int) -> tuple[list[int], list[int] | None]:
     """Return the numbers of the services, and of the series or totals of *tier*; None for all of the services."""
     series, selection = schema.series, question.selection
     number = series.c.total_id if question.asks_totals(tier) else series.c.id

@@ -18,7 +18,7 @@ from .engines.dialect import InUseError
 from .engines.sql_points import SqlPoints
 from .events import Event
 from .points import Change, Points
-from .queries.store_queries import StoreQuestions
+from .queries.state import StoreQueries
 from .records import Batch
 from .retention import Retention
 from .series import SeriesCaps, SeriesIndex
@@ -55,7 +55,7 @@ class Store:
     ) -> None:
         self.engine = engine
         self.points = points or SqlPoints(database.dialect(engine.url))
-        self.about = StoreQuestions(engine, self.points, retention, series_caps, clock)
+        self.about = StoreQueries(engine, self.points, retention, series_caps, clock)
         self._retention = retention
         self._caps = series_caps
         self._clock = clock

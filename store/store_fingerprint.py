@@ -11,8 +11,8 @@ from typing import Literal
 from sqlalchemy import select
 
 from . import schema, tiers
-from .points import Question, Snapshot
-from .queries import latency
+from .points import PointQuery, Snapshot
+from .queries import fetch
 from .selection import Selection
 
 _EVER = Selection(datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
@@ -52,14 +52,14 @@ def _counts(snapshot: Snapshot) -> Iterator[tuple[tuple[int, str, str], int]]:
             kinds = ("series", "total")
         for metric in schema.METRIC_CODES:
             for by in kinds:
-                question = Question(_EVER, (metric,), by=by)
+                question = PointQuery(_EVER, (metric,), by=by)
                 for seen in snapshot.points.seen(snapshot.connection, question, segment):
                     name = metric if by == "series" else f"{metric} (totals)"
                     yield (tier.seconds, owners.get(seen.series_id, ""), name), seen.requests
 
 
 def _quantiles(snapshot: Snapshot, service: str) -> tuple[float | None, ...]:
-    found = latency.latency(snapshot, Selection(_EVER.start, _EVER.end, service=service))
+    found = fetch.request_latency(snapshot, Selection(_EVER.start, _EVER.end, service=service))
     return tuple(None if (said := found.quantile(each)) is None else said.value for each in _QUANTILES)
 
 

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 from ...core.histogram import Distribution
 from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import OVERHEAD
-from ...store.queries.engines import EngineModel
+from ...store.queries.replicas import EngineModel
 from ..components import Node, card, empty, legend, stage_bar, stage_name, table
 from ..format import SPACE, UNKNOWN, axis_duration, count, duration, enough, needed, percentile, several
 from .page import Context, Page, panel

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from ... import __version__
 from ...core.settings.live_file import LiveFile
-from ...store.queries.storage import Storage, TierStorage
+from ...store.queries.state import Storage, TierStorage
 from ..components import Node, banner, card, pill, table
 from ..config import DashboardConfig
 from ..costs import Prices

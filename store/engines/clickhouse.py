@@ -19,7 +19,7 @@ from ...core.errors import StoreError
 from .. import schema
 from ..columns import Columns, Steps
 from ..encoding import Buckets, decode, encode
-from ..points import Change, Question, Seen, owners
+from ..points import Change, PointQuery, Seen, owners
 from ..retention import Retention
 from ..rows import PointRow
 from ..tiers import Segment
@@ -98,7 +98,7 @@ class ClickHousePoints:
         return True
 
     def read(
-        self, connection: Connection, question: Question, segment: Segment, steps: Steps | None
+        self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
     ) -> Iterator[Columns]:
         """See `Points`: added up as far as can be, by the server."""
         where = _where(connection, question, segment)
@@ -109,7 +109,7 @@ class ClickHousePoints:
             query = sql.added_up(self._place.points, where, stages, steps, by_series=question.by is not None)
             yield sql.columns(self.server.table(query), stages)
 
-    def seen(self, connection: Connection, question: Question, segment: Segment) -> list[Seen]:
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[Seen]:
         """See `Points`."""
         where = _where(connection, question, segment)
         if where is None:
@@ -118,7 +118,7 @@ class ClickHousePoints:
         query = sql.select(what, self._place.points, where, "GROUP BY series_id")
         return [Seen(*row) for row in self.server.rows(query)]
 
-    def number(self, connection: Connection, question: Question, segment: Segment) -> int:
+    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
         """See `Points`."""
         where = _where(connection, question, segment)
         if where is None:
@@ -242,7 +242,7 @@ def _make(server: Server, ttl: str | None) -> None:
         server.command(ddl.change_ttl(place, ttl))
 
 
-def _where(connection: Connection, question: Question, segment: Segment) -> str | None:
+def _where(connection: Connection, question: PointQuery, segment: Segment) -> str | None:
     """Return what the rows of an answer fulfil; None if there can be none."""
     services, numbers = owners(connection, question, segment.tier)
     if not services:

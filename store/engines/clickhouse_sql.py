@@ -8,7 +8,7 @@ import numpy as np
 
 from ..columns import Columns, Steps
 from ..encoding import Buckets
-from ..points import Question
+from ..points import PointQuery
 from ..tiers import Segment
 from .clickhouse_ddl import listed, text
 from .clickhouse_native import Array
@@ -26,7 +26,7 @@ def select(what: str, source: str, where: str = "true", then: str = "") -> str:
     return f"SELECT {what} FROM {source} WHERE {where} {then}".rstrip()  # noqa: S608 - see above
 
 
-def conditions(question: Question, segment: Segment, services: Sequence[int], numbers: Sequence[int] | None) -> str:
+def conditions(question: PointQuery, segment: Segment, services: Sequence[int], numbers: Sequence[int] | None) -> str:
     """Return what rows must fulfil to be in the answer; *services* and *numbers* as from `points.owners`."""
     wanted = [
         f"tier = {segment.tier}",

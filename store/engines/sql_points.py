@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, 
 from .. import schema
 from ..columns import Columns, Steps
 from ..encoding import decode
-from ..points import Change, Question, Seen
+from ..points import Change, PointQuery, Seen
 from ..rows import PointRow
 from ..tiers import Segment
 from . import database
@@ -49,7 +49,7 @@ class SqlPoints:
     def read(
         self,
         connection: Connection,
-        question: Question,
+        question: PointQuery,
         segment: Segment,
         steps: Steps | None,  # noqa: ARG002 - nothing is added up here
     ) -> Iterator[Columns]:
@@ -61,7 +61,7 @@ class SqlPoints:
         statement = select(series, *wanted).where(*_conditions(question, segment))
         yield from map(_columns, _raw_rows(connection, statement))
 
-    def seen(self, connection: Connection, question: Question, segment: Segment) -> list[Seen]:
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[Seen]:
         """See `Points`."""
         points = schema.points
         statement = (
@@ -71,7 +71,7 @@ class SqlPoints:
         )
         return [Seen(row[0], int(row[1]), row[2], row[3]) for row in connection.execute(statement)]
 
-    def number(self, connection: Connection, question: Question, segment: Segment) -> int:
+    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
         """See `Points`."""
         statement = select(func.count()).select_from(schema.points).where(*_conditions(question, segment))
         return connection.execute(statement).scalar_one()
@@ -133,7 +133,7 @@ class SqlPoints:
         """See `Points`: the connections are the database's."""
 
 
-def _conditions(question: Question, segment: Segment) -> list[ColumnElement[bool]]:
+def _conditions(question: PointQuery, segment: Segment) -> list[ColumnElement[bool]]:
     """Return what the rows of *segment* must fulfil, in the order of their key."""
     points, series = schema.points, schema.series
     owners = question.selection.conditions()

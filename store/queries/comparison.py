@@ -1,56 +1,237 @@
-"""Two sets of requests beside each other: how much slower at a percentile, by which stage, and whether they are alike at all."""
+"""Two sets of requests beside each other: how much slower at a percentile, by which stage, and whether they are alike at all.
+
+What would a percentile be if one stage were faster? Requests are moved, and all are sorted again.
+
+To subtract a stage's time from a percentile promises too much: other requests move up to be the new percentile. So all
+requests are moved down by what they spend in the stage beyond what would be left of it, sorted by where they stand then,
+and the percentiles are read again.
+
+What single requests spent is not kept, but for every bucket of the latency what all of its requests spent together, and
+how many of them the stage dominates. Those it does not dominate are taken to spend what is usual in it, its median, but
+not more than the mean of the bucket; the rest belongs to those it dominates. Without that, requests that were slow for
+another reason would be taken to gain as much as those that waited, and the tail would look cheaper than it is.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ...core.confidence import interval, ratio
-from ..points import Snapshot
+from ...core.histogram import bucket_middle, rank_of
+from ...core.names import REQUEST_DURATION, STAGE_DURATION
+from ..columns import Columns, Counts, Floats, add_up
+from ..encoding import Ints
+from ..points import PointQuery, Snapshot
 from ..selection import Selection
-from .batches import batches
-from .breakdown import Mixture, mixture
+from .fetch import QueryGroup, fetch
 from .frames import frame
-from .services import series_in
+from .latency import BREAKDOWN_METRICS, Mixture, batch_latency, fetch_mixture
+from .services import series_with_requests
+
+WHATIF_COLUMNS = ("percentile", "before_seconds", "after_seconds", "ceiling_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyGroups:
+    """Requests alike in their latency and in what they spend in one stage.
+
+    Args:
+        latency: Shape (k,). [seconds]
+        spent: Time in the stage, not above the latency; shape (k,). [seconds]
+        requests: How many a group has; shape (k,), at least one altogether.
+    """
+
+    latency: Floats
+    spent: Floats
+    requests: Ints
+
+    def quantiles(self, left: Floats, wanted: Sequence[float]) -> list[float]:
+        """Return the latency at the *wanted* quantiles (nearest rank) if so much were *left* of the stage, in seconds.
+
+        Args:
+            left: Time in the stage; shape (k,). [seconds]
+            wanted: [0..1]
+        """
+        # What is saved comes first: where that is nothing, the latency stays as it is to the last bit.
+        moved = self.latency - (self.spent - left)
+        order = np.argsort(moved, kind="stable")
+        held = np.cumsum(self.requests[order])
+        ranks = [rank_of(quantile, int(held[-1])) for quantile in wanted]
+        return moved[order][np.searchsorted(held, ranks)].tolist()
+
+
+class ComparisonQueries(QueryGroup):
+    """Comparison of two selections, and prediction of a faster stage."""
+
+    def compare(self, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
+        """Return what changed by stage from *a* to *b*, in the requests at *quantile*.
+
+        Returns:
+            Columns stage, a_seconds, b_seconds, delta_seconds (b - a), share (of the change of the latency; negative for a
+            stage that moved against it), by falling delta. `attrs`: a_value, b_value (seconds, None without requests), a_n,
+            b_n (requests of the selections), ratio (b / a), ratio_low, ratio_high (what `core.confidence` is sure of
+            at 95 % a side; None without requests).
+        """
+        with self._snapshot() as snapshot:
+            return _compare(snapshot, a, b, quantile)
+
+    def mix(self, a: Selection, b: Selection) -> pd.DataFrame:
+        """Return how much the requests themselves differ from *a* to *b*: whether they can be compared at all.
+
+        Returns:
+            One row for each of route, model, status, device and batch (the size in bands) that both sides tell: columns
+            dimension, value (whose share of the requests differs most), a_share, b_share, change (b - a), distance (the
+            share of the requests that would have to be others for both to be alike; 0..1), changed (the change is at least
+            five points, and more than three of its standard errors).
+        """
+        with self._snapshot() as snapshot:
+            return _request_mix(snapshot, a, b)
+
+    def whatif(
+        self,
+        selection: Selection,
+        stage: str,
+        percentiles: Sequence[float],
+        *,
+        floor: float = 0.5,
+        factor: float | None = None,
+    ) -> pd.DataFrame:
+        """Return what the percentiles would be if *stage* were faster: no request left where it is, all sorted again.
+
+        Args:
+            selection: Whose requests.
+            stage: Which stage.
+            percentiles: [0..1]
+            floor: No request spends more in the stage than those at this quantile of its own time do. [0..1]
+            factor: Instead: every request spends so many times as long in it. [>= 0]
+
+        Returns:
+            Columns percentile, before_seconds, after_seconds, ceiling_seconds (if the stage took no time at all: nobody
+            gets further than that by working on it). No rows without requests. `attrs`: requests, floor_seconds (what
+            *floor* is; None with a factor, or where nobody had the stage).
+        """
+        with self._snapshot() as snapshot:
+            return _whatif(snapshot, selection, stage, percentiles, floor=floor, factor=factor)
+
+
+def _whatif(
+    snapshot: Snapshot,
+    selection: Selection,
+    stage: str,
+    percentiles: Sequence[float],
+    *,
+    floor: float,
+    factor: float | None,
+) -> pd.DataFrame:
+    columns = fetch(snapshot, PointQuery(selection, (*BREAKDOWN_METRICS, STAGE_DURATION)))
+    rows: list[dict[str, float]] = []
+    requests, floor_seconds = 0, None
+    if len(columns.of(REQUEST_DURATION)):
+        own = _stage_durations(columns.of(STAGE_DURATION), stage)
+        groups = _latency_groups(Mixture(columns), stage, own.value_at(0.5).value if own.total else 0.0)
+        requests = int(groups.requests.sum())
+        if factor is None and own.total:
+            floor_seconds = own.value_at(floor).value
+        rows = _whatif_rows(groups, percentiles, _remaining_time(groups.spent, floor_seconds, factor))
+    made = frame(WHATIF_COLUMNS, rows)
+    made.attrs |= {"requests": requests, "floor_seconds": floor_seconds}
+    return made
+
+
+def _stage_durations(durations: Columns, stage: str) -> Counts:
+    """Return the distribution of the own time of *stage*."""
+    return add_up(durations.where(np.array([name == stage for name in durations.stages], bool)[durations.stage]))
+
+
+def _latency_groups(mixed: Mixture, stage: str, usual_seconds: float) -> LatencyGroups:
+    counts = mixed.latency
+    latency = np.array([bucket_middle(index, counts.scale) for index in counts.index.tolist()], np.float64)
+    requests, dominated = counts.amount.sum(axis=0), mixed.dominated_by(stage)
+    in_others, in_dominated = split_stage_time(
+        latency * mixed.share_of(stage), latency, requests, dominated, usual_seconds
+    )
+    # Requests that took no time stand at zero, whatever happens to the stage.
+    return LatencyGroups(
+        np.concatenate(([0.0], latency, latency)),
+        np.concatenate(([0.0], in_others, in_dominated)),
+        np.concatenate(([counts.zero.sum()], requests - dominated, dominated)),
+    )
+
+
+def split_stage_time(
+    mean: Floats, latency: Floats, requests: Ints, dominated: Ints, usual_seconds: float
+) -> tuple[Floats, Floats]:
+    """Return what the requests of each bucket that the stage does not dominate spend in it, and those that it does.
+
+    Together they spend *mean* a request; none spends more than its latency.
+
+    Args:
+        mean: What a request of the bucket spends in the stage on average, not above the latency; shape (k,). [seconds]
+        latency: Shape (k,). [seconds]
+        requests: Shape (k,), at least one each.
+        dominated: Those the stage takes most of; shape (k,).
+        usual_seconds: What is usual in the stage. [seconds]
+    """
+    others = requests - dominated
+    total = mean * requests
+    usual = np.minimum(mean, usual_seconds)
+    in_dominated = np.minimum((total - others * usual) / np.maximum(dominated, 1), latency)
+    in_others = (total - dominated * in_dominated) / np.maximum(others, 1)
+    return np.where(others > 0, in_others, mean), np.where(dominated > 0, in_dominated, mean)
+
+
+def _remaining_time(spent: Floats, floor_seconds: float | None, factor: float | None) -> Floats:
+    if factor is not None:
+        return spent * factor
+    return spent if floor_seconds is None else np.minimum(spent, floor_seconds)
+
+
+def _whatif_rows(groups: LatencyGroups, percentiles: Sequence[float], left: Floats) -> list[dict[str, float]]:
+    read = [groups.quantiles(each, percentiles) for each in (groups.spent, left, np.zeros_like(left))]
+    return [dict(zip(WHATIF_COLUMNS, values, strict=True)) for values in zip(percentiles, *read, strict=True)]
+
 
 STAGE_COLUMNS = ("stage", "a_seconds", "b_seconds", "delta_seconds", "share")
 MIX_COLUMNS = ("dimension", "value", "a_share", "b_share", "change", "distance", "changed")
 # What may differ between the requests themselves, beside `batch`. The version is what is compared.
-MIXED = ("route", "model", "status", "device")
+MIX_DIMENSIONS = ("route", "model", "status", "device")
 # A mix has changed when a share has, by at least so much, and by more than so many of its standard errors.
 MIN_SHIFT = 0.05
-ERRORS = 3.0
+MIN_STANDARD_ERRORS = 3.0
 
 
-def compare(snapshot: Snapshot, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
-    """See `Reader.compare`."""
-    before, after = mixture(snapshot, a), mixture(snapshot, b)
-    judged = _judged(before, after, quantile)
+def _compare(snapshot: Snapshot, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
+    before, after = fetch_mixture(snapshot, a), fetch_mixture(snapshot, b)
+    judged = _latency_ratio(before, after, quantile)
     change = (judged["b_value"] or 0.0) - (judged["a_value"] or 0.0)
-    a_seconds, b_seconds = _seconds(before, quantile), _seconds(after, quantile)
+    a_seconds, b_seconds = _stage_seconds(before, quantile), _stage_seconds(after, quantile)
     rows = [
-        _row(stage, a_seconds.get(stage, 0.0), b_seconds.get(stage, 0.0), change) for stage in a_seconds | b_seconds
+        _stage_row(stage, a_seconds.get(stage, 0.0), b_seconds.get(stage, 0.0), change)
+        for stage in a_seconds | b_seconds
     ]
     made = frame(STAGE_COLUMNS, rows).sort_values("delta_seconds", ascending=False, ignore_index=True)
     made.attrs.update(judged)
     return made
 
 
-def _seconds(mixed: Mixture | None, quantile: float) -> dict[str, float]:
+def _stage_seconds(mixed: Mixture | None, quantile: float) -> dict[str, float]:
     return mixed.at(quantile).seconds() if mixed else {}
 
 
-def _row(stage: str, a_seconds: float, b_seconds: float, change: float) -> dict[str, Any]:
+def _stage_row(stage: str, a_seconds: float, b_seconds: float, change: float) -> dict[str, Any]:
     delta = b_seconds - a_seconds
     values = (stage, a_seconds, b_seconds, delta, delta / change if change else 0.0)
     return dict(zip(STAGE_COLUMNS, values, strict=True))
 
 
-def _judged(a: Mixture | None, b: Mixture | None, quantile: float) -> dict[str, Any]:
+def _latency_ratio(a: Mixture | None, b: Mixture | None, quantile: float) -> dict[str, Any]:
     """Return how many requests there are, how slow they are, and how sure the ratio of that is."""
     a_value, b_value = (interval(one.latency.histogram(), quantile) if one else None for one in (a, b))
     found = ratio(a_value, b_value)
@@ -65,25 +246,24 @@ def _judged(a: Mixture | None, b: Mixture | None, quantile: float) -> dict[str, 
     }
 
 
-def mix(snapshot: Snapshot, a: Selection, b: Selection) -> pd.DataFrame:
-    """See `Reader.mix`."""
-    before, after = _mix(snapshot, a), _mix(snapshot, b)
-    rows = [_largest(dimension, before[dimension], after[dimension]) for dimension in before]
+def _request_mix(snapshot: Snapshot, a: Selection, b: Selection) -> pd.DataFrame:
+    before, after = _requests_by_dimension(snapshot, a), _requests_by_dimension(snapshot, b)
+    rows = [_largest_share_change(dimension, before[dimension], after[dimension]) for dimension in before]
     return frame(MIX_COLUMNS, [row for row in rows if row is not None])
 
 
-def _mix(snapshot: Snapshot, selection: Selection) -> dict[str, dict[str, int]]:
+def _requests_by_dimension(snapshot: Snapshot, selection: Selection) -> dict[str, dict[str, int]]:
     """Return the number of requests by dimension and value."""
-    seen = series_in(snapshot, selection)
-    found: dict[str, Counter[str]] = {dimension: Counter() for dimension in MIXED}
+    seen = series_with_requests(snapshot, selection)
+    found: dict[str, Counter[str]] = {dimension: Counter() for dimension in MIX_DIMENSIONS}
     for dimension, requests in found.items():
         for value, n in zip(seen[dimension], seen["requests"], strict=True):
             requests[value] += int(n)
-    by_band = {band: runs.count for band, runs in batches(snapshot, selection).items()}
+    by_band = {band: runs.count for band, runs in batch_latency(snapshot, selection).items()}
     return {**found, "batch": by_band}
 
 
-def _largest(dimension: str, a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, Any] | None:
+def _largest_share_change(dimension: str, a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, Any] | None:
     """Return the value whose share differs most; None where one side has no requests that tell."""
     a_n, b_n = sum(a.values()), sum(b.values())
     if not a_n or not b_n:
@@ -92,7 +272,7 @@ def _largest(dimension: str, a: Mapping[str, int], b: Mapping[str, int]) -> dict
     changes = {value: after - before for value, (before, after) in shares.items()}
     value = max(changes, key=lambda each: abs(changes[each]))
     both = (a.get(value, 0) + b.get(value, 0)) / (a_n + b_n)
-    noise = ERRORS * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
+    noise = MIN_STANDARD_ERRORS * math.sqrt(both * (1 - both) * (1 / a_n + 1 / b_n))
     change = changes[value]
     distance = math.fsum(abs(each) for each in changes.values()) / 2
     changed = abs(change) >= MIN_SHIFT and abs(change) > noise

@@ -1,51 +1,224 @@
-"""From a selection to columns: which tiers answer it, and points added up as far as nobody asks for more."""
+"""From a selection to columns: which tiers answer it, and points added up as far as nobody asks for more.
+
+What all questions to the store have in common: where they are asked, and that each sees one moment.
+
+Points added up step by step: what `columns.Counts` is for one step, for many at once, so that a long chart is few calls.
+
+Steps are taken together as long as their points are equally fine.
+
+Distributions of a selection: of whole requests, and of each stage by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import pairwise
 
+import numpy as np
+from sqlalchemy import Engine
+
+from ...core.histogram import Histogram, bucket_middle, rank_of
+from ...core.names import REQUEST_DURATION
+from ...core.stages import ordered
 from .. import merging, schema, tiers
-from ..columns import Columns, Steps
-from ..points import Question, Snapshot
-from ..selection import step_seconds
+from ..columns import Columns, Floats, Steps, add_up, table
+from ..encoding import Ints
+from ..engines import database
+from ..points import PointQuery, Points, Snapshot
+from ..retention import Retention
+from ..selection import Selection, step_seconds
+from ..series import SeriesCaps
+
+# Each takes a row of some hundred buckets for every stage.
+_STEPS_AT_ONCE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """The counts of steps of one scale, as one table.
+
+    Args:
+        starts: Of the steps; shape (n,). [Unix seconds]
+        scale: Of the buckets.
+        index: The buckets that have anything in any of them, ascending; shape (k,).
+        amount: Requests, or microseconds; shape (n, stages, k).
+        zero: Values below a nanosecond; shape (n, stages).
+        sum: Shape (n, stages). [seconds]
+    """
+
+    starts: Ints
+    scale: int
+    index: Ints
+    amount: Ints
+    zero: Ints
+    sum: Floats
+
+    @property
+    def total(self) -> Ints:
+        """Everything that was counted in each step; shape (n,)."""
+        return self.amount.sum(axis=(1, 2)) + self.zero.sum(axis=1)
+
+    @property
+    def by_stage(self) -> Ints:
+        """The same by stage; shape (n, stages)."""
+        return self.amount.sum(axis=2) + self.zero
+
+    def places_of(self, quantile: float) -> Ints:
+        """Return the place in `index` of the bucket the request at *quantile* is in; -1 where it is below them all; shape (n,)."""
+        ranks = np.array([rank_of(quantile, total) for total in self.total.tolist()]) - self.zero.sum(axis=1)
+        held = np.cumsum(self.amount.sum(axis=1), axis=1)
+        return np.where(ranks > 0, (held < ranks[:, None]).sum(axis=1), -1)
+
+    def values_at(self, quantile: float) -> Floats:
+        """Return what `Counts.value_at` says of each step, in the unit of the values; shape (n,)."""
+        # The last one is where -1 points to.
+        middles = [*(bucket_middle(index, self.scale) for index in self.index.tolist()), 0.0]
+        return np.array(middles)[self.places_of(quantile)]
+
+    def above(self, threshold: float) -> Floats:
+        """Return what `Histogram.count_above` says of each step; shape (n,)."""
+        return self.above_by_stage(threshold).sum(axis=1)
+
+    def above_by_stage(self, threshold: float) -> Floats:
+        """Return the same by stage; shape (n, stages)."""
+        # A threshold splits one bucket, in all steps alike: how much of one request in each bucket is above it says it all.
+        alone = [Histogram(self.scale, {index: 1}) for index in self.index.tolist()]
+        shares = np.array([each.count_above(threshold).value for each in alone], np.float64)
+        split = (shares > 0) & (shares < 1)
+        return self.amount[..., shares == 1].sum(axis=2) + (self.amount[..., split] * shares[split]).sum(axis=2)
+
+
+@dataclass(frozen=True, slots=True)
+class StepEdges:
+    """Where points, sorted by time, are cut into steps; only steps that have any.
+
+    Args:
+        starts: Of the steps; shape (n,). [Unix seconds]
+        edges: The first point of each, and the end of the last; shape (n + 1,).
+        scale: The coarsest of each; shape (n,).
+    """
+
+    starts: Ints
+    edges: Ints
+    scale: Ints
+
+
+def step_edges(columns: Columns, steps: Steps) -> StepEdges:
+    """Return where *steps* cut *columns*."""
+    starts = steps.of(columns.times)
+    if not len(columns):
+        return StepEdges(starts, np.zeros(1, np.int64), starts)
+    edges = np.flatnonzero(np.diff(starts, prepend=-1, append=-1))
+    return StepEdges(starts[edges[:-1]], edges, np.minimum.reduceat(columns.scale, edges[:-1]))
+
+
+def equal_scale_slices(*scales: Ints) -> Iterator[slice]:
+    """Yield stretches of steps whose *scales* are the same, as many steps as are taken at once."""
+    changed = np.any([np.diff(scale, prepend=scale[:1] - 1) for scale in scales], axis=0)
+    for first, last in pairwise([*np.flatnonzero(changed).tolist(), len(changed)]):
+        yield from (slice(low, min(low + _STEPS_AT_ONCE, last)) for low in range(first, last, _STEPS_AT_ONCE))
+
+
+def add_up_steps(columns: Columns, steps: Steps, scale: int | None = None) -> Iterator[StepCounts]:
+    """Yield the counts of *columns*, of one metric and sorted by time; each step at its coarsest scale, or at *scale*."""
+    found = step_edges(columns, steps)
+    scales = found.scale if scale is None else np.minimum(found.scale, scale)
+    for chosen in equal_scale_slices(scales):
+        yield count_steps(columns, found, chosen, int(scales[chosen.start]))
+
+
+def count_steps(columns: Columns, found: StepEdges, chosen: slice, scale: int) -> StepCounts:
+    """Add up the *chosen* steps of *columns* at *scale*, which none of their points is coarser than."""
+    edges = found.edges[chosen.start : chosen.stop + 1]
+    part = columns.between(int(edges[0]), int(edges[-1]))
+    return count_at(part, np.repeat(np.arange(len(edges) - 1), np.diff(edges)), found.starts[chosen], scale)
+
+
+def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
+    """Add up *columns* at *scale*; *step* says for each point to which of the steps that start *at* it belongs."""
+    shape = (len(at), max(1, len(columns.stages)))
+    place = step * shape[1] + columns.stage
+    index, amount = table(columns, place, shape[0] * shape[1], scale)
+    zero, total = np.zeros(shape[0] * shape[1], np.int64), np.zeros(shape[0] * shape[1])
+    np.add.at(zero, place, columns.zero)
+    np.add.at(total, place, columns.sum)
+    return StepCounts(at, scale, index, amount.reshape(*shape, len(index)), zero.reshape(shape), total.reshape(shape))
+
+
+class QueryGroup:
+    """Where questions are asked; each is answered in a transaction of its own.
+
+    Args:
+        engine: Where to read.
+        points: Where the points are.
+        retention: How long things are kept.
+        caps: How many series are told apart.
+        clock: The time. [Unix seconds]
+    """
+
+    def __init__(
+        self, engine: Engine, points: Points, retention: Retention, caps: SeriesCaps, clock: Callable[[], float]
+    ) -> None:
+        self._engine = engine
+        self._points = points
+        self._retention = retention
+        self._caps = caps
+        self._clock = clock
+
+    @property
+    def retention(self) -> Retention:
+        """How long things are kept."""
+        return self._retention
+
+    @property
+    def caps(self) -> SeriesCaps:
+        """How many values of each dimension are told apart."""
+        return self._caps
+
+    @contextmanager
+    def _snapshot(self) -> Generator[Snapshot]:
+        with database.reading(self._engine) as connection:
+            yield Snapshot(connection, self._points)
+
 
 # More rows than this take longer than a person waits for a page: a chart is drawn with wider steps then.
 MAX_ROWS = 100_000
 
 
-def fetch(snapshot: Snapshot, question: Question) -> Columns:
+def fetch(snapshot: Snapshot, question: PointQuery) -> Columns:
     """Return the points of the whole selection, added up over time: a month of a large service is gigabytes otherwise."""
-    return _added(snapshot, question, None, schema.COARSEST)
+    return _fetch_tiers(snapshot, question, None, schema.COARSEST)
 
 
-def fetch_steps(snapshot: Snapshot, question: Question, step: timedelta) -> tuple[Columns, Steps]:
+def fetch_steps(snapshot: Snapshot, question: PointQuery, step: timedelta) -> tuple[Columns, Steps]:
     """Return the points, and how to cut them into steps of *step*: wider where only wider buckets are kept or affordable."""
     start, _ = question.selection.seconds
     width = _step_width(snapshot, question, step_seconds(step))
     if width is None:
         return fetch(snapshot, question), Steps(start, None)
     steps = Steps(start, width)
-    return _added(snapshot, question, steps, width), steps
+    return _fetch_tiers(snapshot, question, steps, width), steps
 
 
-def fetch_exact(snapshot: Snapshot, question: Question, width: int) -> tuple[Columns, Steps]:
+def fetch_exact(snapshot: Snapshot, question: PointQuery, width: int) -> tuple[Columns, Steps]:
     """Return the points in steps of *width* seconds, however many there are; what is only kept in wider ones is left out."""
     start, end = question.selection.seconds
     steps = Steps(start, width)
     fine = [tier for tier in tiers.read(snapshot.connection) if tier.seconds <= width]
-    return _added_up(snapshot, question, steps, tiers.plan(fine, start, end, width)), steps
+    return _fetch_segments(snapshot, question, steps, tiers.plan(fine, start, end, width)), steps
 
 
-def _added(snapshot: Snapshot, question: Question, steps: Steps | None, widest: int) -> Columns:
+def _fetch_tiers(snapshot: Snapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
     """Return the points added up step by step, from buckets not wider than *widest* seconds where such are kept."""
     start, end = question.selection.seconds
-    return _added_up(snapshot, question, steps, tiers.plan(tiers.read(snapshot.connection), start, end, widest))
+    return _fetch_segments(snapshot, question, steps, tiers.plan(tiers.read(snapshot.connection), start, end, widest))
 
 
-def _added_up(
-    snapshot: Snapshot, question: Question, steps: Steps | None, segments: Sequence[tiers.Segment]
+def _fetch_segments(
+    snapshot: Snapshot, question: PointQuery, steps: Steps | None, segments: Sequence[tiers.Segment]
 ) -> Columns:
     """Return the points of *segments*, added up piece by piece as they are read: what is held does not grow with time."""
     apart = question.by is not None
@@ -57,18 +230,18 @@ def _added_up(
     return merging.over_time(merging.join(pieces), steps, apart=apart)
 
 
-def _step_width(snapshot: Snapshot, question: Question, wanted: int) -> int | None:
+def _step_width(snapshot: Snapshot, question: PointQuery, wanted: int) -> int | None:
     start, end = question.selection.seconds
     known = tiers.read(snapshot.connection)
     width = max(wanted, tiers.finest_kept(known, start))
     widest = max(tier for tier in schema.TIERS if tier <= width)
-    while widest != schema.COARSEST and width < end - start and _rows(snapshot, question, widest) > MAX_ROWS:
+    while widest != schema.COARSEST and width < end - start and _estimated_rows(snapshot, question, widest) > MAX_ROWS:
         widest = schema.TIERS[schema.TIERS.index(widest) + 1]
         width = tiers.ceil(width, widest)
     return width if width < end - start else None
 
 
-def _rows(snapshot: Snapshot, question: Question, tier: int) -> int:
+def _estimated_rows(snapshot: Snapshot, question: PointQuery, tier: int) -> int:
     """Return about how many rows of *tier* there are: of whole hours from the number of rows that cover each."""
     start, end = question.selection.seconds
     rolled_up = tiers.read(snapshot.connection)[-1].watermark
@@ -79,3 +252,24 @@ def _rows(snapshot: Snapshot, question: Question, tier: int) -> int:
         question = replace(question, by="series")
     counted = snapshot.points.number(snapshot.connection, question, hours) * schema.COARSEST // tier
     return counted + snapshot.points.number(snapshot.connection, question, rest)
+
+
+def points_with_key(columns: Columns, key: str) -> Columns:
+    """Return the points that are told apart by *key*."""
+    return columns.where(columns.stage == (columns.stages.index(key) if key in columns.stages else -1))
+
+
+def request_latency(snapshot: Snapshot, selection: Selection) -> Histogram:
+    """See `Reader.latency`."""
+    columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,)))
+    return add_up(columns).histogram() if len(columns) else Histogram()
+
+
+def histograms_by_key(snapshot: Snapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
+    """Return the histogram of *metric* for each stage, or whatever else tells its points apart, in stage order."""
+    columns = fetch(snapshot, PointQuery(selection, (metric,)))
+    # Each by itself: one that was sent coarser must not make the others coarser.
+    return {
+        stage: add_up(columns.where(columns.stage == columns.stages.index(stage))).histogram()
+        for stage in ordered(columns.stages)
+    }

@@ -13,7 +13,7 @@ from ..columns import Steps
 from ..selection import Selection
 
 
-def times(seconds: Iterable[int]) -> pd.DatetimeIndex:
+def utc_times(seconds: Iterable[int]) -> pd.DatetimeIndex:
     """Return Unix *seconds* as UTC timestamps."""
     return pd.to_datetime(np.array(list(seconds), np.int64), unit="s", utc=True)
 
@@ -23,15 +23,15 @@ def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataF
     return pd.DataFrame(list(rows), columns=list(columns))
 
 
-def timed(made: pd.DataFrame, steps: Steps, selection: Selection) -> pd.DataFrame:
+def with_step_times(made: pd.DataFrame, steps: Steps, selection: Selection) -> pd.DataFrame:
     """Return *made* with `at`, in Unix seconds, as times, and how wide its steps are: one step is as wide as the window."""
     start, end = selection.seconds
-    made["at"] = times(made["at"])
+    made["at"] = utc_times(made["at"])
     made.attrs["step_seconds"] = steps.width or end - start
     return made
 
 
-def staged(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def stage_frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return *rows* as a frame of *columns* and one column for each stage that occurs; a stage missing in a row is 0."""
     stages = {name for row in rows for name in row} - set(columns)
     made = frame([*columns, *ordered(stages)], rows)

@@ -6,7 +6,7 @@ Requests above a threshold are counted as `slo` does. The unit of the others is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -21,15 +21,13 @@ from .. import schema
 from ..columns import Columns, Floats, Steps, add_up
 from ..encoding import Ints
 from ..indicator import HISTOGRAMS, Indicator
-from ..points import Question, Snapshot
+from ..points import PointQuery, Snapshot
 from ..selection import Selection, moment
 from . import slo
-from .fetch import fetch, fetch_steps
-from .frames import frame, timed
-from .step_counts import add_up_steps
-from .streams import only
+from .fetch import QueryGroup, add_up_steps, fetch, fetch_steps, points_with_key
+from .frames import frame, with_step_times
 
-COLUMNS = ("at", "requests", "total", "bad")
+TALLY_COLUMNS = ("at", "requests", "total", "bad")
 _US = 1e6
 _MINUTE = 60
 
@@ -55,73 +53,100 @@ class Tally:
     last_at: datetime | None
 
 
-def tally(snapshot: Snapshot, selection: Selection, indicator: Indicator) -> Tally:
-    """See `Reader.tally`."""
+class IndicatorQueries(QueryGroup):
+    """Good and bad events of each kind of indicator."""
+
+    def tally(self, selection: Selection, indicator: Indicator) -> Tally:
+        """Return how much *indicator* counts in *selection*, and how much of it was bad."""
+        return self.tallies([selection], indicator)[0]
+
+    def tallies(self, selections: Iterable[Selection], indicator: Indicator) -> list[Tally]:
+        """Return the same for each of *selections*, all as of one moment."""
+        with self._snapshot() as snapshot:
+            return [_tally(snapshot, selection, indicator) for selection in selections]
+
+    def tally_series(self, selection: Selection, indicator: Indicator, step: timedelta) -> pd.DataFrame:
+        """Return the same for each step that has any.
+
+        Returns:
+            Columns at (UTC), requests (or minutes, for `freshness`), total and bad (in the unit of the indicator: requests,
+            seconds of `coverage`, minutes of `freshness`).
+        """
+        with self._snapshot() as snapshot:
+            return _tally_series(snapshot, selection, indicator, step)
+
+    def first_seen(self, selection: Selection) -> datetime | None:
+        """Return when anything of *selection* was first seen, whatever its window; None for never. Exact to 10 s."""
+        with self._snapshot() as snapshot:
+            found = _first_seen(snapshot, selection)
+        return None if found is None else moment(found)
+
+
+def _tally(snapshot: Snapshot, selection: Selection, indicator: Indicator) -> Tally:
     if indicator.kind in ("latency", "availability"):
         found = slo.slo_counts(snapshot, selection, indicator.threshold_seconds)
         return Tally(found.total, found.total, found.bad, found.bad_low, found.bad_high, found.last_at)
     if indicator.kind == "coverage":
-        columns = fetch(snapshot, Question(selection, (REQUEST_DURATION, STAGE_TIME)))
-        return _sum(_covered(columns, Steps(0, None)), _last(columns))
+        columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME)))
+        return _sum_series(_coverage(columns, Steps(0, None)), _last_bucket(columns))
     if indicator.kind == "freshness":
-        return _sum(_fresh(snapshot, selection, indicator, timedelta(seconds=_MINUTE))[0], None)
-    columns = _measured(fetch(snapshot, Question(selection, (HISTOGRAMS[indicator.kind],))), indicator)
+        return _sum_series(_freshness(snapshot, selection, indicator, timedelta(seconds=_MINUTE))[0], None)
+    columns = _indicator_points(fetch(snapshot, PointQuery(selection, (HISTOGRAMS[indicator.kind],))), indicator)
     counts = add_up(columns)
-    slow = counts.histogram().count_above(_threshold(indicator)) if len(columns) else Estimate(0, 0, 0)
-    return Tally(counts.total, counts.total, slow.value, slow.low, slow.high, _last(columns))
+    slow = counts.histogram().count_above(_required_threshold(indicator)) if len(columns) else Estimate(0, 0, 0)
+    return Tally(counts.total, counts.total, slow.value, slow.low, slow.high, _last_bucket(columns))
 
 
-def tally_series(snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta) -> pd.DataFrame:
-    """See `Reader.tally_series`."""
+def _tally_series(snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta) -> pd.DataFrame:
     if indicator.kind in ("latency", "availability"):
         made = slo.slo_series(snapshot, selection, indicator.threshold_seconds, step)
         made.insert(1, "requests", made["total"])
         return made
-    course = {"coverage": _coverage_over_time, "freshness": _fresh}.get(indicator.kind, _above_over_time)
-    return timed(*course(snapshot, selection, indicator, step), selection)
+    course = {"coverage": _coverage_over_time, "freshness": _freshness}.get(indicator.kind, _above_over_time)
+    return with_step_times(*course(snapshot, selection, indicator, step), selection)
 
 
-def _threshold(indicator: Indicator) -> float:
+def _required_threshold(indicator: Indicator) -> float:
     if indicator.threshold_seconds is None:
         msg = f"an indicator of kind {indicator.kind} needs a threshold"
         raise ValueError(msg)
     return indicator.threshold_seconds
 
 
-def _measured(columns: Columns, indicator: Indicator) -> Columns:
-    return columns if indicator.key is None else only(columns, indicator.key)
+def _indicator_points(columns: Columns, indicator: Indicator) -> Columns:
+    return columns if indicator.key is None else points_with_key(columns, indicator.key)
 
 
-def _last(columns: Columns) -> datetime | None:
+def _last_bucket(columns: Columns) -> datetime | None:
     return moment(int(columns.times.max())) if len(columns) else None
 
 
-def _sum(course: pd.DataFrame, last_at: datetime | None) -> Tally:
-    requests, total, bad = (float(course[name].sum()) for name in COLUMNS[1:])
+def _sum_series(course: pd.DataFrame, last_at: datetime | None) -> Tally:
+    requests, total, bad = (float(course[name].sum()) for name in TALLY_COLUMNS[1:])
     return Tally(requests, total, bad, bad, bad, last_at)
 
 
 def _above_over_time(
     snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta
 ) -> tuple[pd.DataFrame, Steps]:
-    columns, steps = fetch_steps(snapshot, Question(selection, (HISTOGRAMS[indicator.kind],)), step)
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, (HISTOGRAMS[indicator.kind],)), step)
     rows: list[dict[str, object]] = []
-    for counts in add_up_steps(_measured(columns, indicator), steps):
-        above = counts.above(_threshold(indicator)).tolist()
+    for counts in add_up_steps(_indicator_points(columns, indicator), steps):
+        above = counts.above(_required_threshold(indicator)).tolist()
         for at, total, bad in zip(counts.starts.tolist(), counts.total.tolist(), above, strict=True):
             rows.append({"at": at, "requests": total, "total": total, "bad": bad})
-    return frame(COLUMNS, rows), steps
+    return frame(TALLY_COLUMNS, rows), steps
 
 
 def _coverage_over_time(
     snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta
 ) -> tuple[pd.DataFrame, Steps]:
     del indicator  # there is nothing to choose
-    columns, steps = fetch_steps(snapshot, Question(selection, (REQUEST_DURATION, STAGE_TIME)), step)
-    return _covered(columns, steps), steps
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME)), step)
+    return _coverage(columns, steps), steps
 
 
-def _covered(columns: Columns, steps: Steps) -> pd.DataFrame:
+def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
     """Return the seconds of requests in each step, and those of them that no stage explains."""
     starts = np.unique(steps.of(columns.times))
 
@@ -134,10 +159,10 @@ def _covered(columns: Columns, steps: Steps) -> pd.DataFrame:
         "at": starts,
         "requests": added(columns.of(REQUEST_DURATION)),
         # Of requests without stages nothing is known: neither that they explain the time, nor that they do not.
-        "total": (added(times) - added(only(times, UNTIMED))) / _US,
-        "bad": added(only(times, OVERHEAD)) / _US,
+        "total": (added(times) - added(points_with_key(times, UNTIMED))) / _US,
+        "bad": added(points_with_key(times, OVERHEAD)) / _US,
     }
-    return pd.DataFrame(found, columns=list(COLUMNS))
+    return pd.DataFrame(found, columns=list(TALLY_COLUMNS))
 
 
 def _amounts(columns: Columns) -> Floats:
@@ -146,7 +171,7 @@ def _amounts(columns: Columns) -> Floats:
     return (columns.zero + np.diff(held[columns.buckets.offsets])).astype(np.float64)
 
 
-def _fresh(
+def _freshness(
     snapshot: Snapshot, selection: Selection, indicator: Indicator, step: timedelta
 ) -> tuple[pd.DataFrame, Steps]:
     """Return the minutes of each step, and those at whose end the newest data were too old.
@@ -154,21 +179,21 @@ def _fresh(
     Data of a minute count as of its end, and so do those of an hour where only hours are kept: a silence shorter than what
     is kept cannot be seen.
     """
-    age = timedelta(seconds=_threshold(indicator))
+    age = timedelta(seconds=_required_threshold(indicator))
     wider = replace(selection, start=selection.start - age - timedelta(hours=1))
-    columns, seen = fetch_steps(snapshot, Question(wider, (REQUEST_DURATION,)), timedelta(seconds=_MINUTE))
+    columns, seen = fetch_steps(snapshot, PointQuery(wider, (REQUEST_DURATION,)), timedelta(seconds=_MINUTE))
     low, high = selection.seconds
-    since = first_seen(snapshot, selection)
+    since = _first_seen(snapshot, selection)
     ends = np.arange(low - low % -_MINUTE, high - _MINUTE + 1, _MINUTE) + _MINUTE
     ends = ends[ends > since] if since is not None else ends[:0]
     width = int(step.total_seconds()) // _MINUTE * _MINUTE or _MINUTE
-    old = ends - _newest(columns, seen, high)(ends) > age.total_seconds()
+    old = ends - _newest_data(columns, seen, high)(ends) > age.total_seconds()
     steps = Steps(low, width)
     counted = pd.DataFrame({"at": steps.of(ends - _MINUTE), "requests": 1.0, "total": 1.0, "bad": old.astype(float)})
     return counted.groupby("at", as_index=False).sum(), steps
 
 
-def _newest(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], Floats]:
+def _newest_data(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], Floats]:
     """Return a function that says, of ascending times, until when there were data by then."""
     starts = np.unique(steps.of(columns.times))
     width = steps.width or end - steps.start
@@ -181,7 +206,7 @@ def _newest(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], Floats
     return newest
 
 
-def first_seen(snapshot: Snapshot, selection: Selection) -> int | None:
+def _first_seen(snapshot: Snapshot, selection: Selection) -> int | None:
     """Return the first bucket that anything of *selection* was ever in, in Unix seconds; None for nothing ever."""
     table = schema.series
     statement = select(func.min(table.c.first_seen)).where(*selection.conditions())

@@ -1,27 +1,284 @@
-"""Distributions of a selection: of whole requests, and of each stage by itself."""
+"""Where the time goes in the requests at a percentile: the rule of `docs/architecture.md`, on counts.
+
+The requests at percentile p are those in the bucket the p-th request (nearest rank) falls into, widened bucket by bucket
+on both sides until it holds `MIN_REQUESTS`. Their mean stage shares, scaled to the bucket's middle, are the breakdown.
+
+What held up the requests at a percentile: on top of the breakdown, of the same requests and with the same exactness.
+
+How long the model of a request ran, by how many items it ran at once.
+"""
 
 from __future__ import annotations
 
-from ...core.histogram import Histogram
-from ...core.names import REQUEST_DURATION
-from ...core.stages import ordered
-from ..columns import add_up
-from ..points import Question, Snapshot
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
+from ...core.names import BATCH_DURATION, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STALL_TIME
+from ...core.stages import OVERHEAD
+from ..columns import Columns, Counts, add_up
+from ..encoding import Ints
+from ..points import PointQuery, Snapshot
 from ..selection import Selection
-from .fetch import fetch
+from .fetch import QueryGroup, fetch, histograms_by_key, request_latency
+from .frames import frame, stage_frame
 
 
-def latency(snapshot: Snapshot, selection: Selection) -> Histogram:
-    """See `Reader.latency`."""
-    columns = fetch(snapshot, Question(selection, (REQUEST_DURATION,)))
-    return add_up(columns).histogram() if len(columns) else Histogram()
+class LatencyQueries(QueryGroup):
+    """Latency of requests, and the stages it consists of."""
+
+    def latency(self, selection: Selection) -> Histogram:
+        """Return the latency of all requests of *selection*, in seconds."""
+        with self._snapshot() as snapshot:
+            return request_latency(snapshot, selection)
+
+    def stage_latency(self, selection: Selection) -> dict[str, Histogram]:
+        """Return the distribution of each stage's own time, in seconds, over the requests that had it; in stage order.
+
+        The rank of one request's time in a stage is its `fraction_below`.
+        """
+        with self._snapshot() as snapshot:
+            return histograms_by_key(snapshot, selection, STAGE_DURATION)
+
+    def batches(self, selection: Selection) -> dict[str, Histogram]:
+        """Return how long the model of a request ran (its forward and prefill), in seconds, by how many items it ran at once.
+
+        Returns:
+            The band of the batch size (`core.histogram`), smallest first, to the requests whose last run said it was in it.
+        """
+        with self._snapshot() as snapshot:
+            return batch_latency(snapshot, selection)
+
+    def breakdown(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+        """Return where the time goes in the requests at each percentile.
+
+        Args:
+            selection: Whose requests.
+            percentiles: [0..1]
+
+        Returns:
+            Columns percentile, n (requests the shares are the mean of), value_seconds (the latency there), low_seconds,
+            high_seconds (its error band), then one column of seconds for each stage, in the order of stages; stages add up
+            to value_seconds. `attrs["requests"]` is the number of requests in the selection. No rows without requests.
+        """
+        with self._snapshot() as snapshot:
+            return _breakdown(snapshot, selection, percentiles)
+
+    def stalls(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+        """Return what held up the requests at each percentile, beside their `breakdown`.
+
+        Args:
+            selection: Whose requests.
+            percentiles: [0..1]
+
+        Returns:
+            Columns as those of `breakdown`, but for what `core.stages.stall_key` makes, such as `gc:forward`, in the place of
+            the stages: the seconds of the stage in which the cause held it up, a part of it. No rows where nothing did.
+        """
+        with self._snapshot() as snapshot:
+            return _stalls(snapshot, selection, percentiles)
+
+    def dominants(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+        """Return which stages dominate the requests at each percentile.
+
+        Returns:
+            Columns percentile, stage, share (of the requests there; adds up to 1 for a percentile), by falling share.
+        """
+        with self._snapshot() as snapshot:
+            return _dominants(snapshot, selection, percentiles)
 
 
-def distributions(snapshot: Snapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
-    """Return the histogram of *metric* for each stage, or whatever else tells its points apart, in stage order."""
-    columns = fetch(snapshot, Question(selection, (metric,)))
-    # Each by itself: one that was sent coarser must not make the others coarser.
-    return {
-        stage: add_up(columns.where(columns.stage == columns.stages.index(stage))).histogram()
-        for stage in ordered(columns.stages)
-    }
+def batch_latency(snapshot: Snapshot, selection: Selection) -> dict[str, Histogram]:
+    """See `Reader.batches`."""
+    found = histograms_by_key(snapshot, selection, BATCH_DURATION)
+    return {band: found[band] for band in sorted(found, key=BATCH_SIZES.position)}
+
+
+MIN_REQUESTS = 8
+BREAKDOWN_METRICS = (REQUEST_DURATION, STAGE_TIME)
+BREAKDOWN_COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class PercentileGroup:
+    """The requests at a percentile.
+
+    Args:
+        value: The latency there. [seconds]
+        n: How many requests the shares are the mean of.
+        shares: Share of their time by stage; adds up to 1.
+        dominants: Share of these requests by the stage that took most of each; adds up to 1.
+        held_up: Share of their time in which something held them up, by what and in which stage; part of `shares`.
+    """
+
+    value: Estimate
+    n: int
+    shares: dict[str, float]
+    dominants: dict[str, float]
+    held_up: dict[str, float] = field(default_factory=dict[str, float])
+
+    def seconds(self) -> dict[str, float]:
+        """Return the time by stage; adds up to the value."""
+        return {stage: share * self.value.value for stage, share in self.shares.items()}
+
+
+class Mixture:
+    """The requests of one step, with the time they spent in each stage.
+
+    Args:
+        columns: Points of *metrics*, at least one of them of the first; and of `STALL_TIME`, where that is asked for.
+        metrics: What counts requests by a time, and what holds the time by stage in the same buckets.
+    """
+
+    def __init__(self, columns: Columns, metrics: tuple[str, str] = BREAKDOWN_METRICS) -> None:
+        requests, times, stalls = (columns.of(metric) for metric in (*metrics, STALL_TIME))
+        self._stages = columns.stages
+        # The latency at its own scale, so that it is the same number everywhere; shares at one all metrics have.
+        self.latency = add_up(requests)
+        shared = int(np.concatenate((times.scale, stalls.scale)).min(initial=self.latency.scale))
+        self._times, self._stalls = add_up(times, shared), add_up(stalls, shared)
+        self._requests = add_up(requests, shared) if shared < self.latency.scale else self.latency
+
+    @property
+    def n(self) -> int:
+        """How many requests there are."""
+        return self.latency.total
+
+    @property
+    def mean(self) -> float:
+        """The mean latency, in seconds."""
+        return float(self.latency.sum.sum()) / self.n
+
+    def mean_shares(self) -> dict[str, float]:
+        """Return the share of all time by stage."""
+        return self._shares(self._times.amount.sum(axis=1))
+
+    def at(self, quantile: float) -> PercentileGroup:
+        """Return the requests at *quantile*."""
+        return self.bands((quantile,))[0]
+
+    def bands(self, quantiles: Sequence[float]) -> list[PercentileGroup]:
+        """Return the requests at each of *quantiles*."""
+        zero = self.latency.zero
+        ranks = np.array([rank_of(quantile, self.n) for quantile in quantiles], np.int64) - int(zero.sum())
+        if not len(self.latency.index):
+            return [self._untimed()] * len(ranks)
+        held = np.cumsum(self.latency.amount.sum(axis=0))
+        buckets = self.latency.index[np.searchsorted(held, np.maximum(ranks, 1))]
+        centres = buckets >> (self.latency.scale - self._requests.scale)
+        reaches = _bucket_reaches(self._requests, centres)
+        inside = _amounts_between(self._requests, centres - reaches, centres + reaches)
+        spent = _amounts_between(self._times, centres - reaches, centres + reaches)
+        held_up = _amounts_between(self._stalls, centres - reaches, centres + reaches)
+        return [
+            self._band(bucket, inside[place], spent[place], held_up[place]) if ranks[place] > 0 else self._untimed()
+            for place, bucket in enumerate(buckets.tolist())
+        ]
+
+    def _band(self, bucket: int, inside: Ints, spent: Ints, held_up: Ints) -> PercentileGroup:
+        scale, n = self.latency.scale, int(inside.sum())
+        value = Estimate(bucket_middle(bucket, scale), *bucket_bounds(bucket, scale))
+        return PercentileGroup(
+            value, n, self._shares(spent), self._named(inside / n), self._named(held_up / max(int(spent.sum()), 1))
+        )
+
+    def _untimed(self) -> PercentileGroup:
+        """Return the requests that took no time."""
+        zero = self.latency.zero
+        value = Estimate(0.0, 0.0, ZERO_THRESHOLD)
+        return PercentileGroup(value, int(zero.sum()), {OVERHEAD: 1.0}, self._named(zero / zero.sum()))
+
+    def share_of(self, stage: str) -> NDArray[np.float64]:
+        """Return the share of their time that the requests in each bucket of `latency` spend in *stage*; shape (k,)."""
+        in_stage = self._times.amount[[name == stage for name in self._stages]].sum(axis=0)
+        shares = dict(zip(self._times.index.tolist(), in_stage / self._times.amount.sum(axis=0), strict=True))
+        coarse = self.latency.index >> (self.latency.scale - self._times.scale)
+        return np.array([shares.get(bucket, 0.0) for bucket in coarse.tolist()], np.float64)
+
+    def dominated_by(self, stage: str) -> Ints:
+        """Return how many requests in each bucket of `latency` *stage* takes most of; shape (k,)."""
+        return self.latency.amount[[name == stage for name in self._stages]].sum(axis=0)
+
+    def _shares(self, spent: Ints) -> dict[str, float]:
+        total = spent.sum()
+        # Time nobody claimed, as from a client that knows no stages, is overhead.
+        return self._named(spent / total) if total else {OVERHEAD: 1.0}
+
+    def _named(self, shares: NDArray[np.float64]) -> dict[str, float]:
+        named = zip(self._stages, shares.tolist(), strict=True)
+        return {stage: share for stage, share in named if share}
+
+
+def _bucket_reaches(requests: Counts, centres: Ints) -> Ints:
+    """Return how many buckets on both sides of each of *centres* it takes to hold `MIN_REQUESTS`, or all there are."""
+    distance = np.abs(requests.index - centres[:, None])
+    order = np.argsort(distance, axis=1, kind="stable")
+    held = np.cumsum(requests.amount.sum(axis=0)[order], axis=1)
+    place = (held < np.minimum(MIN_REQUESTS, held[:, -1:])).sum(axis=1)
+    return np.take_along_axis(np.take_along_axis(distance, order, axis=1), place[:, None], axis=1)[:, 0]
+
+
+def _amounts_between(counts: Counts, low: Ints, high: Ints) -> Ints:
+    """Return what *counts* has by stage from each of the buckets *low* to *high*, both among them; shape (n, stages)."""
+    held = np.cumsum(np.pad(counts.amount, ((0, 0), (1, 0))), axis=1)
+    last, first = np.searchsorted(counts.index, high, "right"), np.searchsorted(counts.index, low)
+    return (held[:, last] - held[:, first]).T
+
+
+def fetch_mixture(snapshot: Snapshot, selection: Selection) -> Mixture | None:
+    """Return the requests of *selection*, or None if there are none."""
+    columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS))
+    return Mixture(columns) if len(columns.of(REQUEST_DURATION)) else None
+
+
+def _breakdown(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+    return breakdown_frame(fetch_mixture(snapshot, selection), percentiles)
+
+
+def breakdown_frame(mixed: Mixture | None, percentiles: Sequence[float]) -> pd.DataFrame:
+    """Return the frame of `Reader.breakdown`; None stands for no requests."""
+    made = stage_frame(BREAKDOWN_COLUMNS, breakdown_rows(mixed, percentiles) if mixed else [])
+    made.attrs["requests"] = mixed.n if mixed else 0
+    return made
+
+
+def breakdown_rows(mixed: Mixture, percentiles: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the rows of the frame of `Reader.breakdown`."""
+    return [
+        breakdown_row(each, band, band.shares) for each, band in zip(percentiles, mixed.bands(percentiles), strict=True)
+    ]
+
+
+def _dominants(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+    mixed = fetch_mixture(snapshot, selection)
+    rows = [
+        {"percentile": quantile, "stage": stage, "share": share}
+        for quantile in (percentiles if mixed else ())
+        for stage, share in _by_falling_share(mixed.at(quantile).dominants if mixed else {})
+    ]
+    return frame(("percentile", "stage", "share"), rows)
+
+
+def _by_falling_share(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(shares.items(), key=lambda item: -item[1])
+
+
+def breakdown_row(quantile: float, band: PercentileGroup, shares: Mapping[str, float]) -> dict[str, Any]:
+    """Return the requests at *quantile* as a row of `BREAKDOWN_COLUMNS`, and of seconds by what there are *shares* of."""
+    value = band.value
+    head = zip(BREAKDOWN_COLUMNS, (quantile, band.n, value.value, value.low, value.high), strict=True)
+    return {**dict(head), **{name: share * value.value for name, share in shares.items()}}
+
+
+def _stalls(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+    # Most services have none, and need not be read again.
+    if not len(fetch(snapshot, PointQuery(selection, (STALL_TIME,)))):
+        return stage_frame(BREAKDOWN_COLUMNS, [])
+    mixed = Mixture(fetch(snapshot, PointQuery(selection, (*BREAKDOWN_METRICS, STALL_TIME))))
+    bands = zip(percentiles, mixed.bands(percentiles), strict=True)
+    return stage_frame(BREAKDOWN_COLUMNS, [breakdown_row(quantile, band, band.held_up) for quantile, band in bands])

@@ -7,10 +7,11 @@ nanosecond.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -24,9 +25,9 @@ from ...core.stages import OTHER
 from .. import schema
 from ..columns import Columns, Floats, Steps
 from ..encoding import Ints
-from ..points import Question, Snapshot
-from ..selection import Selection
-from .fetch import fetch_exact
+from ..points import PointQuery, Snapshot
+from ..selection import Selection, moment
+from .fetch import QueryGroup, fetch_exact
 
 Dimension = Literal["", "route", "model", "version"]
 DIMENSIONS: tuple[Dimension, ...] = ("", "route", "model", "version")
@@ -93,8 +94,43 @@ class SpentCounts:
     seconds: Floats
 
 
+class MinuteQueries(QueryGroup):
+    """Requests by minute and histogram bucket."""
+
+    def minutes(self, selection: Selection) -> MinuteCounts:
+        """Return the requests of *selection*, minute by minute, as `all_minutes` counts those of a group."""
+        with self._snapshot() as snapshot:
+            return _minutes(snapshot, selection)
+
+    def spent(self, selection: Selection, step: timedelta) -> SpentCounts:
+        """Return where the time of requests went, in steps of whole minutes, as finely as `minutes`."""
+        with self._snapshot() as snapshot:
+            return _spent(snapshot, selection, step)
+
+    def groups(self, since: datetime) -> dict[Group, datetime]:
+        """Return every service with requests after *since*, and its routes, models and versions where it has several.
+
+        A service that is deployed in several environments is one group in each of them.
+
+        Returns:
+            Each with when it was first seen, of all that is kept.
+        """
+        with self._snapshot() as snapshot:
+            found = _first_seen_by_group(snapshot, math.ceil(since.timestamp()))
+        return {group: moment(first) for group, first in found.items()}
+
+    def all_minutes(self, start: datetime, end: datetime) -> dict[Group, MinuteCounts]:
+        """Return the requests of every group of `groups`, minute by minute: one question for all of them.
+
+        The window is counted in whole minutes. What is kept in buckets wider than a minute, or was counted in histograms
+        coarser than ours, is left out; so is a group without requests.
+        """
+        with self._snapshot() as snapshot:
+            return _minutes_by_group(snapshot, Selection(start, end))
+
+
 @dataclass(frozen=True, slots=True)
-class _Cells:
+class _GroupCounts:
     """What was counted of one group: one table of steps and buckets for requests, and one for each stage."""
 
     index: Ints
@@ -103,53 +139,49 @@ class _Cells:
     parts: Ints
 
 
-def groups(snapshot: Snapshot, since: int) -> dict[Group, int]:
-    """See `Reader.groups`; *since* in Unix seconds."""
-    return {group: first for group, (first, _) in _groups(snapshot, since).items()}
+def _first_seen_by_group(snapshot: Snapshot, since: int) -> dict[Group, int]:
+    return {group: first for group, (first, _) in _group_members(snapshot, since).items()}
 
 
-def all_minutes(snapshot: Snapshot, selection: Selection) -> dict[Group, MinuteCounts]:
-    """See `Reader.all_minutes`."""
-    question = Question(selection, (REQUEST_DURATION, STAGE_DURATION), by="series")
+def _minutes_by_group(snapshot: Snapshot, selection: Selection) -> dict[Group, MinuteCounts]:
+    question = PointQuery(selection, (REQUEST_DURATION, STAGE_DURATION), by="series")
     columns, steps = fetch_exact(snapshot, question, MINUTE)
     start, end = selection.seconds
-    members = {group: numbers for group, (_, numbers) in _groups(snapshot, start - _RECENT_SECONDS).items()}
-    length = _steps(start, end, MINUTE)
+    members = {group: numbers for group, (_, numbers) in _group_members(snapshot, start - _RECENT_SECONDS).items()}
+    length = _step_count(start, end, MINUTE)
     return {
         group: MinuteCounts(start // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
-        for group, cells in _by_group(columns, steps, length, members)
+        for group, cells in _count_groups(columns, steps, length, members)
     }
 
 
-def minutes(snapshot: Snapshot, selection: Selection) -> MinuteCounts:
-    """See `Reader.minutes`."""
-    cells = _one(snapshot, selection, STAGE_DURATION, MINUTE)
+def _minutes(snapshot: Snapshot, selection: Selection) -> MinuteCounts:
+    cells = _count_selection(snapshot, selection, STAGE_DURATION, MINUTE)
     return MinuteCounts(selection.seconds[0] // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
 
 
-def spent(snapshot: Snapshot, selection: Selection, step: timedelta) -> SpentCounts:
-    """See `Reader.spent`."""
+def _spent(snapshot: Snapshot, selection: Selection, step: timedelta) -> SpentCounts:
     width = round(step.total_seconds())
-    cells = _one(snapshot, selection, STAGE_TIME, width)
+    cells = _count_selection(snapshot, selection, STAGE_TIME, width)
     start = selection.seconds[0] // width * width // MINUTE
     seconds = cells.parts / _MICROSECONDS
     return SpentCounts(start, width // MINUTE, cells.index, cells.whole, cells.stages, seconds)
 
 
-def _one(snapshot: Snapshot, selection: Selection, metric: str, width: int) -> _Cells:
-    columns, steps = fetch_exact(snapshot, Question(selection, (REQUEST_DURATION, metric)), width)
-    length = _steps(*selection.seconds, width)
+def _count_selection(snapshot: Snapshot, selection: Selection, metric: str, width: int) -> _GroupCounts:
+    columns, steps = fetch_exact(snapshot, PointQuery(selection, (REQUEST_DURATION, metric)), width)
+    length = _step_count(*selection.seconds, width)
     everything = Group("")
-    found = dict(_by_group(columns, steps, length, {everything: np.unique(columns.series)}))
+    found = dict(_count_groups(columns, steps, length, {everything: np.unique(columns.series)}))
     empty = np.zeros((length, 0), np.int64)
-    return found.get(everything, _Cells(empty[0], empty, (), np.zeros((0, length, 0), np.int64)))
+    return found.get(everything, _GroupCounts(empty[0], empty, (), np.zeros((0, length, 0), np.int64)))
 
 
-def _steps(start: int, end: int, width: int) -> int:
+def _step_count(start: int, end: int, width: int) -> int:
     return max(-(-end // width) - start // width, 0)
 
 
-def _groups(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Ints]]:
+def _group_members(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Ints]]:
     """Return when each group was first seen, in Unix seconds, and the numbers of its series."""
     series = schema.series.c
     parts = (series.route, series.model, series.version)
@@ -162,11 +194,11 @@ def _groups(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Ints]]:
             first, numbers = found.setdefault(group, (row["first_seen"], []))
             found[group] = min(first, row["first_seen"]), numbers
             numbers.append(row["id"])
-    several = _several(found)
+    several = _distinct_groups(found)
     return {group: (first, np.array(numbers)) for group, (first, numbers) in found.items() if group in several}
 
 
-def _several(found: Mapping[Group, Any]) -> set[Group]:
+def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
     """Return the groups that say something of their own: a part is one only beside another, and when it has a name."""
     kinds = Counter((group.service, group.environment, group.dimension) for group in found)
     parts = {
@@ -181,9 +213,9 @@ def _several(found: Mapping[Group, Any]) -> set[Group]:
     }
 
 
-def _by_group(
+def _count_groups(
     columns: Columns, steps: Steps, length: int, members: Mapping[Group, Ints]
-) -> Iterator[tuple[Group, _Cells]]:
+) -> Iterator[tuple[Group, _GroupCounts]]:
     """Yield what was counted of each group that has anything in *columns*."""
     columns = columns.where(columns.scale == SCALE)
     if not len(columns):
@@ -194,7 +226,7 @@ def _by_group(
     slot = np.where(columns.metric == schema.METRIC_CODES[REQUEST_DURATION], 0, columns.stage + 1)
     place = slot * length + steps.number(columns.times)
     for low, high in pairwise([*np.flatnonzero(np.diff(group, prepend=-1)).tolist(), len(group)]):
-        yield names[int(group[low])], _cells(columns, point[low:high], place, length)
+        yield names[int(group[low])], _count_points(columns, point[low:high], place, length)
 
 
 def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
@@ -209,7 +241,7 @@ def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
     return np.concatenate(flat) if flat else np.zeros(0, np.int64), np.repeat(np.arange(len(members)), lengths)
 
 
-def _cells(columns: Columns, points: Ints, place: Ints, length: int) -> _Cells:
+def _count_points(columns: Columns, points: Ints, place: Ints, length: int) -> _GroupCounts:
     """Add up some *points* of *columns*; *place* says for each point of all which slot and step it is of."""
     lengths = columns.buckets.lengths[points]
     firsts = columns.buckets.offsets[points]
@@ -222,4 +254,4 @@ def _cells(columns: Columns, points: Ints, place: Ints, length: int) -> _Cells:
     np.add.at(amount, cell, columns.buckets.amount[entry])
     table = amount.reshape(len(slots), length, len(index))
     stages = tuple(columns.stages[number - 1] for number in slots.tolist() if number)
-    return _Cells(index, table[0], stages, table[1:])
+    return _GroupCounts(index, table[0], stages, table[1:])

@@ -1,26 +1,232 @@
-"""Which services and versions there are, and whether anything has changed."""
+"""Which services and versions there are, and whether anything has changed.
+
+All services at once: what one question a service would say, for the price of one.
+
+The points of all are read together, each service's are put aside, and they are added up by the same code: the numbers are
+those of `Reader.breakdown` of the service, to the last bit.
+
+What people and pipelines told that happened.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from sqlalchemy import func, select
 
 from ...core.names import REQUEST_DURATION, STATUS_ERROR
-from .. import schema, tiers
-from ..points import Question, Snapshot
-from ..selection import Selection
+from .. import merging, schema, tiers
+from ..columns import Columns
+from ..encoding import Ints
+from ..events import COLUMNS
+from ..points import PointQuery, Snapshot
+from ..selection import Selection, moment
 from ..texts import name as storable_name
-from .frames import frame, times
+from . import latency
+from .fetch import QueryGroup, fetch, fetch_steps
+from .frames import frame, stage_frame, utc_times, with_step_times
+from .latency import BREAKDOWN_METRICS, Mixture
+
+
+class ServiceQueries(QueryGroup):
+    """Services, versions, environments and events."""
+
+    def services(self, start: datetime, end: datetime, *, environment: str | None = None) -> pd.DataFrame:
+        """Return the services that have requests in `[start, end)`, in one environment or in all of them.
+
+        Returns:
+            Columns service, versions (list, latest seen first), newest (the version first seen last), model and environment
+            (of the series seen last), requests, errors (counts in the window), first_seen, last_seen (UTC, buckets within
+            the window); sorted by service.
+        """
+        with self._snapshot() as snapshot:
+            return _services(snapshot, Selection(start, end, environment=environment))
+
+    def fleet(
+        self, start: datetime, end: datetime, percentiles: Sequence[float], *, environment: str | None = None
+    ) -> pd.DataFrame:
+        """Return where the time goes at each percentile in every service: one question instead of one a service.
+
+        Args:
+            start: Of the window.
+            end: Of the window.
+            percentiles: [0..1]
+            environment: Only its requests; None for all.
+
+        Returns:
+            The rows of `breakdown` of each service, the same numbers, by the index `service`, sorted by service; one column
+            of seconds for each stage that any of them has.
+        """
+        with self._snapshot() as snapshot:
+            return _fleet(snapshot, Selection(start, end, environment=environment), percentiles)
+
+    def fleet_over_time(
+        self, start: datetime, end: datetime, step: timedelta, *, environment: str | None = None
+    ) -> pd.DataFrame:
+        """Return how many requests each service has in each step, where it has any.
+
+        Returns:
+            Columns service, at (UTC, start of the step), n; sorted by both.
+        """
+        with self._snapshot() as snapshot:
+            return _fleet_over_time(snapshot, Selection(start, end, environment=environment), step)
+
+    def versions(self, selection: Selection) -> pd.DataFrame:
+        """Return the versions of a selection over its whole history.
+
+        Returns:
+            Columns version, first_seen, last_seen (UTC, of all that is kept, exact to 10 s), requests (in the window, 0 if
+            none); sorted by first_seen.
+        """
+        with self._snapshot() as snapshot:
+            return _versions(snapshot, selection)
+
+    def environments(self) -> list[str]:
+        """Return the environments that anything came from, by name; requests without one name none."""
+        with self._snapshot() as snapshot:
+            return _environments(snapshot)
+
+    def releases(self, environment: str | None = None) -> pd.DataFrame:
+        """Return the versions of every service over the whole history: one cheap question for all of them.
+
+        Returns:
+            Columns service, version, first_seen, last_seen (UTC, of all that is kept, exact to 10 s); sorted by service, then
+            first_seen.
+        """
+        with self._snapshot() as snapshot:
+            return _releases(snapshot, environment)
+
+    def dimensions(self, selection: Selection) -> dict[str, dict[str, int]]:
+        """Return which values each dimension (service, version, model, route, device, …) has in the requests of *selection*.
+
+        Returns:
+            The dimension to its values with how many requests had each, most first; what is unknown is left out.
+        """
+        with self._snapshot() as snapshot:
+            return _dimensions(snapshot, selection)
+
+    def events(
+        self, start: datetime, end: datetime, *, service: str | None = None, kind: str | None = None
+    ) -> pd.DataFrame:
+        """Return what people and pipelines told that happened in `[start, end)`.
+
+        Args:
+            start: Of the window.
+            end: Of the window.
+            service: Only its events and those of all services; None for everybody's.
+            kind: Only of this kind, see `store.events.KINDS`.
+
+        Returns:
+            Columns at (UTC), service ("" for all), kind, key, text, link; newest first.
+        """
+        with self._snapshot() as snapshot:
+            return _events(snapshot, start, end, service, kind)
+
+    def whole(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
+        """Return `[start, end)` grown to whole buckets of what is kept there: hours where the minutes are forgotten.
+
+        A bucket counts where it begins, so a window that begins in the middle of one has nothing of it, and one that ends
+        there has all.
+        """
+        with self._snapshot() as snapshot:
+            known = tiers.read(snapshot.connection)
+        first, last = tiers.whole(known, math.floor(start.timestamp()), math.ceil(end.timestamp()))
+        return moment(first), moment(last)
+
+    def revision(self, service: str | None = None) -> int:
+        """Return a number that grows whenever something of *service*, or of any, was written; 0 before the first time."""
+        with self._snapshot() as snapshot:
+            return _revision(snapshot, service)
+
+
+def _events(snapshot: Snapshot, start: datetime, end: datetime, service: str | None, kind: str | None) -> pd.DataFrame:
+    table = schema.events
+    statement = (
+        select(*(table.c[name] for name in COLUMNS))
+        .where(table.c.at >= int(start.timestamp() * 1000), table.c.at < int(end.timestamp() * 1000))
+        .order_by(table.c.at.desc(), table.c.id.desc())
+    )
+    if service is not None:
+        statement = statement.where(table.c.service.in_(("", storable_name(service))))
+    if kind is not None:
+        statement = statement.where(table.c.kind == kind)
+    rows = [tuple(row) for row in snapshot.connection.execute(statement)]
+    found = pd.DataFrame(rows, columns=list(COLUMNS))
+    return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
+
+
+def _fleet(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
+    columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS, by="total"))
+    names: list[str] = []
+    rows: list[dict[str, Any]] = []
+    for service, own in _split_by_service(snapshot, selection, columns):
+        if len(own.of(REQUEST_DURATION)):
+            rows += latency.breakdown_rows(Mixture(own), percentiles)
+            names += [service] * len(percentiles)
+    made = stage_frame(latency.BREAKDOWN_COLUMNS, rows)
+    # Not a column: a stage may have any name.
+    made.index = pd.Index(names, name="service", dtype=object)
+    return made
+
+
+def _fleet_over_time(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
+    names, owned = _with_service_numbers(snapshot, selection, columns)
+    told = {"service": owned.series, "at": steps.of(owned.times), "n": _requests(owned)}
+    made = pd.DataFrame(told).groupby(["service", "at"])["n"].sum().reset_index()
+    made["service"] = [names[each] for each in made["service"]]
+    return with_step_times(made, steps, selection)
+
+
+def _split_by_service(snapshot: Snapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
+    """Yield the points of each service, by name."""
+    names, owned = _with_service_numbers(snapshot, selection, columns)
+    grouped = merging.over_time(owned)
+    edges = np.flatnonzero(np.diff(grouped.series, prepend=-1, append=-1)).tolist()
+    for low, high in pairwise(edges):
+        yield names[int(grouped.series[low])], _without_unused_stages(grouped.between(low, high))
+
+
+def _with_service_numbers(snapshot: Snapshot, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
+    """Return the names of all services, and *columns* with the place of their service there for their series or total."""
+    series = schema.series.c
+    found = snapshot.connection.execute(
+        select(series.id, series.total_id, series.service).where(*selection.conditions())
+    ).all()
+    names = sorted({row.service for row in found})
+    place = {name: number for number, name in enumerate(names)}
+    # A total goes by the number of its first series, which may be forgotten already.
+    owner = {row.total_id: place[row.service] for row in found} | {row.id: place[row.service] for row in found}
+    numbers, which = np.unique(columns.series, return_inverse=True)
+    services = np.array([owner[number] for number in numbers.tolist()], np.int64)[which]
+    return names, replace(columns, series=services)
+
+
+def _without_unused_stages(columns: Columns) -> Columns:
+    """Return *columns* without the stages that only others have: each takes a row of every table."""
+    used, stage = np.unique(columns.stage, return_inverse=True)
+    return replace(columns, stage=stage, stages=tuple(columns.stages[each] for each in used.tolist()))
+
+
+def _requests(columns: Columns) -> Ints:
+    """Return how many requests each point counts; shape (n,)."""
+    held = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.buckets.amount)))
+    return np.diff(held[columns.buckets.offsets]) + columns.zero
+
 
 VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")
 RELEASE_COLUMNS = ("service", "version", "first_seen", "last_seen")
 
 
-def services(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
-    """See `Reader.services`."""
-    seen = series_in(snapshot, selection)
+def _services(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
+    seen = series_with_requests(snapshot, selection)
     newest = seen.sort_values("first_seen", kind="stable").groupby("service")["version"].last()
     latest = seen.sort_values("last_seen", ascending=False, kind="stable")
     groups = latest.groupby("service")
@@ -37,13 +243,12 @@ def services(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
             "last_seen": groups["last"].max(),
         }
     )
-    return _timed(made.rename_axis("service").reset_index())
+    return _with_times(made.rename_axis("service").reset_index())
 
 
-def versions(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
-    """See `Reader.versions`."""
+def _versions(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
     selection = replace(selection, version=None)
-    seen = series_in(snapshot, selection).groupby("version")["requests"].sum()
+    seen = series_with_requests(snapshot, selection).groupby("version")["requests"].sum()
     table = schema.series
     history = (
         select(table.c.version, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
@@ -56,17 +261,15 @@ def versions(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
         {"version": version, "first_seen": first, "last_seen": last, "requests": int(seen.get(version, 0))}
         for version, first, last in snapshot.connection.execute(history)
     ]
-    return _timed(frame(VERSION_COLUMNS, rows))
+    return _with_times(frame(VERSION_COLUMNS, rows))
 
 
-def environments(snapshot: Snapshot) -> list[str]:
-    """See `Reader.environments`."""
+def _environments(snapshot: Snapshot) -> list[str]:
     column = schema.series.c.environment
     return list(snapshot.connection.execute(select(column).where(column != "").distinct().order_by(column)).scalars())
 
 
-def releases(snapshot: Snapshot, environment: str | None) -> pd.DataFrame:
-    """See `Reader.releases`."""
+def _releases(snapshot: Snapshot, environment: str | None) -> pd.DataFrame:
     table = schema.series
     dimensions = (table.c.service, table.c.version)
     statement = (
@@ -77,20 +280,19 @@ def releases(snapshot: Snapshot, environment: str | None) -> pd.DataFrame:
     if environment is not None:
         statement = statement.where(table.c.environment == storable_name(environment))
     found = snapshot.connection.execute(statement)
-    return _timed(frame(RELEASE_COLUMNS, [dict(zip(RELEASE_COLUMNS, row, strict=True)) for row in found]))
+    return _with_times(frame(RELEASE_COLUMNS, [dict(zip(RELEASE_COLUMNS, row, strict=True)) for row in found]))
 
 
-def dimensions(snapshot: Snapshot, selection: Selection) -> dict[str, dict[str, int]]:
-    """See `Reader.dimensions`."""
-    seen = series_in(snapshot, selection)
+def _dimensions(snapshot: Snapshot, selection: Selection) -> dict[str, dict[str, int]]:
+    seen = series_with_requests(snapshot, selection)
     counted = {name: seen.groupby(name)["requests"].sum().sort_values(ascending=False) for name in schema.DIMENSIONS}
     return {name: {str(value): int(n) for value, n in found.items() if value} for name, found in counted.items()}
 
 
-def series_in(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
+def series_with_requests(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
     """Return the series that have requests in *selection*: its dimensions, `requests`, and the `first` and `last` bucket."""
     start, end = selection.seconds
-    question = Question(selection, (REQUEST_DURATION,), by="series")
+    question = PointQuery(selection, (REQUEST_DURATION,), by="series")
     found = [
         (seen.series_id, seen.requests, seen.first, seen.last + segment.tier - schema.FINEST)
         for segment in tiers.plan(tiers.read(snapshot.connection), start, end)
@@ -110,14 +312,13 @@ def series_in(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
     return merged
 
 
-def _timed(made: pd.DataFrame) -> pd.DataFrame:
+def _with_times(made: pd.DataFrame) -> pd.DataFrame:
     for column in ("first_seen", "last_seen"):
-        made[column] = times(made[column])
+        made[column] = utc_times(made[column])
     return made
 
 
-def revision(snapshot: Snapshot, service: str | None) -> int:
-    """See `Reader.revision`."""
+def _revision(snapshot: Snapshot, service: str | None) -> int:
     table = schema.services
     statement = select(func.max(table.c.revision))
     if service is not None:

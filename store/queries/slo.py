@@ -2,6 +2,8 @@
 
 A request is bad if it failed, or took longer than the threshold. The bucket the threshold falls into is split
 log-linearly; how far that can be wrong is said with it.
+
+Bad requests over time, each by the stage that made it bad: what spent an error budget, when.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from sqlalchemy import select
 from ...core.histogram import Estimate
 from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
 from .. import schema
-from ..columns import Columns, Counts, Steps, add_up
+from ..columns import Columns, Counts, Floats, Steps, add_up
 from ..encoding import Ints
-from ..points import Question, Snapshot
+from ..points import PointQuery, Snapshot
 from ..selection import Selection, moment
-from .fetch import fetch, fetch_steps
-from .frames import frame, timed
-from .step_counts import add_up_steps
+from .fetch import QueryGroup, add_up_steps, fetch, fetch_steps
+from .frames import frame, stage_frame, with_step_times
 
 EXCESS_COLUMNS = ("stage", "bad_mean_seconds", "good_mean_seconds", "excess_seconds", "share")
 _US = 1e6
@@ -48,10 +49,51 @@ class SloCounts:
     last_at: datetime | None
 
 
+class SloQueries(QueryGroup):
+    """Requests that violated an objective, and the stages responsible."""
+
+    def slo_counts(self, selection: Selection, threshold_seconds: float | None) -> SloCounts:
+        """Return how many requests there are, and how many failed or took longer than *threshold_seconds* (None: failed)."""
+        with self._snapshot() as snapshot:
+            return slo_counts(snapshot, selection, threshold_seconds)
+
+    def slo_series(self, selection: Selection, threshold_seconds: float | None, step: timedelta) -> pd.DataFrame:
+        """Return the same for each step that has requests.
+
+        Returns:
+            Columns at (UTC), total, bad.
+        """
+        with self._snapshot() as snapshot:
+            return slo_series(snapshot, selection, threshold_seconds, step)
+
+    def bad_breakdown(self, selection: Selection, threshold_seconds: float | None) -> pd.DataFrame:
+        """Return how much more time bad requests spend in each stage than good ones.
+
+        Returns:
+            Columns stage, bad_mean_seconds, good_mean_seconds (time in the stage a bad or good request; 0 without any),
+            excess_seconds (bad - good), share (of the whole excess), by falling excess.
+        """
+        with self._snapshot() as snapshot:
+            return _bad_breakdown(snapshot, selection, threshold_seconds)
+
+    def bad_over_time(self, selection: Selection, threshold_seconds: float | None, step: timedelta) -> pd.DataFrame:
+        """Return how many requests were bad in each step that has any requests, by the stage that made them so.
+
+        A step's slow requests are shared out among the stages they spend more time in than the good ones of the whole
+        selection do, in proportion to how much more; so are the failed ones where they took half as long again as good
+        ones, and otherwise they are unexplained. The columns of a row add up to its `bad`, which is that of `slo_series`.
+
+        Returns:
+            Columns at (UTC), bad, unexplained, and one for each stage that explains any; counts, whole or not.
+        """
+        with self._snapshot() as snapshot:
+            return _bad_over_time(snapshot, selection, threshold_seconds, step)
+
+
 def slo_counts(snapshot: Snapshot, selection: Selection, threshold_seconds: float | None) -> SloCounts:
     """See `Reader.slo_counts`."""
-    columns = fetch(snapshot, Question(selection, (REQUEST_DURATION,), by="total"))
-    total, bad = _count(columns, failed_series(snapshot, selection), threshold_seconds)
+    columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
+    total, bad = _count_bad(columns, failed_series(snapshot, selection), threshold_seconds)
     last = moment(int(columns.times.max())) if len(columns) else None
     return SloCounts(total, bad.value, bad.low, bad.high, last)
 
@@ -60,36 +102,35 @@ def slo_series(
     snapshot: Snapshot, selection: Selection, threshold_seconds: float | None, step: timedelta
 ) -> pd.DataFrame:
     """See `Reader.slo_series`."""
-    columns, steps = fetch_steps(snapshot, Question(selection, (REQUEST_DURATION,), by="total"), step)
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     failed = np.isin(columns.series, failed_series(snapshot, selection))
-    lost = {at: total for at, total, _ in _counted(columns.where(failed), steps, None)}
-    served = {at: (total, slow) for at, total, slow in _counted(columns.where(~failed), steps, threshold_seconds)}
+    lost = {at: total for at, total, _ in _count_steps(columns.where(failed), steps, None)}
+    served = {at: (total, slow) for at, total, slow in _count_steps(columns.where(~failed), steps, threshold_seconds)}
     rows: list[dict[str, object]] = []
     for at in sorted({*lost, *served}):
         total, slow = served.get(at, (0, 0.0))
         rows.append({"at": at, "total": lost.get(at, 0) + total, "bad": lost.get(at, 0) + slow})
-    return timed(frame(("at", "total", "bad"), rows), steps, selection)
+    return with_step_times(frame(("at", "total", "bad"), rows), steps, selection)
 
 
-def _counted(columns: Columns, steps: Steps, threshold_seconds: float | None) -> Generator[tuple[int, int, float]]:
+def _count_steps(columns: Columns, steps: Steps, threshold_seconds: float | None) -> Generator[tuple[int, int, float]]:
     """Yield the start of each step, its requests, and how many of them took longer than *threshold_seconds*."""
     for counts in add_up_steps(columns, steps):
         slow = np.zeros(len(counts.starts)) if threshold_seconds is None else counts.above(threshold_seconds)
         yield from zip(counts.starts.tolist(), counts.total.tolist(), slow.tolist(), strict=True)
 
 
-def bad_breakdown(snapshot: Snapshot, selection: Selection, threshold_seconds: float | None) -> pd.DataFrame:
-    """See `Reader.bad_breakdown`."""
-    columns = fetch(snapshot, Question(selection, (REQUEST_DURATION, STAGE_TIME), by="total"))
+def _bad_breakdown(snapshot: Snapshot, selection: Selection, threshold_seconds: float | None) -> pd.DataFrame:
+    columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), by="total"))
     errors = failed_series(snapshot, selection)
     requests, spent = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
-    total, bad = _count(requests, errors, threshold_seconds)
+    total, bad = _count_bad(requests, errors, threshold_seconds)
     bad_time, all_time = _time_by_stage(spent, errors, threshold_seconds)
     rows = [
         {
             "stage": stage,
-            "bad_mean_seconds": _mean(slow, bad.value),
-            "good_mean_seconds": _mean(both - slow, total - bad.value),
+            "bad_mean_seconds": _mean_seconds(slow, bad.value),
+            "good_mean_seconds": _mean_seconds(both - slow, total - bad.value),
         }
         for stage, slow, both in zip(columns.stages, bad_time.tolist(), all_time.tolist(), strict=True)
         if both
@@ -101,7 +142,7 @@ def bad_breakdown(snapshot: Snapshot, selection: Selection, threshold_seconds: f
     return made.sort_values("excess_seconds", ascending=False, ignore_index=True)
 
 
-def _mean(microseconds: float, requests: float) -> float:
+def _mean_seconds(microseconds: float, requests: float) -> float:
     return microseconds / _US / requests if requests > 0 else 0.0
 
 
@@ -113,7 +154,7 @@ def failed_series(snapshot: Snapshot, selection: Selection) -> Ints:
     return np.array(snapshot.connection.execute(statement).all(), np.int64).ravel()
 
 
-def _count(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:
+def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:
     """Return how many requests there are, and how many of them are bad."""
     failed = np.isin(requests.series, errors)
     lost = add_up(requests.where(failed)).total
@@ -127,10 +168,104 @@ def _time_by_stage(spent: Columns, errors: Ints, threshold_seconds: float | None
     failed = np.isin(spent.series, errors)
     lost = add_up(spent.where(failed)).amount.sum(axis=1)
     served = add_up(spent.where(~failed))
-    slow = np.zeros(len(spent.stages)) if threshold_seconds is None else _above(served, threshold_seconds)
+    slow = np.zeros(len(spent.stages)) if threshold_seconds is None else _above_by_stage(served, threshold_seconds)
     return lost + slow, lost + served.amount.sum(axis=1)
 
 
-def _above(counts: Counts, threshold_seconds: float) -> np.ndarray:
+def _above_by_stage(counts: Counts, threshold_seconds: float) -> np.ndarray:
     shares = [counts.histogram(stage).count_above(threshold_seconds).value for stage in range(len(counts.amount))]
     return np.array(shares)
+
+
+UNEXPLAINED = "unexplained"
+BAD_COLUMNS = ("at", "bad", UNEXPLAINED)
+
+
+# A failed request is blamed on a stage where it took so much longer than a good one, as after a timeout: what fails at
+# once has no stage to blame. [ratio]
+_LATE_FAILURE_RATIO = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class _StepSums:
+    """Requests, or microseconds, of steps.
+
+    Args:
+        starts: Of the steps, ascending; shape (n,). [Unix seconds]
+        all: Shape (n, stages).
+        failed: Of failed requests; shape (n, stages).
+        slow: Of the others that took too long; shape (n, stages).
+    """
+
+    starts: Ints
+    all: Floats
+    failed: Floats
+    slow: Floats
+
+    @property
+    def good(self) -> Floats:
+        """Of good requests, in all steps; shape (stages,)."""
+        return (self.all - self.failed - self.slow).sum(axis=0)
+
+    def at(self, starts: Ints) -> _StepSums:
+        """Return the steps that start at *starts*; zeros where there is none."""
+        _, place, mine = np.intersect1d(starts, self.starts, return_indices=True)
+
+        def moved(table: Floats) -> Floats:
+            found = np.zeros((len(starts), table.shape[1]))
+            found[place] = table[mine]
+            return found
+
+        return _StepSums(starts, moved(self.all), moved(self.failed), moved(self.slow))
+
+
+def _bad_over_time(
+    snapshot: Snapshot, selection: Selection, threshold_seconds: float | None, step: timedelta
+) -> pd.DataFrame:
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), by="total"), step)
+    failed = failed_series(snapshot, selection)
+    requests = _step_sums(columns.of(REQUEST_DURATION), steps, failed, threshold_seconds)
+    times = _step_sums(columns.of(STAGE_TIME), steps, failed, threshold_seconds)
+    good_mean = times.good / max(requests.good.sum(), 1e-9)
+    times = times.at(requests.starts)
+    n_failed, n_slow = requests.failed.sum(axis=1), requests.slow.sum(axis=1)
+    late = times.failed.sum(axis=1) >= _LATE_FAILURE_RATIO * n_failed * good_mean.sum()
+    blamed = _attribute_requests(times.failed * late[:, None], n_failed, good_mean) + _attribute_requests(
+        times.slow, n_slow, good_mean
+    )
+    bad = n_failed + n_slow
+    rest = np.maximum(bad - blamed.sum(axis=1), 0)
+    # What adding up leaves is nothing.
+    rest[rest < 1e-9 * bad] = 0.0
+    rows: list[dict[str, object]] = []
+    for at, count, left, by_stage in zip(
+        requests.starts.tolist(), bad.tolist(), rest.tolist(), blamed.tolist(), strict=True
+    ):
+        explained = {stage: each for stage, each in zip(columns.stages, by_stage, strict=True) if each}
+        rows.append({"at": at, "bad": count, UNEXPLAINED: left, **explained})
+    return with_step_times(stage_frame(BAD_COLUMNS, rows), steps, selection)
+
+
+def _attribute_requests(times: Floats, requests: Floats, good_mean: Floats) -> Floats:
+    """Share *requests* out among the stages they spend more time in than good ones; shape (n, stages)."""
+    more = np.maximum(times - requests[:, None] * good_mean, 0)
+    whole = more.sum(axis=1, keepdims=True)
+    shares = np.divide(more, whole, out=np.zeros_like(more), where=whole > 0)
+    return requests[:, None] * shares
+
+
+def _step_sums(columns: Columns, steps: Steps, failed: Ints, threshold_seconds: float | None) -> _StepSums:
+    starts = np.unique(steps.of(columns.times))
+    shape = (len(starts), max(1, len(columns.stages)))
+    found = _StepSums(starts, np.zeros(shape), np.zeros(shape), np.zeros(shape))
+    lost = np.isin(columns.series, failed)
+    for counts in add_up_steps(columns.where(lost), steps):
+        place = np.searchsorted(starts, counts.starts)
+        found.all[place] += counts.by_stage
+        found.failed[place] += counts.by_stage
+    for counts in add_up_steps(columns.where(~lost), steps):
+        place = np.searchsorted(starts, counts.starts)
+        found.all[place] += counts.by_stage
+        if threshold_seconds is not None:
+            found.slow[place] += counts.above_by_stage(threshold_seconds)
+    return found

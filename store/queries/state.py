@@ -1,17 +1,329 @@
-"""How fresh and how large the store is."""
+"""How fresh and how large the store is.
+
+What takes the store's room, by table and by tier, and how large it will get.
+
+How large the store will be: what each tier holds now, what it gains a day, and what its retention takes away again.
+
+Where values are no longer told apart, because a service has more of them than its cap.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
-from sqlalchemy import func, literal_column, select
+from sqlalchemy import Connection, func, literal_column, or_, select, text
 
-from .. import schema, tiers
+from ...core.names import STAGE_DURATION
+from ...core.stages import OTHER
+from .. import collectors, schema, tiers
+from ..collectors import Report
 from ..engines import database
-from ..points import Snapshot
-from ..retention import Retention
-from ..selection import moment
+from ..points import PointQuery, Points, Snapshot
+from ..retention import FULL_SHARE, Retention
+from ..selection import Selection, moment
+from ..series import SeriesCaps
+from ..tiers import Tier
+from .fetch import QueryGroup
+
+_FINE_DIMENSIONS = ("model", "model_version", "route", "device")
+_CAPPED_DIMENSIONS = ("version", "environment", *_FINE_DIMENSIONS)
+_DIMENSION_TEXTS = {
+    "services": "services",
+    "version": "versions",
+    "environment": "environments",
+    "model": "models",
+    "model_version": "model versions",
+    "route": "routes",
+    "device": "devices",
+    "custom_stages": "stages of its own",
+    "series": "combinations of model, route and device",
+}
+# A value that was folded longer ago than that is none of today's trouble. [seconds]
+_RECENT_SECONDS = 86_400
+_STAGES_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedDimension:
+    """A service that has more values of something than are told apart: new ones count as `__other__`.
+
+    Args:
+        service: Whose values; "" where it is the services themselves.
+        dimension: Of what, as in `SeriesCaps`: `route`, `custom_stages`, `series`, `services`, …
+        cap: How many are told apart.
+    """
+
+    service: str
+    dimension: str
+    cap: int
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"{self.service or 'The store'} has more than {self.cap} {_DIMENSION_TEXTS[self.dimension]}"
+
+
+class StoreQueries(QueryGroup):
+    """Freshness, size and writers of the store."""
+
+    def state(self) -> StoreState:
+        """Return how fresh and how large the store is."""
+        with self._snapshot() as snapshot:
+            return _state(snapshot, self._retention, int(self._clock()))
+
+    def storage(self) -> Storage:
+        """Return what takes the store's room, and how large it will get."""
+        with self._snapshot() as snapshot:
+            return _storage(snapshot, self._retention, int(self._clock()))
+
+    def collectors(self) -> list[Report]:
+        """Return what each collector has said about itself last, by name."""
+        with self._snapshot() as snapshot:
+            return collectors.reports(snapshot.connection)
+
+    def folds(self) -> list[FoldedDimension]:
+        """Return where values of the last day were folded into `__other__`, by service."""
+        with self._snapshot() as snapshot:
+            return _folded_dimensions(snapshot, self._caps, int(self._clock()))
+
+
+def _folded_dimensions(snapshot: Snapshot, caps: SeriesCaps, now: int) -> list[FoldedDimension]:
+    found = {
+        *_folded_in_series(snapshot.connection, now - _RECENT_SECONDS),
+        *((service, "custom_stages") for service in _services_with_folded_stages(snapshot, caps.custom_stages, now)),
+    }
+    return [FoldedDimension(service, dimension, getattr(caps, dimension)) for service, dimension in sorted(found)]
+
+
+def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str, str]]:
+    table = schema.series
+    told = ("service", *_CAPPED_DIMENSIONS)
+    statement = (
+        select(*(table.c[name] for name in told))
+        .where(table.c.last_seen >= since, or_(*(table.c[name] == OTHER for name in told)))
+        .distinct()
+    )
+    for row in connection.execute(statement).mappings():
+        if row["service"] == OTHER:
+            yield "", "services"
+        folded = [name for name in _CAPPED_DIMENSIONS if row[name] == OTHER]
+        if set(_FINE_DIMENSIONS) <= set(folded):
+            # All at once: it is their combinations that are too many.
+            yield row["service"], "series"
+            folded = [name for name in folded if name not in _FINE_DIMENSIONS]
+        yield from ((row["service"], name) for name in folded)
+
+
+def _services_with_folded_stages(snapshot: Snapshot, cap: int, now: int) -> Iterator[str]:
+    """Yield the services that have as many stages of their own as are told apart, and others beside them."""
+    stages, services = schema.stages, schema.services
+    full = (
+        select(services.c.name)
+        .join_from(stages, services, stages.c.service_id == services.c.id)
+        .group_by(services.c.name)
+        .having(func.count() >= cap)
+    )
+    for service in snapshot.connection.scalars(full).all():
+        selection = Selection(moment(now - _STAGES_SECONDS), moment(now), service=service)
+        question = PointQuery(selection, (STAGE_DURATION,))
+        segments = tiers.plan(tiers.read(snapshot.connection), *selection.seconds)
+        pieces = (
+            piece
+            for segment in segments
+            for piece in snapshot.points.read(snapshot.connection, question, segment, None)
+        )
+        if any(OTHER in piece.stages for piece in pieces):
+            yield service
+
+
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class TierUse:
+    """What a tier holds.
+
+    Args:
+        kept_seconds: How old its oldest row gets.
+        slot_seconds: Time in one slot.
+        first: Start of its oldest data. [Unix seconds]
+        complete: Everything before it is in the tier. [Unix seconds]
+        slots: Start of each slot, in Unix seconds, and the bytes it takes.
+    """
+
+    kept_seconds: int
+    slot_seconds: int
+    first: int
+    complete: int
+    slots: Mapping[int, float]
+
+    @property
+    def bytes_per_day(self) -> float:
+        """What it gained in the last day, or what it would in a day if it is younger than that."""
+        slot = self.slot_seconds
+        start = max((self.complete - _DAY_SECONDS) // slot * slot, self.first)
+        if self.complete <= start:
+            return 0.0
+        gained = sum(size for at, size in self.slots.items() if start // slot * slot <= at < self.complete)
+        return gained / (self.complete - start) * _DAY_SECONDS
+
+    @property
+    def settled_bytes(self) -> float:
+        """Its size once as much is forgotten as comes."""
+        return self.bytes_per_day * self.kept_seconds / _DAY_SECONDS
+
+    def bytes_after(self, days: float, now: int) -> float:
+        """Return its size in so many *days*: what is left by then of what it holds, and what came."""
+        oldest = now + days * _DAY_SECONDS - self.kept_seconds
+        left = sum(size for at, size in self.slots.items() if at + self.slot_seconds > oldest)
+        return left + self.bytes_per_day * min(days, self.kept_seconds / _DAY_SECONDS)
+
+
+def days_until_full(tiers: Sequence[TierUse], rest_bytes: float, budget_bytes: int, now: int) -> int | None:
+    """Return in how many days room has to be made for the first time; None if never.
+
+    Args:
+        tiers: What the tiers hold.
+        rest_bytes: What everything else takes, which is assumed to stay as it is.
+        budget_bytes: What the store may take.
+        now: [Unix seconds]
+    """
+    horizon = max(math.ceil(tier.kept_seconds / _DAY_SECONDS) for tier in tiers) + 1
+    for days in range(horizon + 1):
+        if rest_bytes + sum(tier.bytes_after(days, now) for tier in tiers) > budget_bytes * FULL_SHARE:
+            return days
+    return None
+
+
+# What a row takes beside its histogram on SQLite: key, numbers and its place in the page; 55 to 59 bytes, as `dbstat` has
+# it. Where it is otherwise, tiers with short histograms are shown a little too large or too small against the others.
+ROW_BYTES = 57
+
+_POSTGRESQL_SIZES = """
+SELECT coalesce(parent.relname, own.relname), coalesce(sum(pg_total_relation_size(own.oid)), 0)
+FROM pg_class AS own
+LEFT JOIN pg_inherits ON inhrelid = own.oid
+LEFT JOIN pg_class AS parent ON parent.oid = inhparent
+WHERE own.relkind IN ('r', 'p') AND own.relnamespace = CAST(current_schema() AS regnamespace)
+GROUP BY 1
+"""
+_SQLITE_SIZES = """
+SELECT tbl_name, sum(pgsize) FROM sqlite_master JOIN dbstat ON dbstat.name = sqlite_master.name AND aggregate = TRUE
+WHERE tbl_name <> 'points' GROUP BY 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TierStorage:
+    """What one tier takes.
+
+    Args:
+        seconds: The width of its buckets. [seconds]
+        rows: Of `points`.
+        bytes: Its share of the room that `points` takes, by its rows and the length of its histograms.
+        since: From when it is kept; None while it is empty.
+        kept: For how long it is kept.
+        bytes_per_day: What it gains.
+        settled_bytes: Its size once as much is forgotten as comes.
+    """
+
+    seconds: int
+    rows: int
+    bytes: int
+    since: datetime | None
+    kept: timedelta
+    bytes_per_day: int
+    settled_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What the store takes.
+
+    Args:
+        used_bytes: The room everything takes.
+        budget_bytes: The room it may take; None for as much as it needs.
+        tables: Bytes by table, with its indices, largest first. Where SQLite cannot tell, `points` has them all.
+        tiers: Finest first.
+        settled_bytes: The size it comes to, at the present rate and retention and without a budget.
+        full_at: When room has to be made for the first time; None if never.
+        file_bytes: What a copy of it in an SQLite file takes, roughly.
+    """
+
+    used_bytes: int
+    budget_bytes: int | None
+    tables: dict[str, int]
+    tiers: tuple[TierStorage, ...]
+    settled_bytes: int
+    full_at: datetime | None
+    file_bytes: int
+
+
+def _storage(snapshot: Snapshot, retention: Retention, now: int) -> Storage:
+    connection, points = snapshot.connection, snapshot.points
+    used = database.used_bytes(connection) + points.used_bytes(connection)
+    tables = _bytes_by_table(connection, points, used)
+    first = connection.execute(select(func.min(schema.series.c.first_seen))).scalar() or now
+    known = tiers.read(connection)
+    uses = [_tier_use(connection, points, tier, retention, (first, now)) for tier in known]
+    weight = sum(sum(use.slots.values()) for use in uses)
+    # The ledger counts histograms; how much room they take is known of all together.
+    scale = tables["points"] / weight if weight else 1.0
+    uses = [replace(use, slots={at: size * scale for at, size in use.slots.items()}) for use in uses]
+    rest = used - sum(sum(use.slots.values()) for use in uses)
+    days = None if retention.budget_bytes is None else days_until_full(uses, rest, retention.budget_bytes, now)
+    return Storage(
+        used_bytes=used,
+        budget_bytes=retention.budget_bytes,
+        tables=dict(sorted(tables.items(), key=lambda entry: -entry[1])),
+        tiers=tuple(_tier_storage(connection, tier, use, retention) for tier, use in zip(known, uses, strict=True)),
+        settled_bytes=round(rest + sum(use.settled_bytes for use in uses)),
+        full_at=None if days is None else moment(now + days * 86_400),
+        file_bytes=round(weight) + sum(tables.values()) - tables["points"],
+    )
+
+
+def _bytes_by_table(connection: Connection, points: Points, used: int) -> dict[str, int]:
+    if connection.dialect.name == "postgresql":
+        found = {name: int(size) for name, size in connection.execute(text(_POSTGRESQL_SIZES))}
+        return found | {"points": found["points"] + points.used_bytes(connection)}
+    # Python may come with an SQLite that was built without it.
+    can_tell = connection.execute(text("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")).scalar()
+    found = {name: int(size) for name, size in connection.execute(text(_SQLITE_SIZES))} if can_tell else {}
+    return found | {"points": used - sum(found.values())}
+
+
+def _tier_use(
+    connection: Connection, points: Points, tier: Tier, retention: Retention, span: tuple[int, int]
+) -> TierUse:
+    first, now = span
+    kept, slot = int(retention.of_tier(tier.seconds).total_seconds()), schema.SLOT_SECONDS[tier.seconds]
+    table = schema.ledger
+    rows = connection.execute(select(table.c.slot, table.c.rows, table.c.bytes).where(table.c.tier == tier.seconds))
+    return TierUse(
+        kept_seconds=kept + points.freed_seconds(tier.seconds),
+        slot_seconds=slot,
+        first=max(first, tier.kept_from),
+        complete=now if tier.seconds == schema.FINEST else tier.watermark,
+        slots={at: float(count * ROW_BYTES + size) for at, count, size in rows},
+    )
+
+
+def _tier_storage(connection: Connection, tier: Tier, use: TierUse, retention: Retention) -> TierStorage:
+    table = schema.ledger
+    rows = connection.execute(select(func.sum(table.c.rows)).where(table.c.tier == tier.seconds)).scalar()
+    return TierStorage(
+        seconds=tier.seconds,
+        rows=int(rows or 0),
+        bytes=round(sum(use.slots.values())),
+        since=moment(max(min(use.slots), use.first)) if use.slots else None,
+        kept=retention.of_tier(tier.seconds),
+        bytes_per_day=round(use.bytes_per_day),
+        settled_bytes=round(use.settled_bytes),
+    )
+
 
 _LIVE_SECONDS = 60
 
@@ -40,8 +352,7 @@ class StoreState:
     shortened: dict[int, datetime]
 
 
-def state(snapshot: Snapshot, retention: Retention, now: int) -> StoreState:
-    """See `StoreQuestions.state`; *now* is in Unix seconds."""
+def _state(snapshot: Snapshot, retention: Retention, now: int) -> StoreState:
     connection = snapshot.connection
     batches, series = schema.batches, schema.series
     last = connection.execute(select(func.max(batches.c.received))).scalar()

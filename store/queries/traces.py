@@ -18,10 +18,10 @@ from ..retention import Retention
 from ..selection import Selection
 from ..series import Series
 from ..texts import storable
+from .fetch import QueryGroup, request_latency
 from .frames import frame
-from .latency import latency
 
-COLUMNS = (
+EXEMPLAR_COLUMNS = (
     "trace_id",
     "span_id",
     "at",
@@ -35,8 +35,8 @@ COLUMNS = (
     "because",
     "stages",
 )
-# What every agent keeps (`instrumentors.sampler`), and what is kept of other programs' traces (`collector.traces.sampling`).
-RULE = (
+# What every agent keeps (`instrumentors.sampler`), and what is kept of other programs' traces (`collector.traces.keeping`).
+RETENTION_RULE = (
     "of every series and export those that were asked for, failed ones, the slowest, those in which something was loaded, "
     "and a uniform share, each up to a limit; of other programs' traces the same"
 )
@@ -44,12 +44,75 @@ RULE = (
 MIN_PREFIX = 8
 _NS = 1_000_000_000
 # What a signed number of 64 bits holds.
-_MOST_NS = 2**63 - 1
+_MAX_NS = 2**63 - 1
 # Attributes are looked for in so many kept requests: a tenth of a second.
-_MOST_LOOKED_AT = 5000
+_MAX_SCANNED = 5000
 
 
-def exemplars(
+class TraceQueries(QueryGroup):
+    """Retained traces."""
+
+    def exemplars(
+        self,
+        selection: Selection,
+        *,
+        limit: int = 20,
+        dominant: str | None = None,
+        order: Literal["slow", "time"] = "slow",
+        between_seconds: tuple[float, float] | None = None,
+        attribute: tuple[str, str] | None = None,
+    ) -> pd.DataFrame:
+        """Return kept requests: the slowest, or the newest, first.
+
+        Args:
+            selection: Whose requests; by the time they started.
+            limit: How many at most.
+            dominant: Only those this stage took most of.
+            order: "slow" or "time".
+            between_seconds: Only those that took at least the one and less than the other.
+            attribute: Only those that have this attribute, key and value as text, at their root or one of their spans; looked
+                for in the first 5,000 that fit otherwise.
+
+        Returns:
+            Columns trace_id, span_id (of the root), at (UTC, to the nanosecond), service, version, route,
+            duration_seconds, rank (0..1, the share of the selection's requests that are not slower; NaN without any),
+            status, dominant, because, stages (seconds by stage). Their names, `<trace_id>-<span_id>`, never change.
+            `attrs`: rule (by which requests are kept, in words), requests (how many the ranks are among), kept (requests of the selection that are kept, by
+            because), retention_seconds (for how long), kept_a_service (how many at most, the newest).
+        """
+        with self._snapshot() as snapshot:
+            return _exemplars(
+                snapshot,
+                selection,
+                self._retention,
+                limit=limit,
+                dominant=dominant,
+                order=order,
+                between_seconds=between_seconds,
+                attribute=attribute,
+            )
+
+    def one_per_cause(self, selection: Selection, limit: int) -> pd.DataFrame:
+        """Return the slowest kept request of each dominant stage, slowest first, then the next slowest of all.
+
+        Returns:
+            The columns and `attrs` of `exemplars`.
+        """
+        with self._snapshot() as snapshot:
+            return _one_per_cause(snapshot, selection, self._retention, limit)
+
+    def trace(self, trace_id: str) -> KeptTrace | None:
+        """Return a kept request by its id.
+
+        Args:
+            trace_id: `<trace id>-<span id of the root>` names one request exactly. The trace id alone, or at least eight
+                digits of its beginning, names the newest of those it fits.
+        """
+        with self._snapshot() as snapshot:
+            return find_trace(snapshot, trace_id)
+
+
+def _exemplars(
     snapshot: Snapshot,
     selection: Selection,
     retention: Retention,
@@ -60,13 +123,12 @@ def exemplars(
     between_seconds: tuple[float, float] | None = None,
     attribute: tuple[str, str] | None = None,
 ) -> pd.DataFrame:
-    """See `Reader.exemplars`."""
     traces = schema.traces
-    statement = _select(selection)
+    statement = _select_traces(selection)
     if dominant is not None:
         statement = statement.where(traces.c.dominant == storable(dominant))
     if between_seconds is not None:
-        low, high = (int(min(max(seconds * _NS, 0), _MOST_NS)) for seconds in between_seconds)
+        low, high = (int(min(max(seconds * _NS, 0), _MAX_NS)) for seconds in between_seconds)
         statement = statement.where(traces.c.duration >= low, traces.c.duration < high)
     column = traces.c.duration if order == "slow" else traces.c.started
     statement = statement.order_by(column.desc(), traces.c.trace_id, traces.c.span_id)
@@ -75,37 +137,39 @@ def exemplars(
         if attribute is None
         else _with_attribute(snapshot, statement, attribute, limit)
     )
-    return _frame(snapshot, selection, rows, retention)
+    return _exemplar_frame(snapshot, selection, rows, retention)
 
 
 def _with_attribute(
     snapshot: Snapshot, statement: Select[Any], attribute: tuple[str, str], limit: int
 ) -> list[Row[Any]]:
     """Return the first rows that have *attribute*: it is in a packed document, so they are looked at one by one."""
-    rows = snapshot.connection.execute(statement.add_columns(schema.traces.c.spans).limit(_MOST_LOOKED_AT))
-    return list(islice((row for row in rows if _has(row, *attribute)), limit))
+    rows = snapshot.connection.execute(statement.add_columns(schema.traces.c.spans).limit(_MAX_SCANNED))
+    return list(islice((row for row in rows if _has_attribute(row, *attribute)), limit))
 
 
-def _has(row: Row[Any], key: str, value: str) -> bool:
+def _has_attribute(row: Row[Any], key: str, value: str) -> bool:
     document = documents.read(row.spans)
     every = [document["attributes"], *(span.get("attributes", {}) for span in document["spans"])]
     return any(str(attributes.get(key)) == value for attributes in every)
 
 
-def one_per_cause(snapshot: Snapshot, selection: Selection, retention: Retention, limit: int) -> pd.DataFrame:
-    """See `Reader.one_per_cause`."""
+def _one_per_cause(snapshot: Snapshot, selection: Selection, retention: Retention, limit: int) -> pd.DataFrame:
     traces = schema.traces
-    slowest = _select(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
-    causes = snapshot.connection.scalars(_select(selection).with_only_columns(traces.c.dominant).distinct()).all()
+    slowest = _select_traces(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
+    causes = snapshot.connection.scalars(
+        _select_traces(selection).with_only_columns(traces.c.dominant).distinct()
+    ).all()
     first = [snapshot.connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
-    # Of equally slow ones the order must not be the database's.
-    first.sort(key=lambda row: (-row.duration, *_name(row)))
-    taken = {_name(row) for row in first}
-    rest = [row for row in snapshot.connection.execute(slowest.limit(limit + len(first))) if _name(row) not in taken]
-    return _frame(snapshot, selection, [*first, *rest][:limit], retention)
+    first.sort(key=lambda row: -row.duration)
+    taken = {_trace_key(row) for row in first}
+    rest = [
+        row for row in snapshot.connection.execute(slowest.limit(limit + len(first))) if _trace_key(row) not in taken
+    ]
+    return _exemplar_frame(snapshot, selection, [*first, *rest][:limit], retention)
 
 
-def trace(snapshot: Snapshot, trace_id: str) -> KeptTrace | None:
+def find_trace(snapshot: Snapshot, trace_id: str) -> KeptTrace | None:
     """See `Reader.trace`."""
     traces, series = schema.traces, schema.series
     wanted, _, span_id = storable(trace_id).lower().partition("-")
@@ -122,14 +186,14 @@ def trace(snapshot: Snapshot, trace_id: str) -> KeptTrace | None:
     if span_id:
         statement = statement.where(traces.c.trace_id == wanted, traces.c.span_id == span_id)
     row = snapshot.connection.execute(statement).one_or_none()
-    return None if row is None else _kept(row)
+    return None if row is None else _retained_trace(row)
 
 
-def _name(row: Row[Any]) -> tuple[str, str]:
+def _trace_key(row: Row[Any]) -> tuple[str, str]:
     return row.trace_id, row.span_id
 
 
-def _kept(row: Row[Any]) -> KeptTrace:
+def _retained_trace(row: Row[Any]) -> KeptTrace:
     document = documents.read(row.spans)
     return KeptTrace(
         trace_id=row.trace_id,
@@ -145,7 +209,7 @@ def _kept(row: Row[Any]) -> KeptTrace:
     )
 
 
-def _select(selection: Selection) -> Select[Any]:
+def _select_traces(selection: Selection) -> Select[Any]:
     traces, series = schema.traces, schema.series
     start, end = selection.seconds
     wanted = ("trace_id", "span_id", "started", "duration", "dominant", "because", "stages")
@@ -159,12 +223,14 @@ def _select(selection: Selection) -> Select[Any]:
     )
 
 
-def _frame(snapshot: Snapshot, selection: Selection, rows: Sequence[Row[Any]], retention: Retention) -> pd.DataFrame:
-    distribution = latency(snapshot, selection) if rows else Histogram()
-    made = frame(COLUMNS, [_exemplar(row, distribution) for row in rows])
+def _exemplar_frame(
+    snapshot: Snapshot, selection: Selection, rows: Sequence[Row[Any]], retention: Retention
+) -> pd.DataFrame:
+    distribution = request_latency(snapshot, selection) if rows else Histogram()
+    made = frame(EXEMPLAR_COLUMNS, [_exemplar(row, distribution) for row in rows])
     made["at"] = pd.to_datetime(made["at"].astype("int64"), unit="ns", utc=True)
     made.attrs |= {
-        "rule": RULE,
+        "rule": RETENTION_RULE,
         "requests": distribution.count,
         "kept": _kept_because(snapshot, selection),
         "retention_seconds": int(retention.traces.total_seconds()),
@@ -176,7 +242,7 @@ def _frame(snapshot: Snapshot, selection: Selection, rows: Sequence[Row[Any]], r
 def _kept_because(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
     """Return how many requests of *selection* are kept, by why."""
     because = schema.traces.c.because
-    counted = _select(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)
+    counted = _select_traces(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)
     return {row[0]: row[1] for row in snapshot.connection.execute(counted)}
 
 

@@ -29,7 +29,7 @@ from stagelens.store.engines import database
 from stagelens.store.engines.clickhouse import ORPHANED_SECONDS, ClickHousePoints
 from stagelens.store.engines.clickhouse_connection import Server, read_url
 from stagelens.store.engines.clickhouse_sql import select as select_sql
-from stagelens.store.points import Change, Points, Question
+from stagelens.store.points import Change, PointQuery, Points
 from stagelens.store.rows import PointRow
 from stagelens.store.tiers import Segment
 from tests.store.clickhouse_server import clickhouse_server, embedded_url, new_database
@@ -138,7 +138,7 @@ POINTS = st.lists(
 _services = iter(range(1_000_000))
 
 
-def answer(site: Site, question: Question, steps: Steps | None) -> dict[tuple[int, int, int, str, int], object]:
+def answer(site: Site, question: PointQuery, steps: Steps | None) -> dict[tuple[int, int, int, str, int], object]:
     """Return all of an answer by step, series, metric, stage and scale."""
     segment = Segment(10, NOON - 900, NOON)
     with database.reading(site.store.engine) as connection:
@@ -184,7 +184,7 @@ def test_the_server_adds_up_as_numpy_does(
             one.store.write([Batch(f"{service}-{place}", named)])
     options = {} if route is None else {"route": route}
     selection = twins.sqlite.around(service=service, **options)
-    question = Question(selection, sorted(METRICS), by)
+    question = PointQuery(selection, sorted(METRICS), by)
     steps = None if width is None else Steps(NOON - 900, width)
 
     assert answer(twins.clickhouse, question, steps) == answer(twins.sqlite, question, steps)
@@ -198,7 +198,7 @@ def test_rows_come_back_as_they_were_written(twins: Twins, points: list[tuple[st
     named = [
         Point(Series(service, "1", route=of), said.metric, said.stage, said.at, said.histogram) for of, said in points
     ]
-    question = Question(twins.sqlite.around(service=service), sorted(METRICS))
+    question = PointQuery(twins.sqlite.around(service=service), sorted(METRICS))
     segment = Segment(10, NOON - 900, NOON)
     found: list[object] = []
     for one in twins:

@@ -14,7 +14,7 @@ from stagelens.store.engines import database
 from stagelens.store.engines.clickhouse import ClickHousePoints
 from stagelens.store.engines.clickhouse_connection import Server
 from stagelens.store.engines.clickhouse_ddl import Place
-from stagelens.store.points import Change, Question
+from stagelens.store.points import Change, PointQuery
 from stagelens.store.tiers import Segment
 from tests.support.raw_requests import NOON, Request, Site
 
@@ -55,10 +55,10 @@ def test_a_write_that_has_nothing_to_write_inserts_nothing(site: Site, points: C
 def test_an_unknown_service_needs_no_query(site: Site, points: ClickHousePoints) -> None:
     """The database knows all services; for one of them the server is queried."""
     segment = Segment(10, NOON - 900, NOON)
-    unknown = Question(site.around(service="unknown"), sorted(METRICS))
+    unknown = PointQuery(site.around(service="unknown"), sorted(METRICS))
     with database.reading(site.store.engine) as connection:
         assert list(points.read(connection, unknown, segment, None)) == []
         assert points.seen(connection, unknown, segment) == []
         assert points.number(connection, unknown, segment) == 0
         with pytest.raises(AttributeError, match="rows"):
-            points.number(connection, Question(site.around(service="shop"), sorted(METRICS)), segment)
+            points.number(connection, PointQuery(site.around(service="shop"), sorted(METRICS)), segment)

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.store import Retention, Series, SeriesCaps
-from stagelens.store.queries.folds import Fold
-from stagelens.store.queries.forecast import TierUse, days_until_full
-from stagelens.store.queries.storage import TierStorage
+from stagelens.store.queries.state import FoldedDimension, TierStorage, TierUse, days_until_full
 from stagelens.store.schema import TIERS
 from tests.support.raw_requests import NOON, Request, Site
 
@@ -134,9 +132,9 @@ def test_values_past_their_cap_are_told(sqlite_site: Callable[..., Site]) -> Non
     one.write([Request({"mine": 1000, "yours": 2000, "ours": 3000})])
 
     assert one.store.read.folds() == [
-        Fold("", "services", 2),
-        Fold("shop", "custom_stages", 2),
-        Fold("shop", "route", 3),
+        FoldedDimension("", "services", 2),
+        FoldedDimension("shop", "custom_stages", 2),
+        FoldedDimension("shop", "route", 3),
     ]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, rank_of
-from stagelens.store.queries.whatif import Groups, split
+from stagelens.store.queries.comparison import LatencyGroups, split_stage_time
 from tests.support.raw_requests import NOON, Request, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
@@ -19,21 +19,21 @@ STAGES = ("forward", "queue", "overhead")
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> Groups:
+def groups(draw: st.DrawFn) -> LatencyGroups:
     """Requests of up to thirty latencies, each with any share of it in the stage."""
     latency = np.array(sorted(draw(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=30, unique=True))))
     shares = draw(arrays.arrays(np.float64, len(latency), elements=st.floats(0, 1)))
     requests = draw(arrays.arrays(np.int64, len(latency), elements=st.integers(1, 1000)))
-    return Groups(latency, latency * shares, requests)
+    return LatencyGroups(latency, latency * shares, requests)
 
 
-def floored(made: Groups, floor: float) -> list[float]:
+def floored(made: LatencyGroups, floor: float) -> list[float]:
     """The percentiles when nobody spends more than *floor* seconds in the stage."""
     return made.quantiles(np.minimum(made.spent, floor), PERCENTILES)
 
 
 @given(made=groups(), floor=st.floats(0, 1e3))
-def test_no_request_is_faster_than_without_the_stage_nor_slower_than_before(made: Groups, floor: float) -> None:
+def test_no_request_is_faster_than_without_the_stage_nor_slower_than_before(made: LatencyGroups, floor: float) -> None:
     """At every percentile: between the latency without the stage, which is not negative, and the latency as it is."""
     before, after = made.quantiles(made.spent, PERCENTILES), floored(made, floor)
     ceiling = floored(made, 0.0)
@@ -45,7 +45,7 @@ def test_no_request_is_faster_than_without_the_stage_nor_slower_than_before(made
 
 
 @given(made=groups())
-def test_a_floor_above_all_changes_nothing(made: Groups) -> None:
+def test_a_floor_above_all_changes_nothing(made: LatencyGroups) -> None:
     """To the last bit: the percentiles are those of the latency."""
     ordered = np.repeat(made.latency, made.requests)
     exact = [float(ordered[rank_of(quantile, len(ordered)) - 1]) for quantile in PERCENTILES]
@@ -54,7 +54,7 @@ def test_a_floor_above_all_changes_nothing(made: Groups) -> None:
 
 
 @given(made=groups(), lower=st.floats(0, 1e3), higher=st.floats(0, 1e3))
-def test_a_lower_floor_is_never_slower(made: Groups, lower: float, higher: float) -> None:
+def test_a_lower_floor_is_never_slower(made: LatencyGroups, lower: float, higher: float) -> None:
     """Monotone in the floor, and in the percentile."""
     fast, slow = (np.array(floored(made, floor)) for floor in sorted((lower, higher)))
     dust = 1e-12 * made.latency.max()
@@ -64,7 +64,7 @@ def test_a_lower_floor_is_never_slower(made: Groups, lower: float, higher: float
 
 
 @given(made=groups(), floor=st.floats(0, 1e3))
-def test_it_is_the_order_statistic_of_moved_requests(made: Groups, floor: float) -> None:
+def test_it_is_the_order_statistic_of_moved_requests(made: LatencyGroups, floor: float) -> None:
     """As if every request were moved by itself, and all were sorted."""
     moved = made.latency - (made.spent - np.minimum(made.spent, floor))
     ordered = np.sort(np.repeat(moved, made.requests))
@@ -73,11 +73,11 @@ def test_it_is_the_order_statistic_of_moved_requests(made: Groups, floor: float)
 
 
 @given(made=groups(), data=st.data(), usual=st.floats(0, 1e3))
-def test_what_a_bucket_spends_is_only_divided(made: Groups, data: st.DataObject, usual: float) -> None:
+def test_what_a_bucket_spends_is_only_divided(made: LatencyGroups, data: st.DataObject, usual: float) -> None:
     """Those the stage dominates spend no less than the others, nobody more than the whole request, and all as much as before."""
     dominated = np.array([data.draw(st.integers(0, int(n))) for n in made.requests])
     others = made.requests - dominated
-    in_others, in_dominated = split(made.spent, made.latency, made.requests, dominated, usual)
+    in_others, in_dominated = split_stage_time(made.spent, made.latency, made.requests, dominated, usual)
     together = others * in_others + dominated * in_dominated
 
     assert together == pytest.approx(made.spent * made.requests, rel=1e-9, abs=1e-12)

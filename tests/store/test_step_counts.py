@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from stagelens.store import merging
 from stagelens.store.columns import Columns, Steps, add_up
 from stagelens.store.encoding import Buckets, Ints
-from stagelens.store.queries.breakdown import METRICS, Mixture
-from stagelens.store.queries.step_counts import add_up_steps
-from stagelens.store.queries.step_mixtures import step_mixtures
+from stagelens.store.queries.fetch import add_up_steps
+from stagelens.store.queries.latency import BREAKDOWN_METRICS, Mixture
+from stagelens.store.queries.time_series import step_mixtures
 from stagelens.store.schema import METRIC_CODES
 
 STAGES = ("forward", "overhead", "queue")
 STEPS = Steps(start=1_030, width=60)
-REQUESTS, TIMES = (METRIC_CODES[metric] for metric in METRICS)
+REQUESTS, TIMES = (METRIC_CODES[metric] for metric in BREAKDOWN_METRICS)
 
 Point: TypeAlias = tuple[int, int, int, int, int, dict[int, int]]
 
@@ -90,7 +90,9 @@ def test_mixtures_together_say_what_each_says_alone(points: list[Point], quantil
     columns = columns_of(points)
     told = [row for mixed in step_mixtures(columns, STEPS) for row in mixed.rows(quantile)]
 
-    assert told == [_row(at, Mixture(part), quantile) for at, part in each_step(columns) if len(part.of(METRICS[0]))]
+    assert told == [
+        _row(at, Mixture(part), quantile) for at, part in each_step(columns) if len(part.of(BREAKDOWN_METRICS[0]))
+    ]
 
 
 def _row(at: int, mixed: Mixture, quantile: float | None) -> dict[str, object]:
@@ -115,7 +117,7 @@ def test_points_added_up_first_say_the_same(apart: bool, points: list[Point]) ->
 
 
 def _quantiles(columns: Columns) -> list[tuple[int, int, float]]:
-    requests = columns.of(METRICS[0])
+    requests = columns.of(BREAKDOWN_METRICS[0])
     return [
         each
         for counts in add_up_steps(requests, STEPS)

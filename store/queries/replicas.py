@@ -1,0 +1,239 @@
+"""What the machines of a service did, measure by measure and place by place.
+
+What replicas loaded and warmed up, and which of them still send.
+
+What engines say of themselves, in fixed buckets or as sums: by service and model, as intervals and exact means.
+
+Whether the collector still works, to tell a silent service from one that nobody listens to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import func, select
+
+from ...core import names
+from ...core.hardware import split_hardware_key
+from ...core.histogram import BATCH_SIZES, Distribution, Histogram
+from ...core.names import HARDWARE
+from ...core.stages import ordered
+from .. import clock, schema, tiers
+from ..columns import Columns, Floats, add_up
+from ..encoding import Ints
+from ..points import PointQuery, Snapshot
+from ..rollup import SETTLE_SECONDS
+from ..selection import Selection, moment
+from ..texts import name as storable_name
+from .fetch import QueryGroup, fetch, fetch_steps
+from .frames import with_step_times
+
+
+class ReplicaQueries(QueryGroup):
+    """Machines, cold starts and engines of a service."""
+
+    def hardware(self, selection: Selection, step: timedelta) -> pd.DataFrame:
+        """Return what the machines of *selection*'s service did in each step, where anything is known.
+
+        It is that of whole processes: by which model or route requests are selected does not matter.
+
+        Returns:
+            Columns at (UTC, start of the step), measure (a key of `core.hardware.MEASURES`), place (`core.hardware.place`), mean
+            and most (of what was told in the step, the latter at most 2.2 % too large; in the measure's unit, of a rate
+            per second); sorted by time, measure and place. `attrs["step_seconds"]` is how wide the steps are.
+        """
+        with self._snapshot() as snapshot:
+            return _hardware(snapshot, selection, step)
+
+    def loads(self, service: str, environment: str | None = None) -> pd.DataFrame:
+        """Return the phases of the cold starts of the replicas of *service*, newest first, over the whole history.
+
+        Returns:
+            Columns instance, place (its host and process), version, environment, phase (a key of `core.stages.LOAD_PHASES`), model, shape, started, ended (UTC),
+            seconds (spent in no other phase), heard (UTC: when the replica was last heard of; NaT if not in ten minutes).
+        """
+        with self._snapshot() as snapshot:
+            return _loads(snapshot, service, environment, int(self._clock()) - _HEARD_SECONDS)
+
+    def engines(self, selection: Selection) -> list[EngineModel]:
+        """Return what the engines of *selection* say, by service and model, the busiest first.
+
+        None of it is in any other answer: a request that an agent has counted too is there, and here.
+        """
+        with self._snapshot() as snapshot:
+            return _engines(snapshot, selection)
+
+    def stale_since(self, now: datetime, patience: timedelta) -> datetime | None:
+        """Return since when nothing came, if the collector did nothing else either for *patience*; None while it works."""
+        with self._snapshot() as snapshot:
+            return _stale_since(snapshot, int(now.timestamp()), patience)
+
+
+def _stale_since(snapshot: Snapshot, now: int, patience: timedelta) -> datetime | None:
+    """See `Reader.stale_since`; *now* is in Unix seconds.
+
+    A collector that works rolls up what is complete, whether anything comes or not, until some time after the newest data.
+    """
+    newest = snapshot.connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
+    rolled_up = tiers.read(snapshot.connection)[1].watermark
+    if newest is None or not rolled_up:
+        return None
+    waited = int(patience.total_seconds())
+    silent = newest + schema.FINEST
+    due = clock.now(snapshot.connection, now).settled - SETTLE_SECONDS - waited
+    return moment(silent) if now - silent > waited and rolled_up < due else None
+
+
+_METRIC_PAIRS = (names.ENGINE_REQUEST, names.ENGINE_STAGE, names.ENGINE_FIRST_TOKEN, names.ENGINE_OUTPUT_TOKEN)
+_ENGINE_METRICS = (*(metric for pair in _METRIC_PAIRS for metric in pair), names.ENGINE_TOKENS, names.ENGINE_BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """What the engines of a service say of one model; times in seconds.
+
+    Args:
+        service: `service.name`.
+        model: Its name, empty where they do not tell.
+        requests: How long requests took; empty where they time steps only.
+        stages: How long they spent in each stage, in the order of stages.
+        first_token: How long they waited for their first token, by definition (`names.DEFINITIONS`).
+        output_token: How long one token took after another, by definition.
+        tokens: How many there were, by `names.TOKENS_IN` and `names.TOKENS_OUT`.
+        batches: How long the model ran by how many items it ran at once, smallest first: only number and mean are known.
+    """
+
+    service: str
+    model: str
+    requests: Distribution = field(default_factory=Distribution)
+    stages: Mapping[str, Distribution] = field(default_factory=dict[str, Distribution])
+    first_token: Mapping[str, Distribution] = field(default_factory=dict[str, Distribution])
+    output_token: Mapping[str, Distribution] = field(default_factory=dict[str, Distribution])
+    tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    batches: Mapping[str, Histogram] = field(default_factory=dict[str, Histogram])
+
+    @property
+    def count(self) -> int:
+        """How many requests there were: where they are not timed as a whole, as many as the most frequent stage had."""
+        return max(self.requests.count, *(stage.count for stage in self.stages.values()), 0)
+
+    @property
+    def mean_by_stage(self) -> dict[str, float]:
+        """The exact share of the mean request that each stage has, in the order of stages; they need not add up to it."""
+        count = self.count
+        return {stage: found.lows.sum / count for stage, found in self.stages.items() if count and found.count}
+
+
+def _engines(snapshot: Snapshot, selection: Selection) -> list[EngineModel]:
+    columns = fetch(snapshot, PointQuery(selection, _ENGINE_METRICS, by="series"))
+    owners = _engine_series(snapshot, selection)
+    found = {owners[number] for number in set(columns.series.tolist()) if number in owners}
+    made = [_engine_model(columns, owners, *owner) for owner in found]
+    return sorted(made, key=lambda each: (-each.count, each.service, each.model))
+
+
+def _engine_series(snapshot: Snapshot, selection: Selection) -> dict[int, tuple[str, str]]:
+    series = schema.series
+    statement = select(series.c.id, series.c.service, series.c.model).where(*selection.conditions())
+    return {row.id: (row.service, row.model) for row in snapshot.connection.execute(statement)}
+
+
+def _engine_model(columns: Columns, owners: Mapping[int, tuple[str, str]], service: str, model: str) -> EngineModel:
+    own = [number for number, owner in owners.items() if owner == (service, model)]
+    mine = columns.where(np.isin(columns.series, own))
+    requests, stages, first_token, output_token = (_interval_distributions(mine, pair) for pair in _METRIC_PAIRS)
+    batches = _histograms_by_key(mine, names.ENGINE_BATCH)
+    return EngineModel(
+        service,
+        model,
+        # How requests are timed is the engine's own matter; there is one way in each.
+        requests.get(names.BY_ENGINE, Distribution()),
+        {stage: stages[stage] for stage in ordered(stages)},
+        first_token,
+        output_token,
+        {key: found.count for key, found in _histograms_by_key(mine, names.ENGINE_TOKENS).items()},
+        {band: batches[band] for band in sorted(batches, key=BATCH_SIZES.position)},
+    )
+
+
+def _interval_distributions(columns: Columns, pair: Iterable[str]) -> dict[str, Distribution]:
+    lows, highs = (_histograms_by_key(columns, metric) for metric in pair)
+    return {key: Distribution(low, highs[key]) for key, low in lows.items() if key in highs}
+
+
+def _histograms_by_key(columns: Columns, metric: str) -> dict[str, Histogram]:
+    found = columns.of(metric)
+    present = {found.stages[place]: place for place in found.stage.tolist()}
+    return {key: add_up(found.where(found.stage == place)).histogram() for key, place in present.items()}
+
+
+LOAD_COLUMNS = ("instance", "place", "version", "environment", "phase", "model", "shape", "started", "ended", "own")
+
+
+def _loads(snapshot: Snapshot, service: str, environment: str | None, heard_since: int) -> pd.DataFrame:
+    table, batches = schema.loads, schema.batches
+    wanted = (
+        select(*(table.c[name] for name in LOAD_COLUMNS))
+        .where(table.c.service == storable_name(service))
+        .order_by(table.c.ended.desc(), table.c.id.desc())
+    )
+    if environment is not None:
+        wanted = wanted.where(table.c.environment == storable_name(environment))
+    found = pd.DataFrame([tuple(row) for row in snapshot.connection.execute(wanted)], columns=list(LOAD_COLUMNS))
+    heard = (
+        select(batches.c.instance, func.max(batches.c.received))
+        .where(batches.c.received >= heard_since, batches.c.instance != "")
+        .group_by(batches.c.instance)
+    )
+    last = {instance: at for instance, at in snapshot.connection.execute(heard)}  # noqa: C416 - rows are no tuples to types
+    return found.assign(
+        started=pd.to_datetime(found["started"].astype("int64"), unit="ns", utc=True),
+        ended=pd.to_datetime(found["ended"].astype("int64"), unit="ns", utc=True),
+        seconds=found.pop("own").astype("float64") / 1e9,
+        heard=pd.to_datetime(found["instance"].map(last).astype("float64"), unit="s", utc=True),
+    )
+
+
+# A live replica reports every ten seconds; a replica silent for longer than this has no last report. [seconds]
+_HEARD_SECONDS = 600
+HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
+
+
+def _hardware(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
+    # A machine works for all models and routes, and for requests that fail.
+    whole = replace(selection, model=None, route=None, status=None)
+    columns, steps = fetch_steps(snapshot, PointQuery(whole, (HARDWARE,)), step)
+    told = {
+        "at": steps.of(columns.times),
+        "name": np.array(columns.stages, object)[columns.stage],
+        "n": _observations(columns),
+        "sum": columns.sum,
+        "most": _maximum(columns),
+    }
+    added = {"n": "sum", "sum": "sum", "most": "max"}
+    found = pd.DataFrame(told).groupby(["at", "name"], sort=True).agg(added).reset_index()
+    names = [split_hardware_key(name) for name in found["name"]]
+    made = found.assign(
+        measure=[measure for measure, _ in names], place=[place for _, place in names], mean=found["sum"] / found["n"]
+    )
+    return with_step_times(made[list(HARDWARE_COLUMNS)], steps, selection)
+
+
+def _observations(columns: Columns) -> Ints:
+    """Return how many values each point has; shape (n,)."""
+    held = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.buckets.amount)))
+    return np.diff(held[columns.buckets.offsets]) + columns.zero
+
+
+def _maximum(columns: Columns) -> Floats:
+    """Return what no value of each point is above, at most a bucket more than the largest; shape (n,)."""
+    filled = columns.buckets.lengths > 0
+    last = columns.buckets.index[columns.buckets.offsets[1:][filled] - 1]
+    most = np.zeros(len(columns))
+    most[filled] = 2.0 ** ((last + 1) / 2.0 ** columns.scale[filled])
+    # None is more than all together, so that of a single one it is exact.
+    return np.minimum(most, columns.sum)

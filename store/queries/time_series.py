@@ -1,0 +1,213 @@
+"""The same questions for each step of a stretch of time: breakdown, quantiles, and the heat map of every request.
+
+Where the time goes, step by step: what `breakdown.Mixture` says of one step, for many at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ...core.histogram import ZERO_THRESHOLD, bucket_bounds
+from ...core.names import REQUEST_DURATION, STAGE_TIME
+from ...core.stages import OVERHEAD
+from ..columns import Columns, Floats, Steps
+from ..encoding import Ints
+from ..points import PointQuery, Snapshot
+from ..selection import Selection
+from .fetch import (
+    QueryGroup,
+    StepCounts,
+    StepEdges,
+    add_up_steps,
+    count_at,
+    count_steps,
+    equal_scale_slices,
+    fetch_steps,
+    step_edges,
+)
+from .frames import frame, stage_frame, with_step_times
+from .latency import BREAKDOWN_METRICS, MIN_REQUESTS
+
+
+@dataclass(frozen=True, slots=True)
+class StepMixtures:
+    """The requests of steps that are equally fine, with the time they spent in each stage.
+
+    Args:
+        stages: Names of the stages.
+        latency: The requests, at their own scale.
+        requests: The requests, at the scale they share with `times`.
+        times: The time they spent, in microseconds; of the same steps.
+    """
+
+    stages: tuple[str, ...]
+    latency: StepCounts
+    requests: StepCounts
+    times: StepCounts
+
+    def rows(self, quantile: float | None) -> Iterator[dict[str, object]]:
+        """Yield for each step its start, requests, the latency at *quantile* (None: the mean), and its share by stage; in seconds."""
+        value, spent = self._mean() if quantile is None else self._at(quantile)
+        seconds = spent / np.maximum(spent.sum(axis=1), 1)[:, None] * value[:, None]
+        told = zip(self.latency.starts.tolist(), self.latency.total.tolist(), value.tolist(), strict=True)
+        for (at, n, whole), some, by_stage in zip(told, spent.tolist(), seconds.tolist(), strict=True):
+            named = zip(self.stages, some, by_stage, strict=True)
+            # Time nobody claimed, as from a client that knows no stages, is overhead.
+            known = {stage: each for stage, any_of_it, each in named if any_of_it} or {OVERHEAD: whole}
+            yield {"at": at, "n": n, "value_seconds": whole, **known}
+
+    def _mean(self) -> tuple[Floats, Ints]:
+        return self.latency.sum.sum(axis=1) / self.latency.total, self.times.amount.sum(axis=2)
+
+    def _at(self, quantile: float) -> tuple[Floats, Ints]:
+        """Return the latency, and the time that the requests there spent by stage; shape (n, stages)."""
+        place = self.latency.places_of(quantile)
+        # The last is where -1 points to: requests that took no time spent it nowhere.
+        centre = np.append(self.latency.index >> (self.latency.scale - self.requests.scale), 0)[place]
+        reach = _step_reaches(self.requests, centre)
+        near = (np.abs(self.times.index - centre[:, None]) <= reach[:, None]) & (place >= 0)[:, None]
+        return self.latency.values_at(quantile), np.where(near[:, None, :], self.times.amount, 0).sum(axis=2)
+
+
+class TimeSeriesQueries(QueryGroup):
+    """Latency and stages over time."""
+
+    def breakdown_over_time(self, selection: Selection, quantile: float | None, step: timedelta) -> pd.DataFrame:
+        """Return the breakdown at *quantile*, or of the mean if None, for each step that has requests.
+
+        Returns:
+            Columns at (UTC, start of the step), n (requests in the step), value_seconds, then one column of seconds for
+            each stage, adding up to value_seconds.
+        """
+        with self._snapshot() as snapshot:
+            return _breakdown_over_time(snapshot, selection, quantile, step)
+
+    def quantiles_over_time(self, selection: Selection, quantiles: Sequence[float], step: timedelta) -> pd.DataFrame:
+        """Return the latency at each of *quantiles* for each step that has requests.
+
+        Returns:
+            Columns at (UTC), n (requests in the step), and one of seconds for each quantile: p50, p99, p99.9, …
+        """
+        with self._snapshot() as snapshot:
+            return _quantiles_over_time(snapshot, selection, quantiles, step)
+
+    def heat(self, selection: Selection, step: timedelta) -> pd.DataFrame:
+        """Return every request by time and latency, eight bands a doubling.
+
+        Returns:
+            Columns at (UTC), low_seconds, high_seconds (the band), n (requests), dominant (the stage that dominates most of
+            them), share (of them it dominates), second, second_share (the same of the stage after it; "" and 0 where one
+            dominates all); only cells that have requests. All steps have the same bands. The more the two shares are
+            alike, the less a cell has one cause.
+        """
+        with self._snapshot() as snapshot:
+            return _heat(snapshot, selection, step)
+
+
+def _step_reaches(requests: StepCounts, centre: Ints) -> Ints:
+    """Return how many buckets on both sides of *centre* it takes to hold `MIN_REQUESTS`, or all there are; shape (n,)."""
+    if not len(requests.index):
+        return np.zeros_like(centre)
+    distance = np.abs(requests.index - centre[:, None])
+    order = np.argsort(distance, axis=1, kind="stable")
+    held = np.cumsum(np.take_along_axis(requests.amount.sum(axis=1), order, axis=1), axis=1)
+    place = (held < np.minimum(MIN_REQUESTS, held[:, -1:])).sum(axis=1)
+    return np.take_along_axis(np.take_along_axis(distance, order, axis=1), place[:, None], axis=1)[:, 0]
+
+
+def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
+    """Yield the steps of *columns*, of `breakdown.BREAKDOWN_METRICS` and sorted by time, that have requests."""
+    requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
+    counted, timed = step_edges(requests, steps), step_edges(times, steps)
+    shared = np.minimum(counted.scale, _scales_of(timed, counted.starts, counted.scale))
+    # The latency at its own scale, so that it is the same number everywhere; shares at one both metrics have.
+    for chosen in equal_scale_slices(counted.scale, shared):
+        at, scale = counted.starts[chosen], int(shared[chosen.start])
+        latency = count_steps(requests, counted, chosen, int(counted.scale[chosen.start]))
+        coarse = latency if scale == latency.scale else count_steps(requests, counted, chosen, scale)
+        here = times.where(np.isin(steps.of(times.times), at))
+        spent = count_at(here, np.searchsorted(at, steps.of(here.times)), at, scale)
+        yield StepMixtures(columns.stages, latency, coarse, spent)
+
+
+def _scales_of(found: StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints:
+    """Return the scales of the steps that start *at*, where *found* has them, and *otherwise* where not."""
+    if not len(found.starts):
+        return otherwise
+    place = np.minimum(np.searchsorted(found.starts, at), len(found.starts) - 1)
+    return np.where(found.starts[place] == at, found.scale[place], otherwise)
+
+
+# Eight buckets a doubling: finer ones are less than a pixel high.
+HEAT_SCALE = 3
+HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "second", "second_share")
+
+
+def _breakdown_over_time(
+    snapshot: Snapshot, selection: Selection, quantile: float | None, step: timedelta
+) -> pd.DataFrame:
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, BREAKDOWN_METRICS), step)
+    rows = [row for mixed in step_mixtures(columns, steps) for row in mixed.rows(quantile)]
+    return with_step_times(stage_frame(("at", "n", "value_seconds"), rows), steps, selection)
+
+
+def _quantiles_over_time(
+    snapshot: Snapshot, selection: Selection, quantiles: Sequence[float], step: timedelta
+) -> pd.DataFrame:
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
+    return with_step_times(quantiles_of_steps(columns, steps, quantiles).drop(columns="total"), steps, selection)
+
+
+def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float]) -> pd.DataFrame:
+    """Return the rows of `Reader.streams_over_time` of *columns*, which are of one metric; `at` in Unix seconds."""
+    names = ("at", "n", "total", *(f"p{100 * quantile:g}" for quantile in quantiles))
+    rows: list[dict[str, object]] = []
+    for counts in add_up_steps(columns, steps):
+        values = (counts.values_at(quantile).tolist() for quantile in quantiles)
+        sums = counts.sum.sum(axis=1).tolist()
+        told = zip(counts.starts.tolist(), counts.total.tolist(), sums, *values, strict=True)
+        rows += [dict(zip(names, each, strict=True)) for each in told]
+    return frame(names, rows)
+
+
+def _heat(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,)), step)
+    scale = min(HEAT_SCALE, int(columns.scale.min(initial=HEAT_SCALE)))
+    cells = [_heat_cells(counts, columns.stages) for counts in add_up_steps(columns, steps, scale)]
+    empty = frame(HEAT_COLUMNS, [])
+    return with_step_times(pd.concat(cells, ignore_index=True) if cells else empty, steps, selection)
+
+
+def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
+    """Return the cells that have requests, step by step and upwards."""
+    bounds = [(0.0, ZERO_THRESHOLD), *(bucket_bounds(index, counts.scale) for index in counts.index.tolist())]
+    low, high = np.array(bounds).T
+    amount = np.concatenate((counts.zero[:, :, None], counts.amount), axis=2)
+    step, bucket = np.nonzero(amount.sum(axis=1))
+    found = amount[step, :, bucket].T
+    return pd.DataFrame(
+        {
+            "at": counts.starts[step],
+            "low_seconds": low[bucket],
+            "high_seconds": high[bucket],
+            "n": found.sum(axis=0),
+            **_top_stages(found, stages),
+        }
+    )
+
+
+def _top_stages(amount: Ints, stages: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the two stages that dominate most requests of each cell, and of which share of them; "" for no second one."""
+    # A stage that dominates none, so that there are always two.
+    padded = np.vstack((amount, np.zeros_like(amount[:1])))
+    order = np.argsort(-padded, axis=0, kind="stable")[:2]
+    shares = np.take_along_axis(padded, order, axis=0) / amount.sum(axis=0)
+    first, second = np.where(shares > 0, np.array([*stages, ""], object)[order], "")
+    return {"dominant": first, "share": shares[0], "second": second, "second_share": shares[1]}
