@@ -23,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stagelens.collector.export import read_export
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.export import read_export
+from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.writer import MAX_ROWS_A_COMMIT
 from stagelens.collector.traces.reading import SpanReader
-from stagelens.collector.writer import MAX_ROWS_A_COMMIT
 from stagelens.core import names
 from stagelens.instrumentors.fold import Delta, Dimensions
 from stagelens.instrumentors.otlp import Encoder, Interval

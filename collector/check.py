@@ -17,14 +17,14 @@ from ..core.errors import ConfigError, StagelensError, StoreError
 from ..core.settings.values import format_size
 from ..core.settings.yaml_fields import meant
 from ..store.engines import database
-from .access import config as access_section
-from .access.clients import Access, Limits
-from .access.exposure import check_exposure
-from .access.tls import GrpcTls
 from .config import CollectorConfig
 from .config_file import CollectorFile, read
 from .forward.config import Destination
 from .scrape.config import AUTO, Target
+from .server import access_config as access_section
+from .server.clients import Access, Limits
+from .server.exposure import check_exposure
+from .server.tls import GrpcTls
 from .store_factory import places
 from .traces.config import built_in
 

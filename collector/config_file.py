@@ -13,17 +13,16 @@ from pathlib import Path
 
 from ..core.egress.addresses import MayCall
 from ..core.errors import ConfigError
-from ..core.periodic_thread import PeriodicThread
 from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
 from ..core.settings.yaml_fields import Fields
-from .access import config as access_section
-from .access.clients import Access
 from .forward import config as forward_section
 from .forward.config import Destination
 from .prometheus import config as prometheus_section
 from .prometheus.config import Settings as Prometheus
 from .scrape import config as scrape_section
 from .scrape.config import Target
+from .server import access_config as access_section
+from .server.clients import Access
 from .traces import config as rules_section
 from .traces.rules import Rule
 

@@ -10,11 +10,11 @@ from ..store import Store
 from ..store.inbox import Delivery, Folded
 from ..store.point_columns import as_columns
 from .health import Health
-from .selfmetrics import SelfMetrics
+from .ingest.writer import FullError
+from .self_metrics import SelfMetrics
 from .traces.folding import Outcome, fold
 from .traces.pending import Patience
 from .traces.sampling import Keep
-from .writer import FullError
 
 _log = logging.getLogger(__name__)
 

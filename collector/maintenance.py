@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..core.periodic_thread import PeriodicThread
 from ..store import Store
 from .health import Health
-from .selfmetrics import SelfMetrics
+from .self_metrics import SelfMetrics
 
 PART = "maintaining the store"
 

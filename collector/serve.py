@@ -10,29 +10,29 @@ from collections.abc import Callable
 
 from ..core.errors import StagelensError
 from ..store import Store
-from .access.exposure import check_exposure
-from .access.gate import Gate
-from .access.tls import GrpcTls, HttpTls
-from .body_reader import Receiving
 from .config import CollectorConfig
 from .config_file import LiveConfig
-from .decoders import Decoders
 from .folding import Folding
 from .forward.forwarder import Forwarder
-from .grpc_server import GrpcServer
 from .health import Health
-from .http import Http
-from .http_server import listen
-from .intake import Intake
+from .ingest.pipeline import Intake
+from .ingest.writer import Writer
 from .maintenance import Maintenance
 from .prometheus.counters import Counters
 from .scrape.scraper import Scraper
-from .selfmetrics import SelfMetrics
+from .self_metrics import SelfMetrics
+from .server.auth import Gate
+from .server.body_reader import Receiving
+from .server.decoders import Decoders
+from .server.exposure import check_exposure
+from .server.grpc_server import GrpcServer
+from .server.http_app import Http
+from .server.http_server import listen
+from .server.tls import GrpcTls, HttpTls
 from .servers import Servers
 from .status_reporter import Reporter
 from .traces.reading import SpanReader
 from .traces.sampling import Keep
-from .writer import Writer
 
 __all__ = ["Collector", "CollectorConfig"]
 

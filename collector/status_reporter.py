@@ -20,7 +20,7 @@ from .config_file import LiveConfig
 from .forward.state import State as Destination
 from .health import Health
 from .scrape.state import State
-from .selfmetrics import SelfMetrics
+from .self_metrics import SelfMetrics
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..collector.access.config import MIN_TOKEN_CHARS
+from ..collector.server.access_config import MIN_TOKEN_CHARS
 from ..core.addresses import is_loopback
 from ..core.errors import ConfigError
 

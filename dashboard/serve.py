@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..collector.connection_limits import ConnectionLimits
-from ..collector.http_server import HttpServer, listen
+from ..collector.server.connection_limits import ConnectionLimits
+from ..collector.server.http_server import HttpServer, listen
 from ..store import Store
 from . import health
 from .app import build

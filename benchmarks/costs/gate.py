@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import zstandard
 
-from stagelens.collector.body import inflate
-from stagelens.collector.wire import TooLargeError
+from stagelens.collector.otlp.model import TooLargeError
+from stagelens.collector.server.body import inflate
 
 from . import micro
 from .paced import TAIL_SECONDS, Process

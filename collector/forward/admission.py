@@ -13,7 +13,7 @@ import zstandard
 from ...core.errors import StagelensError
 from ...core.settings.values import format_size
 from ...store.outgoing import Backlog, Outgoing
-from ..writer import UncommittedError
+from ..ingest.writer import UncommittedError
 from .config import Destination
 
 # One that was sent on by so many goes round in a circle none of them knows.

@@ -31,7 +31,7 @@ from ...core.errors import ConfigError
 from ...core.settings.values import parse_size
 from ...core.settings.yaml_document import Document, Place
 from ...core.settings.yaml_fields import Fields
-from ..otlp_responses import Exported
+from ..otlp.responses import Exported
 from .headers import Secret
 from .headers import read as read_headers
 

@@ -27,8 +27,8 @@ from ...core.egress.tls import CallTls
 from ...core.egress.transport import addresses_of, port_of
 from ...core.errors import StagelensError, WireError
 from ...store.outgoing import Outgoing
-from ..grpc_server import SERVICES
-from ..otlp_responses import JSON
+from ..otlp.responses import JSON
+from ..server.grpc_server import SERVICES
 from .config import Destination
 from .headers import AGENT
 from .outcome import Later, Outcome, Refused, inflated, shown, taken

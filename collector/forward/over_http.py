@@ -21,7 +21,7 @@ from google.rpc.status_pb2 import Status
 from ...core.egress.addresses import MayCall, NotCalledError
 from ...core.egress.transport import CheckedTransport, proxy_of
 from ...store.outgoing import Outgoing
-from ..otlp_responses import JSON
+from ..otlp.responses import JSON
 from .config import Destination
 from .headers import AGENT
 from .outcome import Later, Outcome, Refused, inflated, shown, taken

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from ...core.errors import WireError
-from ..json_fields import identifier
+from ..otlp.json_fields import identifier
 
 _REQUESTS: dict[str, type[Message]] = {
     "metrics": ExportMetricsServiceRequest,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..json_fields import Object
+from ..otlp.json_fields import Object
 from .source import Source
 
 # Microseconds that are no time any more.

@@ -17,7 +17,7 @@ from ...core.settings.schema import COLLECTOR, STORE
 from ...store.schema import FINEST
 from .. import config_file
 from ..config import CollectorConfig
-from ..points import Window
+from ..ingest.points import Window
 from ..store_factory import open_store
 from ..traces.sampling import Keep
 from .formats import FORMATS

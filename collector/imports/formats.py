@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from ..json_fields import Object
+from ..otlp.json_fields import Object
 from . import kineto, onnxruntime, otlp, triton, vllm
 from .source import ImportFileError, Source
 

@@ -16,17 +16,17 @@ from ...core.errors import WireError
 from ...store import Batch, Store
 from ...store.inbox import Delivery, Parcel
 from ...store.retention import IMPORTED
-from ..export import Export, read_export
-from ..ingest_result import Reason
-from ..json_fields import Object, object_at, objects
-from ..otlp_responses import JSON
-from ..points import Window
+from ..ingest.export import Export, read_export
+from ..ingest.points import Window
+from ..ingest.validation import Reason
+from ..otlp.json_fields import Object, object_at, objects
+from ..otlp.model import Attributes
+from ..otlp.responses import JSON
 from ..traces.folding import Outcome, fold
 from ..traces.pending import Patience
 from ..traces.reading import SpanReader
 from ..traces.rules import Rule
 from ..traces.sampling import Keep
-from ..wire import Attributes
 from . import otlp
 from .formats import format_of
 from .imported import Imported

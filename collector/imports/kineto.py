@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Any
 
 from ...core import names, stages
-from ..json_fields import Object
+from ..otlp.json_fields import Object
 from .chrome import Event, events
 from .source import ImportFileError, Source
 from .spans import Interval, Request, exports

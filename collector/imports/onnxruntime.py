@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...core import names
-from ..json_fields import Object
+from ..otlp.json_fields import Object
 from .chrome import events, read_event
 from .source import Source
 from .spans import Interval, Request, exports

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...core.errors import WireError
-from ..json_fields import Object, objects, string
-from ..wire import KINDS
+from ..otlp.json_fields import Object, objects, string
+from ..otlp.model import KINDS
 from .source import Source
 
 METRICS, SPANS, LOGS = "resourceMetrics", "resourceSpans", "resourceLogs"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..json_fields import Object
+from ..otlp.json_fields import Object
 from .source import Source
 from .spans import EXPORT_SPANS, event, export, identifier, span
 

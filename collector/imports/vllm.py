@@ -15,7 +15,7 @@ from itertools import accumulate, chain, repeat
 from typing import Any
 
 from ...core import names
-from ..json_fields import Object
+from ..otlp.json_fields import Object
 from .source import ImportFileError, Source
 from .spans import FIRST_TOKEN, TOKENS_IN, TOKENS_OUT, Interval, Request, exports
 

@@ -15,8 +15,8 @@ import httpx
 from ...core.egress.addresses import MayCall, NotCalledError
 from ...core.egress.transport import CheckedTransport
 from ...core.errors import StagelensError, WireError
-from ..body import inflate
-from ..wire import TooLargeError
+from ..otlp.model import TooLargeError
+from ..server.body import inflate
 from .config import Target
 from .exposition import OPENMETRICS
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from ...core import names
 from ...core.histogram import Distribution, Histogram
 from ...store import Point, Series
-from ..dimensions import text
+from ..ingest.dimensions import text
 from .config import Target
 from .reading import Counted, Labels, Stream
 from .rules import Engine

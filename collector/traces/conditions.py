@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
-from ..wire import Scalar
+from ..otlp.model import Scalar
 
 # Attributes, each with the texts it may have, with * and ?; `ANY` for whichever.
 Conditions: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]

@@ -19,7 +19,7 @@ from ...core import stages
 from ...core.errors import ConfigError
 from ...core.settings.yaml_document import Document, Place, Problem, parse
 from ...core.settings.yaml_fields import Fields
-from ..dimensions import MAX_STAGE_CHARS
+from ..ingest.dimensions import MAX_STAGE_CHARS
 from .rule_reader import RuleReader
 from .rules import Rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ...core import names
-from ..json_fields import (
+from ..otlp.json_fields import (
     INT32,
     UINT64,
     Object,
@@ -18,7 +18,7 @@ from ..json_fields import (
     string,
     whole,
 )
-from ..wire import Attributes, Correction, Event, ResourceSpans, Scalar, Span
+from ..otlp.model import Attributes, Correction, Event, ResourceSpans, Scalar, Span
 from .conditions import KINDS
 from .rule_cache import Key, Meanings, Place
 from .rules import Meaning

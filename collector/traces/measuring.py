@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..wire import Event, Scalar
+from ..otlp.model import Event, Scalar
 from .columns import Stream
 from .rules import Part, Rule, Streaming
 

@@ -11,9 +11,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from ...core import names
 from ...core.errors import WireError
-from ..protobuf_bulk import check_bulk
-from ..protobuf_wire import scalar
-from ..wire import MAX_ELEMENTS, MAX_OBJECTS, Attributes, Correction, Event, ResourceSpans, Span, TooLargeError
+from ..otlp.model import MAX_ELEMENTS, MAX_OBJECTS, Attributes, Correction, Event, ResourceSpans, Span, TooLargeError
+from ..otlp.protobuf_bulk import check_bulk
+from ..otlp.protobuf_encoding import scalar
 from . import lite
 from .rule_cache import Key, Meanings, Place, Shape
 from .rules import Meaning

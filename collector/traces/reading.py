@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...core.errors import WireError
-from ..ingest_result import Tally
-from ..otlp_responses import JSON
-from ..points import Window
-from ..wire import Correction, ResourceSpans
+from ..ingest.points import Window
+from ..ingest.validation import Tally
+from ..otlp.model import Correction, ResourceSpans
+from ..otlp.responses import JSON
 from .columns import Spans
 from .config import built_in
 from .json_spans import read_json

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from ..wire import Attributes, Scalar
+from ..otlp.model import Attributes, Scalar
 from .conditions import KINDS, Facts
 from .rules import Meaning, Rules
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core import names
-from ..dimensions import text
-from ..wire import Scalar
+from ..ingest.dimensions import text
+from ..otlp.model import Scalar
 from .columns import Flag, Label
 from .conditions import ANY, MAX_MATCHED_CHARS, Facts, When
 

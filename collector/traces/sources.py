@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...core import names
-from ..dimensions import UNKNOWN_SERVICE, text
-from ..wire import Attributes
+from ..ingest.dimensions import UNKNOWN_SERVICE, text
+from ..otlp.model import Attributes
 from .columns import Source
 
 # Semantic conventions before 1.27.

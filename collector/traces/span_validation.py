@@ -13,9 +13,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ingest_result import Reason, Tally
-from ..points import Window
-from ..wire import Attributes, Event
+from ..ingest.points import Window
+from ..ingest.validation import Reason, Tally
+from ..otlp.model import Attributes, Event
 from .columns import ROW, Flag, Label, Rows, Source, Spans, Stream, streams_of
 from .measuring import Interval, Told, measure
 from .rules import Meaning, Rule

@@ -19,7 +19,7 @@ from stagelens.cli import compare as inputs
 from stagelens.cli.saved_run import Run, save_run
 from stagelens.collector.imports.importing import import_file
 from stagelens.collector.imports.spans import Interval, Request, exports
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.points import Window
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Point, Series, Store

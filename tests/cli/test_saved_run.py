@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.cli.saved_run import Run, save_run
-from stagelens.collector.export import read_export
-from stagelens.collector.otlp_responses import JSON
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.export import read_export
+from stagelens.collector.ingest.points import Window
+from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.core.errors import StagelensError

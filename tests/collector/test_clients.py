@@ -31,7 +31,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from stagelens.collector import otlp_responses
+from stagelens.collector.otlp import responses
 from stagelens.core import names
 from stagelens.core.errors import StoreError
 
@@ -118,7 +118,7 @@ def test_the_python_sdk_comes_back_when_it_is_told_to(
     """It waits as long as it is told while the store fails; its retry is acknowledged, and counts once."""
     served = serve_slow(grpc_port=0)
     # Nearly twice as long as its own first wait would be.
-    monkeypatch.setitem(otlp_responses.RETRY_AFTER, HTTPStatus.SERVICE_UNAVAILABLE, 2)
+    monkeypatch.setitem(responses.RETRY_AFTER, HTTPStatus.SERVICE_UNAVAILABLE, 2)
 
     class Healing(logging.Handler):
         """The store works again as soon as the SDK has said that it will wait."""

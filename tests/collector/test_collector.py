@@ -27,13 +27,13 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from stagelens.collector import intake
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.health import Health
-from stagelens.collector.selfmetrics import SelfMetrics
+from stagelens.collector.ingest import pipeline
+from stagelens.collector.ingest.writer import UncommittedError, Writer
+from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.collector.task_supervisor import Tending
-from stagelens.collector.writer import UncommittedError, Writer
 from stagelens.core import names
 from stagelens.core.errors import StagelensError, StoreError
 from stagelens.store import Batch, Retention, Selection, Store
@@ -301,7 +301,7 @@ def test_a_writer_that_breaks_shows(
     def broken(*_: object) -> None:
         raise ArithmeticError
 
-    monkeypatch.setattr(intake, "MAX_COMMIT_SECONDS", 0.5)
+    monkeypatch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.5)
     monkeypatch.setattr(served.collector.metrics, "committed", broken)
     answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
     until(lambda: served.client.get("/livez").status_code == 503)

@@ -11,11 +11,11 @@ import pytest
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.folding import PART, Folding
 from stagelens.collector.health import Health
-from stagelens.collector.selfmetrics import SelfMetrics
+from stagelens.collector.ingest.writer import FullError
+from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.collector.traces.columns import ROW, Spans, encode
 from stagelens.collector.traces.pending import Patience
-from stagelens.collector.writer import FullError
 from stagelens.core.errors import ConfigError, StoreError
 from stagelens.store import Batch, Store
 from stagelens.store.inbox import Fold

@@ -10,7 +10,7 @@ import pytest
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.health import Health
 from stagelens.collector.scrape.state import State
-from stagelens.collector.selfmetrics import SelfMetrics
+from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.status_reporter import Reporter
 from stagelens.store import Batch, Store
 from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, leave, put

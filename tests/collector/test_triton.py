@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stagelens.collector.ingest_result import Tally
-from stagelens.collector.otlp_responses import JSON, PROTOBUF
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import Tally
+from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.traces.columns import encode
 from stagelens.collector.traces.folding import fold
 from stagelens.collector.traces.pending import Patience

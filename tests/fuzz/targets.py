@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any
 
-from stagelens.collector.body import inflate
-from stagelens.collector.export import read_export
-from stagelens.collector.otlp_responses import JSON, PROTOBUF
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.export import read_export
+from stagelens.collector.ingest.points import Window
+from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.scrape import exposition, triton_statistics
 from stagelens.collector.scrape.catalog import engines
 from stagelens.collector.scrape.reading import read as read_samples
+from stagelens.collector.server.body import inflate
 from stagelens.collector.traces import columns
 from stagelens.collector.traces.folding import fold
 from stagelens.collector.traces.pending import Patience

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import stagelens
-from stagelens.collector.ingest_result import Tally
-from stagelens.collector.otlp_responses import PROTOBUF
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import Tally
+from stagelens.collector.otlp.responses import PROTOBUF
 from stagelens.collector.traces.columns import Flag
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.instrumentors import recorder, user_spans

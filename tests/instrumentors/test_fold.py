@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector import protobuf_wire
-from stagelens.collector.otlp_responses import PROTOBUF
-from stagelens.collector.points import PointReader, Window
-from stagelens.collector.spans import TraceReader
+from stagelens.collector.ingest.points import PointReader, Window
+from stagelens.collector.ingest.retained_traces import TraceReader
+from stagelens.collector.otlp import protobuf_encoding
+from stagelens.collector.otlp.responses import PROTOBUF
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.core import names
 from stagelens.core.histogram import Histogram, bucket_index
@@ -559,7 +559,7 @@ def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any
         encoder = Encoder({}, lambda: None)
         points, spans = PointReader(Window(0, 2**40)), TraceReader(Window(0, 2**40))
         points.read(
-            protobuf_wire.read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {})))
+            protobuf_encoding.read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {})))
         )
         body = gzip.decompress(encoder.traces([trace], 0))
         spans.read(SpanReader().read(PROTOBUF, body, Window(0, 2**40), spans.tally).kept)

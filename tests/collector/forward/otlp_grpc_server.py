@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from stagelens.collector.grpc_server import SERVICES
+from stagelens.collector.server.grpc_server import SERVICES
 
 METHODS = {f"/{service}/Export": signal for service, signal in SERVICES.items()}
 

@@ -7,7 +7,7 @@ import zstandard
 
 from stagelens.collector.forward.admission import LoopError, Room
 from stagelens.collector.forward.config import Destination
-from stagelens.collector.writer import UncommittedError
+from stagelens.collector.ingest.writer import UncommittedError
 from stagelens.store.outgoing import Backlog, Outgoing
 
 MIB = 1024**2

@@ -9,7 +9,7 @@ from typing import Any
 
 from stagelens.collector.imports.imported import Imported
 from stagelens.collector.imports.importing import import_file
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.points import Window
 from stagelens.collector.traces.sampling import Keep
 from stagelens.store import Selection, Store
 

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from stagelens.collector.imports import importing
 from stagelens.collector.imports.importing import import_file
 from stagelens.collector.imports.source import ImportFileError
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.points import Window
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Store, schema

@@ -10,9 +10,9 @@ from typing import Any
 from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stagelens.collector.ingest_result import Tally
-from stagelens.collector.otlp_responses import JSON
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import Tally
+from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.traces.columns import Spans
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.traces.rules import Rule

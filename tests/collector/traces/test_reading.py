@@ -17,17 +17,17 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from stagelens.collector.access.gate import Admission
-from stagelens.collector.ingest_result import Reason, Tally
-from stagelens.collector.otlp_responses import JSON, PROTOBUF
-from stagelens.collector.points import Window
+from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import Reason, Tally
+from stagelens.collector.otlp.model import TooLargeError
+from stagelens.collector.otlp.responses import JSON, PROTOBUF
+from stagelens.collector.server.auth import Admission
 from stagelens.collector.traces import protobuf_spans, rule_cache, span_validation
 from stagelens.collector.traces.columns import Flag, Source, Spans, decode, encode
 from stagelens.collector.traces.conditions import When
 from stagelens.collector.traces.config import built_in
 from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.traces.rules import Rule, Rules
-from stagelens.collector.wire import TooLargeError
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from tests.collector.traces.otlp import ALWAYS, NOON_NS, as_protobuf, export, read, span

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.ingest_result import Tally
-from stagelens.collector.otlp_responses import JSON, PROTOBUF
+from stagelens.collector.ingest.validation import Tally
+from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.traces.columns import Flag, Label, Spans, Stream, encode
 from stagelens.collector.traces.conditions import Facts, When
 from stagelens.collector.traces.config import built_in

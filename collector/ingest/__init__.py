@@ -1,0 +1,1 @@
+"""Ingestion of OTLP exports: from a request to a batch in the store."""

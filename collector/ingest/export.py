@@ -1,0 +1,163 @@
+"""An export request, from its bytes to a batch the store can take.
+
+Bytes and a clock's reading in, a batch and a tally out. It runs in a worker thread, off the event loop. Metrics take two
+steps: each body is parsed by itself, and what came at the same time is judged together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ...core import names
+from ...core.errors import WireError
+from ...store import Batch
+from ..otlp import json_encoding, protobuf_encoding
+from ..otlp.model import Attributes, Correction, ResourceMetrics
+from ..otlp.responses import JSON, Exported
+from ..traces.columns import encode
+from ..traces.reading import SpanReader
+from .dimensions import text
+from .points import PointReader, Window, read_together
+from .retained_traces import TraceReader
+from .validation import Tally
+
+Signal: TypeAlias = Literal["metrics", "traces"]
+
+MAX_BATCH_NAME_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export that was read.
+
+    Args:
+        batch: What of it to write.
+        tally: What of it was refused or passed over.
+        named: Whether its sender named it.
+        size_bytes: Its inflated size.
+    """
+
+    batch: Batch
+    tally: Tally
+    named: bool
+    size_bytes: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write, not even a sign of life."""
+        batch = self.batch
+        return not (
+            self.named or batch.points or batch.traces or batch.dropped or batch.spans or batch.loads or batch.onward
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """An export of metrics whose points are not judged yet.
+
+    Args:
+        batch_id: What it is counted under.
+        resources: What it says.
+        named: Whether its sender named it.
+        size_bytes: Its inflated size.
+    """
+
+    batch_id: str
+    resources: Sequence[ResourceMetrics]
+    named: bool
+    size_bytes: int
+
+    def judged(self, reader: PointReader) -> Export:
+        """Return the export, once *reader* has read it."""
+        instance = _instance(item.resource for item in self.resources)
+        batch = Batch(id=self.batch_id, points=reader.points, dropped=reader.dropped, instance=instance)
+        return Export(batch, reader.tally, self.named, self.size_bytes)
+
+
+def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
+    signal: Signal,
+    media_type: str,
+    body: bytes,
+    name: str | None,
+    window: Window,
+    spans: SpanReader,
+    correct: Correction | None = None,
+) -> Export:
+    """Read an inflated OTLP body.
+
+    Args:
+        signal: Which service it was sent to.
+        media_type: How it is encoded.
+        body: Inflated.
+        name: The `X-Stagelens-Batch` header, None when there is none.
+        window: Which times are plausible.
+        spans: Reads spans.
+        correct: What is done to each resource; None for nothing.
+
+    Raises:
+        TooLargeError: It has more elements than the collector holds.
+        WireError: It is malformed, or *name* is.
+    """
+    if signal == "metrics":
+        return judge([parse_metrics(media_type, body, name, correct)], window)[0]
+    batch, tally = _traces(batch_id(signal, body, name), media_type, body, window, spans, correct)
+    return Export(batch, tally, named=name is not None, size_bytes=len(body))
+
+
+def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Correction | None = None) -> Parsed:
+    """Parse an inflated export of metrics; arguments and errors are those of `read_export`."""
+    number = batch_id("metrics", body, name)
+    wire = json_encoding if media_type == JSON else protobuf_encoding
+    resources = wire.read_metrics(body)
+    if correct is not None:
+        for item in resources:
+            correct(item.resource)
+    return Parsed(number, resources, name is not None, len(body))
+
+
+def judge(exports: Sequence[Parsed], window: Window) -> list[Export]:
+    """Return what can be believed of each of *exports*, at times within *window*.
+
+    Raises:
+        WireError: A point of one of them is malformed.
+    """
+    readers = [PointReader(window) for _ in exports]
+    read_together(list(zip(readers, [export.resources for export in exports], strict=True)))
+    return [export.judged(reader) for export, reader in zip(exports, readers, strict=True)]
+
+
+def _traces(  # noqa: PLR0917 - what was sent, and what it is read with
+    number: str, media_type: str, body: bytes, window: Window, spans: SpanReader, correct: Correction | None
+) -> tuple[Batch, Tally]:
+    reader = TraceReader(window)
+    found, kept = spans.read(media_type, body, window, reader.tally, correct)
+    reader.read(kept)
+    return Batch(
+        id=number,
+        traces=reader.traces,
+        loads=reader.loads,
+        instance=_instance(item.resource for item in kept),
+        spans=encode(found) if len(found.rows) else b"",
+    ), reader.tally
+
+
+def batch_id(signal: Exported, body: bytes, name: str | None) -> str:
+    """Return what the batch is counted under: its sender's name for it, or else a hash of what it says.
+
+    Raises:
+        WireError: *name* is malformed.
+    """
+    if name is None:
+        return f"{signal}#{hashlib.blake2b(body, digest_size=16).hexdigest()}"
+    if not 0 < len(name) <= MAX_BATCH_NAME_CHARS or not (name.isascii() and name.isprintable()):
+        msg = f"{names.BATCH_HEADER} must be 1 to {MAX_BATCH_NAME_CHARS} printable ASCII characters"
+        raise WireError(msg)
+    return f"{signal}:{name}"
+
+
+def _instance(resources: Iterable[Attributes]) -> str:
+    found = (text(resource.get(names.SERVICE_INSTANCE, "")) for resource in resources)
+    return next((instance for instance in found if instance), "")

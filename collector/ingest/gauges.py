@@ -1,0 +1,115 @@
+"""What machines do, as OTLP's gauges and sums: those of our agents, and any other program's under the same names.
+
+What cannot be what is asked for, such as a counter that is cumulative, is passed over like every metric we do not know: it may
+be right for whom it is meant. Of a process without a name nothing is kept: an OpenTelemetry Collector on a host tells of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...core.hardware import (
+    BY_METRIC,
+    DIRECTION,
+    GENERAL,
+    GPU_ID,
+    GPU_TASK,
+    HOST,
+    POD,
+    PROCESS_ID,
+    Measure,
+    Of,
+    hardware_key,
+    place,
+)
+from ...core.histogram import Histogram
+from ...core.names import DEVICE, HARDWARE, SERVICE_INSTANCE, SERVICE_NAME
+from ...store import Point
+from ..otlp.model import CUMULATIVE, DELTA, GAUGE, NO_RECORDED_VALUE, SUM, Attributes, Metric, NumberPoint
+from .dimensions import SeriesReader, text
+from .point_rules import MAX_COUNT, NANOSECONDS, Window
+from .validation import Reason, RejectedError, Tally
+
+# No machine has as many GPUs, and no process as many modes of its time.
+MAX_POINTS = 256
+# Exporters wait a minute at most, as they come.
+MAX_INTERVAL_SECONDS = 120
+_DEVICE_KEYS = {"gpu": GPU_ID, "device": DEVICE}
+
+
+def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: Tally) -> list[Point]:
+    """Return what *metric*, one of `core.hardware`, says; what cannot be believed is tallied.
+
+    Args:
+        metric: As it came.
+        resource: What its process says about itself.
+        window: Which times are plausible.
+        tally: Told what was refused.
+    """
+    kind = BY_METRIC[metric.name][0].kind
+    if not _is(metric, kind) or SERVICE_NAME not in resource:
+        tally.ignored += metric.size
+        return []
+    tally.ignored += max(0, len(metric.numbers) - MAX_POINTS)
+    found: dict[tuple[str, int], float] = {}
+    for index, point in enumerate(metric.numbers[:MAX_POINTS]):
+        try:
+            for name, at, value in _values(metric.name, point, resource, window):
+                # Parts of the same, such as the time in the system and in the program, are told one by one.
+                found[name, at] = found.get((name, at), 0.0) + value
+        except RejectedError as error:
+            tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
+    series = SeriesReader(resource).series({})
+    return [Point(series, HARDWARE, name, at, _observed(value)) for (name, at), value in found.items()]
+
+
+def _is(metric: Metric, kind: str) -> bool:
+    """Say whether *metric* comes as its measure does."""
+    if kind == "rate":
+        return metric.kind == SUM and metric.temporality == DELTA and metric.monotonic
+    # A gauge says as much as a sum that goes up and down.
+    return metric.kind == GAUGE or (metric.kind == SUM and metric.temporality == CUMULATIVE and not metric.monotonic)
+
+
+def _values(metric: str, point: NumberPoint, resource: Attributes, window: Window) -> Iterator[tuple[str, int, float]]:
+    """Yield under which name it is kept, when that was, in Unix seconds, and the value, if *point* is what is asked for.
+
+    Raises:
+        RejectedError: Its number or its time cannot be believed.
+    """
+    if point.flags & NO_RECORDED_VALUE or point.attributes.get(GPU_TASK, GENERAL) != GENERAL:
+        return
+    if not 0 <= point.value <= MAX_COUNT:  # refuses NaN too
+        msg = f"value must lie between 0 and 2**44, got {point.value}"
+        raise RejectedError(Reason.NUMBER, msg)
+    window.check(point.time_ns)
+    start_ns = point.start_ns if 0 < point.start_ns < point.time_ns else point.time_ns
+    seconds = (point.time_ns - start_ns) / NANOSECONDS
+    # The middle of an interval, like that of the requests it was exported with. A sum may say when its process began.
+    at = (point.time_ns if seconds > MAX_INTERVAL_SECONDS else (start_ns + point.time_ns) // 2) // NANOSECONDS
+    for measure in BY_METRIC[metric]:
+        if measure.direction and point.attributes.get(DIRECTION) != measure.direction:
+            continue
+        if measure.kind != "rate":
+            yield _name(measure, point, resource), at, float(point.value)
+        elif seconds:
+            yield _name(measure, point, resource), at, point.value / seconds
+
+
+def _name(measure: Measure, point: NumberPoint, resource: Attributes) -> str:
+    device = text(point.attributes.get(_DEVICE_KEYS.get(measure.of, ""), ""))
+    return hardware_key(measure.key, place_of(resource, measure.of, device))
+
+
+def place_of(resource: Attributes, of: Of = "process", device: str = "") -> str:
+    """Return how *resource*, or a device of it, is called, as `core.hardware.place` writes it."""
+    instance = text(resource.get(SERVICE_INSTANCE, ""))
+    host = text(resource.get(POD) or resource.get(HOST) or instance)
+    process = text(resource.get(PROCESS_ID) or instance)
+    return place(of, host, process, device)
+
+
+def _observed(value: float) -> Histogram:
+    histogram = Histogram()
+    histogram.record(value)
+    return histogram

@@ -1,0 +1,235 @@
+"""Data points, each believed or refused by itself.
+
+A point that passes means what `docs/architecture.md` says it means: a delta, of a known metric, at a plausible time, whose
+buckets add up to its count. Metrics of other names are not ours to judge: they are passed over and counted.
+
+All points of an export are judged at once, as columns, and with those of the exports that came at the same time: most of
+what an export takes is the same for one point and for a hundred. The few that do not pass are judged again, one by one and
+by `point_rules`, which say what is wrong with them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from ...core import names
+from ...core.hardware import BY_METRIC
+from ...store import Point
+from ...store.point_columns import Identity, PointColumns
+from ..otlp import protobuf_encoding
+from ..otlp.columns import HistogramColumns, from_points, from_protobuf
+from ..otlp.model import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics
+from .dimensions import SeriesReader
+from .gauges import read_gauges
+from .point_checks import believable, believed
+from .point_rules import NANOSECONDS, Window, check_interval, check_metric, dropped_requests, histogram_of
+from .series import Identities, stage_of
+from .validation import Reason, RejectedError, Tally
+
+__all__ = ["PointReader", "Window"]
+
+# A bucket takes about 100 bytes once read, and one byte on the wire: without a limit a small body would fill the memory.
+MAX_BUCKETS_A_BATCH = 500_000
+# Nine years of stage time in microseconds: what a fleet of a million requests at a time spends in two minutes.
+MAX_COUNT_A_BATCH = 2**48
+# Points read at once, as they came: what is made of them in between takes up to fifty times the room. [bytes]
+_AT_ONCE_BYTES = 256 * 1024
+# What a point of JSON takes beside its buckets, about. [bytes]
+_POINT_BYTES = 100
+
+_REMEMBERED = Identities()
+
+
+class _Part(NamedTuple):
+    """Points of one metric and one process, from number *first* on; as they are or serialized."""
+
+    owner: PointReader
+    reader: SeriesReader
+    metric: str
+    first: int
+    points: Sequence[bytes] | Sequence[HistogramPoint]
+    size_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class PointReader:
+    """Reads the metrics of one export into points.
+
+    Args:
+        window: Which times are plausible.
+        dropped: Requests the senders say they could not count.
+        tally: What became of all points.
+    """
+
+    window: Window
+    dropped: int = 0
+    tally: Tally = field(default_factory=Tally)
+    _pieces: list[PointColumns] = field(default_factory=list[PointColumns])
+    _exact: list[Point] = field(default_factory=list[Point])
+    _buckets: int = 0
+    _count: int = 0
+
+    def read(self, export: Sequence[ResourceMetrics]) -> None:
+        """Take in the points of *export*; nothing is raised for a bad one, it is tallied.
+
+        Raises:
+            WireError: A point is malformed.
+        """
+        read_together([(self, export)])
+
+    @property
+    def points(self) -> PointColumns:
+        """What was believed."""
+        exact = [PointColumns.of(self._exact)] if self._exact or not self._pieces else []
+        return PointColumns.join([*self._pieces, *exact])
+
+    def parts(self, item: ResourceMetrics) -> Iterator[_Part]:
+        """Yield the points of *item* that are to be judged; everything else of it is taken in."""
+        reader = SeriesReader(item.resource)
+        for metric in item.metrics:
+            if metric.name in BY_METRIC:
+                self._exact += read_gauges(metric, item.resource, self.window, self.tally)
+                continue
+            wanted = WANTED.get(metric.name)
+            if wanted is None:
+                self.tally.ignored += metric.size
+                continue
+            try:
+                check_metric(metric, wanted)
+            except RejectedError as error:
+                self.tally.reject(error.reason, f"{metric.name}[0..{metric.size - 1}]: {error}", metric.size)
+                continue
+            self._read_numbers(metric)
+            yield from _split(self, metric, reader)
+
+    def _read_numbers(self, metric: Metric) -> None:
+        for index, number in enumerate(metric.numbers):
+            try:
+                self.dropped += dropped_requests(number.value)
+            except RejectedError as error:
+                self.tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
+
+    def has_room(self, buckets: int, count: float) -> bool:
+        """Say whether points of so many filled *buckets*, and so many values, may be taken in at once."""
+        return self._buckets + buckets <= MAX_BUCKETS_A_BATCH and self._count + count <= MAX_COUNT_A_BATCH
+
+    def add(self, points: PointColumns) -> None:
+        """Take in what was believed."""
+        self._pieces.append(points)
+        self._buckets += len(points.histograms.buckets.index)
+        self._count += int(points.histograms.zero.sum() + points.histograms.buckets.amount.sum())
+
+    def read_exactly(self, part: _Part, number: int) -> None:
+        """Take in point *number* of *part* if it can be believed, or say why not."""
+        sent = part.points[number]
+        try:
+            self._read_one(part, protobuf_encoding.read_point(sent) if isinstance(sent, bytes) else sent)
+        except RejectedError as error:
+            self.tally.reject(error.reason, f"{part.metric}[{part.first + number}]: {error}")
+
+    def _read_one(self, part: _Part, point: HistogramPoint) -> None:
+        if point.flags & NO_RECORDED_VALUE:
+            return
+        start_ns, time_ns = check_interval(point, self.window)
+        histogram = histogram_of(part.metric, point)
+        series = part.reader.series(point.attributes)
+        stage = stage_of(part.metric, point.attributes)
+        if not histogram.buckets and not histogram.zero:
+            return
+        if self._buckets + len(histogram.buckets) > MAX_BUCKETS_A_BATCH:
+            msg = f"the batch has more than {MAX_BUCKETS_A_BATCH} filled buckets; send smaller batches"
+            raise RejectedError(Reason.SIZE, msg)
+        if self._count + histogram.count > MAX_COUNT_A_BATCH:
+            raise RejectedError(Reason.SIZE, "the counts of the batch add up to more than 2**48; send smaller batches")
+        self._buckets += len(histogram.buckets)
+        self._count += histogram.count
+        # The middle of the interval: a delta of ten seconds belongs to the bucket most of it lies in.
+        at = (start_ns + time_ns) // 2 // NANOSECONDS
+        self._exact.append(Point(series, part.metric, stage, at, histogram))
+
+
+def read_together(exports: Sequence[tuple[PointReader, Sequence[ResourceMetrics]]]) -> None:
+    """Let each reader take in the points of its export; all of them have the same window.
+
+    Raises:
+        WireError: A point is malformed; what was taken in of any of them is of no use.
+    """
+    for parts in _at_once(part for reader, export in exports for item in export for part in reader.parts(item)):
+        _read_points(parts)
+
+
+def _read_points(parts: Sequence[_Part]) -> None:
+    columns = _columns(parts)
+    sizes = [len(part.points) for part in parts]
+    ends = np.cumsum(sizes).tolist()
+    about: list[Identity | None] = []
+    for part, size, end in zip(parts, sizes, ends, strict=True):
+        about += _REMEMBERED.of(part.reader, part.metric, columns.attributes[end - size : end])
+    timed = np.repeat([part.metric not in names.TIME_METRICS for part in parts], sizes)
+    good = believable(columns, timed, parts[0].owner.window) & [identity is not None for identity in about]
+    owned = list(_owned(parts))
+    offsets = columns.buckets.offsets
+    for owner, low, high in owned:
+        count = columns.count[low:high][good[low:high]].sum(dtype=np.float64)
+        if not owner.has_room(int(offsets[high] - offsets[low]), float(count)):
+            good[low:high] = False
+    chosen = believed(columns, good, [one for one, ok in zip(about, good, strict=True) if ok and one], timed)
+    place = np.concatenate((np.zeros(1, np.int64), np.cumsum(good))).tolist()
+    for owner, low, high in owned:
+        owner.add(chosen.between(place[low], place[high]))
+    for number in np.flatnonzero(~good).tolist():
+        which = bisect_right(ends, number)
+        parts[which].owner.read_exactly(parts[which], number - (ends[which] - sizes[which]))
+
+
+def _owned(parts: Sequence[_Part]) -> Iterator[tuple[PointReader, int, int]]:
+    """Yield each owner of *parts*, and from which to which point they are its own."""
+    high = 0
+    for owner, own in groupby(parts, lambda part: part.owner):
+        low, high = high, high + sum(len(part.points) for part in own)
+        yield owner, low, high
+
+
+def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator[_Part]:
+    """Yield the histograms of *metric* in parts of a size to be read at once."""
+    points = metric.histograms
+    sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
+    first = size = 0
+    for number, more in enumerate(sizes):
+        if size and size + more > _AT_ONCE_BYTES:
+            yield _Part(owner, reader, metric.name, first, points[first:number], size)
+            first, size = number, 0
+        size += more
+    if points:
+        yield _Part(owner, reader, metric.name, first, points[first:], size)
+
+
+def _at_once(parts: Iterator[_Part]) -> Iterator[list[_Part]]:
+    """Yield *parts* in lists of a size to be read at once, serialized or not."""
+    held: list[_Part] = []
+    size = 0
+    for part in parts:
+        if held and (size + part.size_bytes > _AT_ONCE_BYTES or _is_serialized(part) != _is_serialized(held[0])):
+            yield held
+            held, size = [], 0
+        held.append(part)
+        size += part.size_bytes
+    if held:
+        yield held
+
+
+def _is_serialized(part: _Part) -> bool:
+    return isinstance(part.points[0], bytes)
+
+
+def _columns(parts: Sequence[_Part]) -> HistogramColumns:
+    points = list(chain.from_iterable(part.points for part in parts))
+    if _is_serialized(parts[0]):
+        return from_protobuf(cast("list[bytes]", points))
+    return from_points(cast("list[HistogramPoint]", points))

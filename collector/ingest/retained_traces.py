@@ -1,0 +1,225 @@
+"""Spans of scope `stagelens`, put together to kept traces: each trace believed or refused as a whole.
+
+A trace is a root span (it carries `stagelens.kept.because` and the stages' times) and the spans below it, in one export. Several
+requests of one distributed trace may share a trace id; they are told apart by their roots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from ...core import names
+from ...store import KeptTrace
+from ...store.loads import Load
+from ..otlp.model import Attributes, ResourceSpans, Scalar, Span
+from .dimensions import SeriesReader, stage_name, text
+from .gauges import place_of
+from .points import Window
+from .validation import Reason, RejectedError, Tally
+
+MAX_SPANS_A_TRACE = 5000
+MAX_TRACES_A_BATCH = 5000
+MAX_ATTRIBUTES = 64
+MAX_LOADS_A_BATCH = 1000
+_TRACE_ID_DIGITS, _SPAN_ID_DIGITS = 32, 16
+# What a root says in columns of its own need not be kept twice.
+_COLUMNS = {
+    names.MODEL,
+    names.MODEL_VERSION,
+    names.ROUTE,
+    names.DEVICE,
+    names.STATUS,
+    names.COLD,
+    names.DOMINANT,
+    names.KEPT_BECAUSE,
+}
+
+
+@dataclass(slots=True)
+class TraceReader:
+    """Reads the spans of one export into kept traces.
+
+    Args:
+        window: Which times are plausible.
+        traces: What was believed.
+        loads: Phases of cold starts that were believed.
+        tally: What became of all spans.
+    """
+
+    window: Window
+    traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
+    loads: list[Load] = field(default_factory=list[Load])
+    tally: Tally = field(default_factory=Tally)
+
+    def read(self, export: list[ResourceSpans]) -> None:
+        """Take in the spans of *export*; nothing is raised for a bad one, it is tallied."""
+        for item in export:
+            reader = SeriesReader(item.resource)
+            by_trace: dict[str, list[Span]] = defaultdict(list)
+            for span in item.spans:
+                if names.LOAD_PHASE in span.attributes:
+                    self._read_load(span, item.resource, reader)
+                else:
+                    by_trace[span.trace_id].append(span)
+            for trace_id, spans in by_trace.items():
+                self._read_trace(trace_id, spans, reader)
+
+    def _read_load(self, span: Span, resource: Attributes, reader: SeriesReader) -> None:
+        try:
+            self.loads.append(self._load(span, resource, reader))
+        except RejectedError as error:
+            self.tally.reject(error.reason, f"load {text(span.span_id)[:16]}: {error}")
+
+    def _load(self, span: Span, resource: Attributes, reader: SeriesReader) -> Load:
+        if len(self.loads) >= MAX_LOADS_A_BATCH:
+            msg = f"the batch has more than {MAX_LOADS_A_BATCH} loads; send smaller batches"
+            raise RejectedError(Reason.SIZE, msg)
+        _check_span(span)
+        # However long ago: a process tells when it has served its first request.
+        replace(self.window, oldest=0).check(span.end_ns)
+        phase, spent = text(span.attributes[names.LOAD_PHASE]), span.attributes.get(names.LOAD_OWN)
+        if phase not in LOAD_PHASES:
+            msg = f"{names.LOAD_PHASE} must be one of {', '.join(LOAD_PHASES)}, got {phase[:40]!r}"
+            raise RejectedError(Reason.STAGE, msg)
+        duration = span.end_ns - span.start_ns
+        if type(spent) is not int or not 0 <= spent <= duration:
+            msg = f"{names.LOAD_OWN} must be whole nanoseconds from 0 to the {duration} it took"
+            raise RejectedError(Reason.DURATION, msg)
+        service, version, environment = reader.process
+        return Load(
+            service,
+            version,
+            environment,
+            instance=text(resource.get(names.SERVICE_INSTANCE, "")),
+            place=place_of(resource),
+            phase=phase,
+            model=text(span.attributes.get(names.MODEL, "")),
+            shape=text(span.attributes.get(names.INPUT_SHAPE, "")),
+            started=span.start_ns,
+            ended=span.end_ns,
+            own=spent,
+        )
+
+    def _read_trace(self, trace_id: str, spans: list[Span], reader: SeriesReader) -> None:
+        try:
+            groups = _by_root(spans)
+        except RejectedError as error:
+            self.tally.reject(error.reason, f"trace {trace_id[:40]}: {error}", len(spans))
+            return
+        for root, children in groups:
+            try:
+                self.traces.append(self._trace(root, children, reader))
+            except RejectedError as error:
+                message = f"trace {trace_id[:40]}, span {root.span_id[:16]}: {error}"
+                self.tally.reject(error.reason, message, 1 + len(children))
+
+    def _trace(self, root: Span, children: list[Span], reader: SeriesReader) -> KeptTrace:
+        if len(self.traces) >= MAX_TRACES_A_BATCH:
+            msg = f"the batch has more than {MAX_TRACES_A_BATCH} traces; send smaller batches"
+            raise RejectedError(Reason.SIZE, msg)
+        for span in (root, *children):
+            _check_span(span)
+        self.window.check(root.start_ns)
+        self.window.check(root.end_ns)
+        stages_ns = _stages_ns(root)
+        return KeptTrace(
+            trace_id=root.trace_id,
+            span_id=root.span_id,
+            series=reader.series(root.attributes, error=root.error),
+            started_ns=root.start_ns,
+            duration_ns=root.end_ns - root.start_ns,
+            because=text(root.attributes[names.KEPT_BECAUSE]),
+            dominant=dominant_stage(stages_ns),
+            stages_ns=stages_ns,
+            spans=[_child(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
+            attributes=_kept(root.attributes),
+        )
+
+
+def _by_root(spans: list[Span]) -> list[tuple[Span, list[Span]]]:
+    """Return each root with the spans below it.
+
+    Raises:
+        RejectedError: There is no root, an id is missing or comes twice, or a span leads to no root.
+    """
+    _check_ids(spans)
+    by_id = {span.span_id: span for span in spans}
+    if len(by_id) < len(spans):
+        raise RejectedError(Reason.IDS, "two spans have the same spanId")
+    # Which root each span that was looked at belongs to; a root belongs to itself.
+    home = {span.span_id: span.span_id for span in spans if names.KEPT_BECAUSE in span.attributes}
+    below: dict[str, list[Span]] = {root: [] for root in home}
+    for span in spans:
+        if span.span_id not in below:
+            below[_root_of(span, by_id, home)].append(span)
+    for root, children in below.items():
+        if len(children) >= MAX_SPANS_A_TRACE:
+            msg = f"root {root} has {len(children)} spans below it, more than {MAX_SPANS_A_TRACE}"
+            raise RejectedError(Reason.SIZE, msg)
+    return [(by_id[root], children) for root, children in below.items()]
+
+
+def _check_ids(spans: list[Span]) -> None:
+    if any(len(span.span_id) != _SPAN_ID_DIGITS or not span.span_id.strip("0") for span in spans):
+        raise RejectedError(Reason.IDS, "spanId must be 8 bytes, not all zero")
+    if len(spans[0].trace_id) != _TRACE_ID_DIGITS or not spans[0].trace_id.strip("0"):
+        raise RejectedError(Reason.IDS, "traceId must be 16 bytes, not all zero")
+
+
+def _root_of(span: Span, by_id: dict[str, Span], home: dict[str, str]) -> str:
+    """Return the id of the root *span* belongs to, and remember it for every span on the way up."""
+    way: dict[str, None] = {}
+    at = span.span_id
+    while at not in home:
+        if at in way or at not in by_id:
+            msg = f"span {span.span_id} leads to no root with {names.KEPT_BECAUSE}; send a trace in one export"
+            raise RejectedError(Reason.PARENT, msg)
+        way[at] = None
+        at = by_id[at].parent_id
+    home.update(dict.fromkeys(way, home[at]))
+    return home[at]
+
+
+def _check_span(span: Span) -> None:
+    if span.end_ns < span.start_ns:
+        msg = f"span {span.span_id} ends {span.start_ns - span.end_ns} ns before it begins"
+        raise RejectedError(Reason.DURATION, msg)
+
+
+def _stages_ns(root: Span) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for key, value in root.attributes.items():
+        if not key.startswith(names.STAGE_SELF_PREFIX):
+            continue
+        if type(value) is not int or value < 0:
+            msg = f"{text(key)} must be whole nanoseconds from 0 up, got {text(value)!r}"
+            raise RejectedError(Reason.STAGE, msg)
+        found[stage_name(key.removeprefix(names.STAGE_SELF_PREFIX), names.STAGE_SELF_PREFIX + "<key>")] = value
+    duration = root.end_ns - root.start_ns
+    if sum(found.values()) != duration:
+        msg = f"its stages add up to {sum(found.values())} ns, but it took {duration} ns"
+        raise RejectedError(Reason.PARTITION, msg)
+    return found
+
+
+def _child(root: Span, span: Span) -> dict[str, object]:
+    return {
+        "name": text(span.name),
+        # A request inside the request is no stage.
+        "stage": stage_name(span.attributes[names.STAGE], names.STAGE) if names.STAGE in span.attributes else "",
+        "start_ns": span.start_ns - root.start_ns,
+        "duration_ns": span.end_ns - span.start_ns,
+        "attributes": _kept(span.attributes, {names.STAGE}),
+    }
+
+
+def _kept(attributes: Attributes, left_out: set[str] = _COLUMNS) -> dict[str, Scalar]:
+    """Return what of *attributes* is worth keeping, with keys and texts cut to a length that is safe to show."""
+    kept = {
+        text(key): text(value) if isinstance(value, str) or not math.isfinite(value) else value
+        for key, value in attributes.items()
+        if key not in left_out and not key.startswith(names.STAGE_SELF_PREFIX)
+    }
+    return dict(list(kept.items())[:MAX_ATTRIBUTES])

@@ -1,0 +1,223 @@
+"""The one thread that writes: batches wait in a bounded queue, many share a transaction, and only then are they acknowledged.
+
+A batch whose commit fails stays in the queue while its sender is told to come back: it is committed as soon as the store can
+again, and the sender's retry is then a duplicate. The retry of a batch that still waits joins it: both get one answer.
+
+    submit -> queue -> Store.write (one transaction, many batches) -> the senders' futures
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from ...core.errors import StagelensError, StoreError
+from ...store import Batch, Store
+from ..health import Health
+from ..self_metrics import SelfMetrics
+
+_log = logging.getLogger(__name__)
+
+PART = "committing to the store"
+# A transaction holds the writer lock: long enough to share its fsync, short enough to leave room for others.
+MAX_ROWS_A_COMMIT = 20_000
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+
+
+class FullError(StagelensError):
+    """The queue has no room for another batch."""
+
+
+class UncommittedError(StagelensError):
+    """The batch is not in the store; the sender should send it again."""
+
+
+class UnwritableError(StagelensError):
+    """The batch breaks the store: sending it again is useless."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    batch: Batch
+    size_bytes: int
+    senders: list[Future[bool]] = field(default_factory=list[Future[bool]])
+
+
+class Writer:
+    """Commits batches in groups.
+
+    Args:
+        store: Where to.
+        max_batches: The most batches that may wait.
+        max_bytes: The most bytes, as they were on the wire but inflated, that may wait.
+        health: Told when a commit fails and when one succeeds again.
+        metrics: Told what was committed.
+    """
+
+    def __init__(self, store: Store, *, max_batches: int, max_bytes: int, health: Health, metrics: SelfMetrics) -> None:
+        self._store = store
+        self._max_batches, self._max_bytes = max_batches, max_bytes
+        self._health, self._metrics = health, metrics
+        self._changed = threading.Condition()
+        self._queue: dict[str, _Waiting] = {}  # by batch id, in order of arrival
+        self._bytes = 0
+        self._pause_seconds = 0.0
+        self._hurried = self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="stagelens-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._thread.start()
+        self._health.watch(self._thread)
+
+    def hurry(self) -> None:
+        """Do not pause after a failure any more: the end is near."""
+        with self._changed:
+            self._hurried = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Commit what waits, as far as the store can, and end."""
+        with self._changed:
+            self._hurried = self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def submit(self, batch: Batch, size_bytes: int) -> Future[bool]:
+        """Queue *batch*.
+
+        Args:
+            batch: What to write.
+            size_bytes: Its inflated size.
+
+        Returns:
+            Done when the batch is in the store: True if it was counted now, False if it was already. Fails with
+            `UncommittedError` when it could not be written this time, with `UnwritableError` when it never can be.
+
+        Raises:
+            FullError: There is no room.
+            UncommittedError: The writer has been told to end.
+        """
+        sender: Future[bool] = Future()
+        sender.set_running_or_notify_cancel()  # a sender that gives up must not cancel what others wait for
+        with self._changed:
+            if self._stopping:
+                msg = "the collector is shutting down"
+                raise UncommittedError(msg)
+            waiting = self._queue.get(batch.id)
+            if waiting is None:
+                waiting = self._enqueue(batch, size_bytes)
+            waiting.senders.append(sender)
+        return sender
+
+    def _enqueue(self, batch: Batch, size_bytes: int) -> _Waiting:
+        if len(self._queue) >= self._max_batches or (self._queue and self._bytes + size_bytes > self._max_bytes):
+            msg = f"the queue is full ({len(self._queue)} batches, {self._bytes} bytes wait to be committed)"
+            raise FullError(msg)
+        waiting = self._queue[batch.id] = _Waiting(batch, size_bytes)
+        self._bytes += size_bytes
+        self._gauge()
+        self._changed.notify_all()
+        return waiting
+
+    def _run(self) -> None:
+        try:
+            self._write_groups()
+        except Exception:  # noqa: BLE001 - it must not end in silence
+            _log.exception("the writer ended by a fault of its own")
+            self._health.failed(
+                PART, "the writer ended by a fault of its own; restart the collector, its log says more"
+            )
+
+    def _write_groups(self) -> None:
+        while group := self._next_group():
+            started = time.perf_counter()
+            try:
+                counted = self._store.write([waiting.batch for waiting in group])
+            except StoreError as error:
+                self._failed(error)
+            except Exception:  # noqa: BLE001 - whatever one batch does to the store, the others must get through
+                self._write_singly(group)
+            else:
+                self._committed(group, counted, time.perf_counter() - started)
+
+    def _next_group(self) -> list[_Waiting]:
+        """Wait for batches and return the next to share a transaction; none when it is time to end."""
+        with self._changed:
+            self._pause()
+            self._changed.wait_for(lambda: self._queue or self._stopping)
+            group: list[_Waiting] = []
+            rows = 0
+            for waiting in self._queue.values():
+                rows += 1 + len(waiting.batch.points) + len(waiting.batch.traces)
+                if group and rows > MAX_ROWS_A_COMMIT:
+                    break
+                group.append(waiting)
+            return group
+
+    def _pause(self) -> None:
+        """Leave a store that has just failed in peace for a while."""
+        if not self._pause_seconds:
+            return
+        hurried = self._hurried
+        seconds = _FIRST_PAUSE_SECONDS if hurried else self._pause_seconds
+        self._changed.wait_for(lambda: self._stopping or self._hurried != hurried, seconds)
+
+    def _committed(self, group: list[_Waiting], counted: list[bool], seconds: float) -> None:
+        self._health.succeeded(PART)
+        self._metrics.committed([waiting.batch for waiting in group], counted, seconds)
+        with self._changed:
+            self._pause_seconds = 0.0
+            senders = [(waiting.senders, new) for waiting, new in zip(group, counted, strict=True)]
+            self._forget(group)
+        for waiting_senders, new in senders:
+            for position, sender in enumerate(waiting_senders):
+                sender.set_result(new and position == 0)
+
+    def _failed(self, error: StoreError) -> None:
+        self._health.failed(PART, str(error))
+        with self._changed:
+            self._pause_seconds = min(max(self._pause_seconds * 2, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+            # Nobody waits longer than one attempt, in this group or behind it.
+            senders = [sender for waiting in self._queue.values() for sender in waiting.senders]
+            for waiting in self._queue.values():
+                waiting.senders = []
+            if self._stopping:
+                _log.error("%d batches were not committed before the end; their senders were told", len(self._queue))
+                self._forget(list(self._queue.values()))
+        for sender in senders:
+            sender.set_exception(UncommittedError(str(error)))
+
+    def _write_singly(self, group: list[_Waiting]) -> None:
+        """Find the batch that breaks the store by writing each alone, and drop it."""
+        for waiting in group:
+            started = time.perf_counter()
+            try:
+                counted = self._store.write([waiting.batch])
+            except StoreError as error:
+                self._failed(error)
+                return
+            except Exception as error:  # noqa: BLE001 - as above
+                self._drop(waiting, error)
+            else:
+                self._committed([waiting], counted, time.perf_counter() - started)
+
+    def _drop(self, waiting: _Waiting, error: Exception) -> None:
+        _log.error("batch %s cannot be written and was dropped", waiting.batch.id, exc_info=error)
+        self._metrics.unwritable()
+        with self._changed:
+            self._forget([waiting])
+        for sender in waiting.senders:
+            sender.set_exception(UnwritableError(f"{type(error).__name__}: {error}"))
+
+    def _forget(self, group: list[_Waiting]) -> None:
+        for waiting in group:
+            del self._queue[waiting.batch.id]
+            self._bytes -= waiting.size_bytes
+        self._gauge()
+
+    def _gauge(self) -> None:
+        self._metrics.queue(len(self._queue), self._bytes)

@@ -1,0 +1,1 @@
+"""OTLP messages: data model, protobuf and JSON decoding, columns, and responses."""

@@ -1,0 +1,167 @@
+"""Data points of exponential histograms as columns, whichever encoding they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...store.columns import Floats
+from ...store.encoding import Buckets, Ints
+from .model import Attributes, HistogramPoint
+from .protobuf_scan import Flags, Scan, Unsigned
+
+_CONTINUES, _BITS, _MOST_BYTES = 0x80, 0x7F, 10
+_UNSIGNED = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramColumns:
+    """Data points; the fields are those of `HistogramPoint`, each of shape (n,).
+
+    Args:
+        odd: Which cannot be told here: nothing else that is said of them holds.
+        attributes: Of each, as they are read or as they were sent: in either case equal means they say the same.
+        start_ns: See `HistogramPoint`.
+        time_ns: See `HistogramPoint`.
+        count: See `HistogramPoint`.
+        has_sum: Whether the sender sent a sum.
+        sum: See `HistogramPoint`; any where there is none.
+        scale: See `HistogramPoint`.
+        zero: See `HistogramPoint`.
+        lengths: How many positive buckets each has, empty ones among them.
+        buckets: Those that are not empty; a count above 2**63, or longer than any is, is a negative one.
+    """
+
+    odd: Flags
+    attributes: Sequence[bytes] | Sequence[Attributes]
+    start_ns: Unsigned
+    time_ns: Unsigned
+    count: Unsigned
+    has_sum: Flags
+    sum: Floats
+    scale: Ints
+    zero: Unsigned
+    lengths: Ints
+    buckets: Buckets
+
+
+def from_protobuf(points: Sequence[bytes]) -> HistogramColumns:
+    """Return *points*, each a serialized ExponentialHistogramDataPoint, as columns.
+
+    Odd are those that have flags or negative values, and those that are not as most encoders write them.
+    """
+    scan = Scan.of(points)
+    begin = scan.at
+    scan.skip(1)
+    attributes = scan.pieces(begin, scan.at)
+    _, start_ns = scan.fixed64(2)
+    _, time_ns = scan.fixed64(3)
+    _, count = scan.fixed64(4)
+    has_sum, total = scan.fixed64(5)
+    scale = scan.sint32(6)
+    _, zero = scan.fixed64(7)
+    positive = scan.inside(8)
+    offset = positive.sint32(1)
+    counts = scan.pieces(*positive.contents(2))
+    negative_begin, negative_end = scan.contents(9)
+    scan.skip(11)
+    for number in (12, 13, 14):
+        scan.fixed64(number)
+    buckets, lengths, broken = _filled(counts, offset)
+    odd = scan.odd | positive.odd | broken | (negative_begin < negative_end)
+    for number in np.flatnonzero(odd).tolist():
+        attributes[number] = b""
+    return HistogramColumns(
+        odd=odd,
+        attributes=attributes,
+        start_ns=start_ns,
+        time_ns=time_ns,
+        count=count,
+        has_sum=has_sum,
+        sum=total.view(np.float64),
+        scale=scale,
+        zero=zero,
+        lengths=lengths,
+        buckets=buckets,
+    )
+
+
+def from_points(points: Sequence[HistogramPoint]) -> HistogramColumns:
+    """Return *points* as columns. Odd are those that have flags, negative values, or a number that no field can hold."""
+    numbers = np.array([_numbers(point) for point in points], np.uint64).reshape(-1, 5)
+    lengths = np.array([len(point.counts) for point in points], np.int64)
+    offset = np.array([point.offset for point in points], np.int64)
+    counts = _signed([count for point in points for count in point.counts])
+    ends = np.cumsum(lengths)
+    where = np.flatnonzero(counts)
+    offsets = np.searchsorted(where, np.concatenate((np.zeros(1, np.int64), ends)))
+    index = where + np.repeat(offset - ends + lengths, np.diff(offsets))
+    return HistogramColumns(
+        odd=numbers[:, 0] != 0,
+        attributes=[point.attributes for point in points],
+        start_ns=numbers[:, 1],
+        time_ns=numbers[:, 2],
+        count=numbers[:, 3],
+        has_sum=np.array([point.sum is not None for point in points], bool),
+        sum=np.array([point.sum or 0.0 for point in points], np.float64),
+        scale=np.array([point.scale for point in points], np.int64),
+        zero=numbers[:, 4],
+        lengths=lengths,
+        buckets=Buckets(offsets, index, counts[where]),
+    )
+
+
+def _signed(counts: Sequence[int]) -> Ints:
+    try:
+        return np.array(counts, np.int64)
+    except OverflowError:
+        return np.array([count if count < _UNSIGNED // 2 else -1 for count in counts], np.int64)
+
+
+def _numbers(point: HistogramPoint) -> tuple[int, ...]:
+    numbers = point.start_ns, point.time_ns, point.count, point.zero
+    if point.flags or point.negative or not all(0 <= number < _UNSIGNED for number in numbers):
+        return 1, 0, 0, 0, 0
+    return 0, *numbers
+
+
+def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags]:
+    """Return the buckets that hold anything, how many buckets each point has, and whose last has no end.
+
+    Args:
+        counts: The packed counts of each point.
+        offset: The index of the first of them; shape (n,).
+    """
+    # A zero in front: so that every byte has one before it, and the first point one where the others have theirs.
+    data = np.frombuffer(b"\0" + b"".join(counts), np.uint8)
+    edges = 1 + np.cumsum(np.fromiter(map(len, (b"", *counts)), np.int64, 1 + len(counts)))
+    ends = data < _CONTINUES
+    # The last byte of a zero is zero, and the only one.
+    filled = ends & (data != 0)
+    filled[1:] |= ends[1:] & ~ends[:-1]
+    where = np.flatnonzero(filled)
+    number = np.cumsum(ends, dtype=np.int32)
+    first = number[edges - 1]
+    offsets = np.searchsorted(where, edges)
+    index = number[where] + np.repeat(offset - first[:-1] - 1, np.diff(offsets))
+    return Buckets(offsets, index, _varints(data, where)), np.diff(first), ~ends[edges[1:] - 1]
+
+
+def _varints(data: NDArray[np.uint8], last: Ints) -> Ints:
+    """Return the varints whose last bytes are at *last*."""
+    values = data[last].astype(np.int64)
+    before = last - 1
+    here = np.flatnonzero(data[before] >= _CONTINUES)
+    before = before[here]
+    for _ in range(_MOST_BYTES - 1):
+        if not len(here):
+            return values
+        values[here] = values[here] << 7 | data[before] & _BITS
+        before = before - 1
+        longer = data[before] >= _CONTINUES
+        here, before = here[longer], before[longer]
+    values[here] = -1
+    return values

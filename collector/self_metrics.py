@@ -1,0 +1,176 @@
+"""What the collector says on /metrics: about itself, and how long requests took."""
+
+from __future__ import annotations
+
+from collections import Counter as CountOf
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from ..store import Batch, StoreState
+from ..store.inbox import Waiting
+from ..store.point_columns import PointColumns, as_columns
+from .health import Health
+from .ingest.validation import Reason, Tally
+from .prometheus import formats, protobuf, text
+from .prometheus.counters import Counters
+from .traces.folding import Outcome
+
+_PREFIX = "stagelens_collector_"
+# Of `Outcome`.
+_OUTCOMES = ("folded", "late", "repeated", "orphaned", "outside")
+# From an idle SSD's fsync to a database that has just come back.
+_COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class SelfMetrics:
+    """The collector's own metrics, in a registry of their own, and the latency of what it counts beside them.
+
+    Args:
+        health: Read for `stagelens_collector_healthy`.
+        counters: Told what was counted.
+    """
+
+    def __init__(self, health: Health, counters: Counters | None = None) -> None:
+        self._counters = counters = counters or Counters()
+        self._registry = registry = CollectorRegistry()
+        self._others = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(_PREFIX + name, text, labels, registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(_PREFIX + name, text, registry=registry)
+
+        self._requests = counter("requests", "Exports and events answered.", ("signal", "code"))
+        self._points = counter("points", "Data points in the store.", ("metric",))
+        self._traces = counter("traces", "Kept traces in the store.")
+        self._rejected = counter("rejected", "Data points and spans refused.", ("signal", "reason"))
+        self._ignored = counter(
+            "ignored", "Points of metrics, spans of scopes and log records that are not kept.", ("signal",)
+        )
+        self._batches = counter("batches", "Batches, by what became of them.", ("outcome",))
+        self._dropped = counter("agent_dropped_requests", "Requests that agents could not count, by their own word.")
+        self._maintenance_failures = counter("maintenance_failures", "Roll-ups and retention runs that failed.")
+        self._commit = Histogram(
+            _PREFIX + "commit_seconds", "Time of one transaction.", buckets=_COMMIT_BUCKETS, registry=registry
+        )
+        self._receiving = gauge("receiving_bytes", "Bodies that are being received or wait to be read.")
+        self._queued = gauge("queue_batches", "Batches that wait to be committed.")
+        self._queued_bytes = gauge("queue_bytes", "Their inflated size.")
+        self._used = gauge("store_bytes", "Room the store takes.")
+        self._budget = gauge("store_budget_bytes", "Room it may take before its oldest detail goes; 0 for no limit.")
+        self._spans = counter("spans", "Spans that have left the inbox, by what became of them.", ("outcome",))
+        self._requests_folded = counter(
+            "span_requests", "Requests put together of spans, by who counted them.", ("by",)
+        )
+        self._fold_failures = counter("fold_failures", "Runs of the fold of spans that failed.")
+        self._spans_waiting = gauge("spans_waiting_bytes", "Room of spans that wait for their requests to be whole.")
+        self._spans_oldest = gauge("spans_oldest_timestamp_seconds", "When the oldest of them came; 0 for none.")
+        self._folds = gauge("store_folds", "Dimensions of services with more values than are told apart.")
+        gauge("healthy", "1 while the collector can commit and maintain its store.").set_function(
+            lambda: not health.reasons
+        )
+        gauge("histograms", "Latency histograms on this page.").set_function(lambda: counters.used)
+        gauge("histograms_limit", "How many there may be; the rest is told as one.").set_function(
+            lambda: counters.limit
+        )
+        # Of these an alert wants to know the first: from zero they grow, while what begins at one does not.
+        for signal in ("metrics", "traces"):
+            self._rejected.labels(signal, Reason.TIME)
+        for outcome in ("counted", "duplicate", "unwritable"):
+            self._batches.labels(outcome)
+        for outcome in _OUTCOMES:
+            self._spans.labels(outcome)
+        ProcessCollector(registry=registry)
+
+    def request(self, signal: str, code: int) -> None:
+        """Count an answered export of *signal*, or an event."""
+        self._requests.labels(signal, str(code)).inc()
+
+    def tally(self, signal: str, tally: Tally) -> None:
+        """Count what was refused and passed over in an export that was counted."""
+        self._ignored.labels(signal).inc(tally.ignored)
+        for reason, count in tally.rejected.items():
+            self._rejected.labels(signal, reason).inc(count)
+
+    def committed(self, batches: Sequence[Batch], counted: Sequence[bool], seconds: float) -> None:
+        """Count one transaction of *batches*; *counted* says which were new."""
+        self._commit.observe(seconds)
+        points: list[PointColumns] = []
+        for batch, new in zip(batches, counted, strict=True):
+            if not new:
+                self.duplicate()
+                continue
+            self._batches.labels("counted").inc()
+            self._traces.inc(len(batch.traces))
+            self._dropped.inc(batch.dropped)
+            points.append(as_columns(batch.points))
+            for metric, count in CountOf(about.metric for about in points[-1].identities).items():
+                self._points.labels(metric).inc(count)
+        if points:
+            self._counters.count(PointColumns.join(points))
+
+    def duplicate(self) -> None:
+        """Count a batch that had already been counted."""
+        self._batches.labels("duplicate").inc()
+
+    def unwritable(self) -> None:
+        """Count a batch the store could not take for its content."""
+        self._batches.labels("unwritable").inc()
+
+    def maintenance_failed(self) -> None:
+        """Count a failed run of roll-ups and retention."""
+        self._maintenance_failures.inc()
+
+    def folded(self, outcome: Outcome, points: PointColumns) -> None:
+        """Count what became of spans in one run of the fold, and the *points* that were made of them."""
+        self._counters.count(points)
+        for name in _OUTCOMES:
+            self._spans.labels(name).inc(getattr(outcome, name))
+        self._requests_folded.labels("spans").inc(outcome.requests)
+        self._requests_folded.labels("agent").inc(outcome.known)
+
+    def fold_failed(self) -> None:
+        """Count a failed run of the fold."""
+        self._fold_failures.inc()
+
+    def waiting(self, waiting: Waiting) -> None:
+        """Show how many spans wait."""
+        self._spans_waiting.set(waiting.size_bytes)
+        self._spans_oldest.set(waiting.oldest or 0)
+
+    def receiving(self, size_bytes: int) -> None:
+        """Show how much is being received."""
+        self._receiving.set(size_bytes)
+
+    def queue(self, batches: int, size_bytes: int) -> None:
+        """Show how much waits to be committed."""
+        self._queued.set(batches)
+        self._queued_bytes.set(size_bytes)
+
+    def store(self, state: StoreState, folds: int) -> None:
+        """Show how large the store is, and how many dimensions fold."""
+        self._used.set(state.size_bytes)
+        self._budget.set(state.budget_bytes or 0)
+        self._folds.set(folds)
+
+    def include(self, others: Collector) -> None:
+        """Show what *others* in this process have to say as well."""
+        self._others.register(others)
+
+    def exposition(self, media_type: str = formats.TEXT) -> bytes:
+        """Return what Prometheus scrapes, in one of the `formats`; what was included may read a database for it."""
+        if media_type == formats.PROTOBUF:
+            return protobuf.write([*self._registry.collect(), *self._others.collect()], self._counters.read())
+        return generate_latest(self._registry) + generate_latest(self._others) + text.write(self._counters.read())
+
+    def samples(self) -> dict[tuple[str, tuple[str, ...]], float]:
+        """Return the collector's own numbers as they are now, by name, without the common prefix, and labels' values."""
+        return {
+            (sample.name.removeprefix(_PREFIX), tuple(sample.labels.values())): sample.value
+            for metric in self._registry.collect()
+            for sample in metric.samples
+        }

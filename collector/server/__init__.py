@@ -1,0 +1,1 @@
+"""OTLP over HTTP and gRPC: servers, connection limits, authentication and access configuration."""

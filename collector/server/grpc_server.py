@@ -1,0 +1,193 @@
+"""OTLP/gRPC: the three services of OpenTelemetry, and the health of gRPC.
+
+Messages come as bytes and are inflated by the intake, in a worker thread and no further than its limit allows. They are
+received one by one, a few at once: a message that nobody has asked for stays on the wire, where the sender holds it.
+
+Source: OpenTelemetry protocol specification, "OTLP/gRPC"; google.golang.org/grpc/health/grpc_health_v1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+from ...core import names
+from ...core.errors import StagelensError
+from ..health import Health
+from ..ingest.pipeline import Arrival, Intake
+from ..otlp.model import TooLargeError
+from ..otlp.responses import PROTOBUF, Exported, Failure, Reply
+from .auth import Caller
+from .body_reader import Hold, Receiving
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+SERVICES: dict[str, Exported] = {
+    "opentelemetry.proto.collector.metrics.v1.MetricsService": "metrics",
+    "opentelemetry.proto.collector.trace.v1.TraceService": "traces",
+    "opentelemetry.proto.collector.logs.v1.LogsService": "logs",
+}
+_METHODS: dict[str, Exported] = {f"/{service}/Export": signal for service, signal in SERVICES.items()}
+_CHECK = "/grpc.health.v1.Health/Check"
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse {ServingStatus status = 1}
+_BUSY = Failure(14, "the collector has too many calls; send it again", 1)
+
+# Calls that are received, read or committed. Each takes about 20 kB besides its message.
+MAX_CALLS = 1000
+# With those of HTTP below the usual limit of 1024 open files of a process, which the database needs some of.
+_MAX_CONNECTIONS = 200
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.so_reuseport", 0),  # a port that is taken is an error
+    ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
+    ("grpc.max_concurrent_streams", 100),
+    ("grpc.max_metadata_size", 16 * 1024),
+    ("grpc.per_message_decompression", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 0b101),  # identity and gzip: what they are shows in the bytes
+    ("grpc.http2.bdp_probe", 0),  # what nobody has asked for stays small, however fast the sender is
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.http2.settings_timeout", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+_STATUS = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class GrpcServer(grpc.GenericRpcHandler):
+    """The server; all of it in one event loop.
+
+    Args:
+        address: Where to listen: the host and the port, 0 for a free one.
+        max_body_bytes: The largest message, as it comes.
+        intake: Takes in what is exported.
+        receiving: Receives it.
+        health: Shown by the health service.
+        credentials: To speak TLS with; None speaks plain text.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        max_body_bytes: int,
+        intake: Intake,
+        receiving: Receiving,
+        health: Health,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        self._address, self._max_body_bytes, self._credentials = address, max_body_bytes, credentials
+        self._intake, self._receiving, self._health = intake, receiving, health
+        self._server: grpc.aio.Server | None = None
+        self._calls: set[asyncio.Task[Reply]] = set()
+
+    async def start(self) -> int:
+        """Listen, and return the port.
+
+        Raises:
+            StagelensError: The address cannot be listened on.
+        """
+        server = grpc.aio.server(options=[*_OPTIONS, ("grpc.max_receive_message_length", self._max_body_bytes)])
+        server.add_generic_rpc_handlers((self,))
+        host, port = self._address
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            port = (
+                server.add_insecure_port(where)
+                if self._credentials is None
+                else server.add_secure_port(where, self._credentials)
+            )
+        except RuntimeError as error:
+            msg = (
+                f"the collector cannot listen on {where} for gRPC.\n"
+                "    Stop what uses that address, or choose another with STAGELENS_COLLECTOR_GRPC_PORT (off does without gRPC)."
+            )
+            raise StagelensError(msg) from error
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no more calls, and answer those that were taken."""
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return what handles a call.
+
+        All are read as streams: only so a message is received when it is asked for. On the wire there is no difference.
+        """
+        method = handler_call_details.method
+        handle: Callable[..., Awaitable[bytes]] = functools.partial(_unimplemented, method=method)
+        if method in _METHODS:
+            handle = functools.partial(self._export, signal=_METHODS[method])
+        elif method == _CHECK:
+            handle = self._check
+        return grpc.stream_unary_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType] - as grpc.aio has it
+
+    async def _export(self, _messages: object, context: Context, signal: Exported) -> bytes:
+        if len(self._calls) >= MAX_CALLS:
+            await _abort(context, _BUSY)
+        metadata = dict(context.invocation_metadata() or ())
+        arrival = Arrival(
+            destination=signal,
+            media_type=PROTOBUF,
+            encoding=None,
+            name=_text(metadata.get(names.BATCH_HEADER.lower())),
+            caller=_caller(context, _text(metadata.get("authorization")) or ""),
+            body=functools.partial(self._message, context),
+            via=_text(metadata.get(names.VIA_HEADER.lower())) or "",
+        )
+        call = asyncio.create_task(self._intake.answer(arrival))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        # A sender that leaves does not undo what was begun: its message takes memory until it is read.
+        reply = await asyncio.shield(call)
+        if reply.failure is not None and not context.done():  # gRPC itself refuses messages that are too large
+            await _abort(context, reply.failure)
+        return reply.body
+
+    async def _message(self, context: Context, hold: Hold | None) -> bytes:
+        async def read() -> bytes:
+            message = await context.read()
+            if not isinstance(message, bytes):  # grpc.aio.EOF
+                msg = f"there is no message, or one larger than {self._max_body_bytes} bytes; send smaller batches"
+                raise TooLargeError(msg)
+            return message
+
+        return b"" if hold is None else await self._receiving.message(read, hold)
+
+    async def _check(self, _messages: object, _context: Context) -> bytes:
+        """Answer for any service, unread: they share one store."""
+        return _NOT_SERVING if self._health.reasons else _SERVING
+
+
+async def _unimplemented(_messages: object, context: Context, method: str) -> bytes:
+    text = (
+        f"there is no {method[:100]}; this is the OTLP collector of Stagelens: {', '.join(SERVICES)}, each with Export"
+    )
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
+
+
+async def _abort(context: Context, failure: Failure) -> NoReturn:
+    details = [("grpc-status-details-bin", failure.status())]
+    if failure.retry_after_seconds is not None:
+        # Where the Python exporter looks for it.
+        details.append(("google.rpc.retryinfo-bin", failure.retry_info()))
+    await context.abort(_STATUS[failure.code], failure.message, tuple(details))
+
+
+def _caller(context: Context, authorization: str) -> Caller:
+    # ipv4:10.0.0.7:42424, or ipv6:%5Bfd00::7%5D:42424
+    address = unquote(context.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
+    shown = [*context.auth_context().get("x509_common_name", ())]
+    return Caller(address, authorization, shown[-1].decode(errors="replace") if shown else "")
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,152 @@
+"""HTTP server in a thread with its own event loop and connection limits."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+import threading
+from ssl import SSLContext
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ...core.errors import StagelensError
+from .connection_limits import ConnectionLimits, Waiter
+from .connections import Connection
+from .tls_handshake import accept
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 512
+
+
+class HttpServer(uvicorn.Server):
+    """Uvicorn server that runs in a thread.
+
+    Args:
+        application: The ASGI application.
+        limits: Its connection limits, with the name of the server in errors and logs.
+        tls: TLS context; None serves plain text.
+        keep_alive_seconds: How long an idle connection stays open between requests.
+        drain_seconds: Time limit for requests in progress at shutdown.
+
+    Attributes:
+        limits: Its connection limits.
+        ready: Set once it accepts connections.
+    """
+
+    def __init__(
+        self,
+        application: ASGIApp,
+        limits: ConnectionLimits,
+        *,
+        tls: SSLContext | None = None,
+        keep_alive_seconds: int,
+        drain_seconds: int,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application,
+                http=functools.partial(Connection, limits=limits),  # type: ignore[arg-type] - it is only called
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                proxy_headers=False,  # who calls is who has connected
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=keep_alive_seconds,
+                timeout_graceful_shutdown=drain_seconds,
+            )
+        )
+        self.limits, self._tls = limits, tls
+        self._accepting: list[asyncio.Task[None]] = []
+        self.ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    def begin(self, listening: socket.socket) -> None:
+        """Start the thread, and return once requests are served.
+
+        Args:
+            listening: The listening socket, which the thread closes at its end.
+
+        Raises:
+            StagelensError: The server could not start.
+        """
+        name = self.limits.name
+        self._thread = threading.Thread(
+            target=self._in_thread, args=(listening,), name=f"stagelens-{name}", daemon=True
+        )
+        self._thread.start()
+        while not self.ready.wait(0.05):
+            if not self._thread.is_alive():
+                if isinstance(self._failure, StagelensError):
+                    raise self._failure
+                msg = f"the {name}'s server ended while it started; the log says why"
+                raise StagelensError(msg)
+
+    def end(self) -> None:
+        """Shut down, and return once requests in progress have been served."""
+        self.should_exit = True
+        self._thread.join()
+
+    def _in_thread(self, listening: socket.socket) -> None:
+        with listening:
+            try:
+                self.run([listening])
+            except BaseException as error:  # noqa: BLE001 - SystemExit too, which is how uvicorn gives up
+                self._failure = error
+                if not isinstance(error, StagelensError):
+                    _log.exception("the %s's server ended", self.limits.name)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        if self._tls is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            self._accepting = [
+                asyncio.create_task(accept(each, self._tls, self.limits, self._connection)) for each in sockets or ()
+            ]
+        self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting connections, and wait for requests in progress."""
+        for each in self._accepting:
+            each.cancel()
+        # The event loop must not watch a socket that is closed below.
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    def _connection(self, handshake: Waiter) -> Connection:
+        return Connection(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            limits=self.limits,
+            handshake=handshake,
+        )
+
+
+def listen(host: str, port: int, who: str, fix: str) -> socket.socket:
+    """Return a listening socket on *host* and *port*.
+
+    Args:
+        host: Host name or IP address.
+        port: TCP port; 0 for any free one.
+        who: Name of the server in the error.
+        fix: What to do if the address is not available, for the error.
+
+    Raises:
+        StagelensError: The address is not available.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # A name such as localhost may resolve to both: IPv4 is what other programs try.
+        family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        msg = f"the {who} cannot listen on {host}:{port} ({error.strerror or error}).\n    {fix}"
+        raise StagelensError(msg) from error

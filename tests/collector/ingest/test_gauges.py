@@ -1,0 +1,173 @@
+"""What machines do, on the wire: our agent's own words come back as they were said, and other programs' where they fit."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.collector.ingest import export
+from stagelens.collector.ingest.gauges import MAX_POINTS
+from stagelens.collector.ingest.points import Window
+from stagelens.core.hardware import BY_METRIC, CPU, CPU_SHARE, GPU, MEASURES, MEMORY, PCIE_IN, Reading, place
+from stagelens.core.names import HARDWARE
+from stagelens.instrumentors.otlp import Encoder, Interval
+
+NOW = 1_795_176_000
+NS = 1_000_000_000
+RESOURCE = {"service.name": "shop", "host.name": "web-1", "process.pid": 7, "service.instance.id": "abc"}
+devices = st.text("abc0123:.-", min_size=1, max_size=12)
+readings = st.lists(
+    st.builds(Reading, st.sampled_from(MEASURES), st.floats(0, 1e11), devices),
+    unique_by=lambda each: (each.measure, each.device),
+).map(lambda found: list({_place(each): each for each in found}.values()))
+
+
+def _place(reading: Reading) -> str:
+    return hardware_key(reading.measure.key, place(reading.measure.of, "web-1", "7", reading.device))
+
+
+def judged(media_type: str, body: bytes) -> export.Export:
+    """What the collector makes of *body*."""
+    return export.judge([export.parse_metrics(media_type, body, "a:1", None)], Window(0, NOW + 60))[0]
+
+
+def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> export.Export:
+    """What it makes of a metric of some other program."""
+    about = [
+        {"key": key, "value": {"intValue": value} if isinstance(value, int) else {"stringValue": value}}
+        for key, value in (RESOURCE if resource is None else resource).items()
+    ]
+    sent = {"resource": {"attributes": about}, "scopeMetrics": [{"metrics": [metric]}]}
+    return judged("application/json", json.dumps({"resourceMetrics": [sent]}).encode())
+
+
+def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[str, Any]:
+    """A data point, of so many seconds."""
+    return {
+        "asDouble": value,
+        "startTimeUnixNano": str(int((NOW - seconds) * NS)) if seconds else "0",
+        "timeUnixNano": str(NOW * NS),
+        "attributes": [
+            {"key": key.replace("_", "."), "value": {"stringValue": text}} for key, text in attributes.items()
+        ],
+    }
+
+
+def kept(found: export.Export) -> dict[str, float]:
+    """What is to be written, by its name in the store."""
+    assert {point.metric for point in found.batch.points} <= {HARDWARE}
+    return {point.stage: point.histogram.sum for point in found.batch.points}
+
+
+@settings(deadline=None, max_examples=30)
+@given(readings, st.integers(1, 100))
+def test_what_an_agent_read_is_what_is_stored(sent: list[Reading], seconds: int) -> None:
+    """Every value once, at its place, in the bucket of the middle of the export; rates per second again."""
+    interval = Interval((NOW - seconds) * NS, NOW * NS)
+    body = gzip.decompress(Encoder(RESOURCE, lambda: None).metrics(interval, {}, {}, sent))
+    found = judged("application/x-protobuf", body)
+
+    assert kept(found) == {_place(each): pytest.approx(each.value) for each in sent}
+    assert {point.at for point in found.batch.points} <= {NOW - (seconds + 1) // 2}
+    assert (found.tally.ignored, found.tally.rejected.total()) == (0, 0)
+
+
+def test_modes_of_the_same_are_added_up() -> None:
+    """As OpenTelemetry's instrumentation of the system sends them: user and system time are one CPU."""
+    gauge = {"dataPoints": [number(0.25, cpu_mode="user"), number(0.5, cpu_mode="system")]}
+
+    assert kept(foreign({"name": CPU_SHARE.metric, "gauge": gauge})) == {"cpu_share web-1:7": 0.75}
+
+
+def test_a_sum_that_goes_up_and_down_is_what_it_is_now() -> None:
+    """Its interval began with its process: it says nothing of the time."""
+    points = [number(3e9, seconds=86_400)]
+    found = foreign({"name": MEMORY.metric, "sum": {"dataPoints": points, "aggregationTemporality": 2}})
+
+    assert kept(found) == {"memory web-1:7": 3e9}
+    assert [point.at for point in found.batch.points] == [NOW]
+
+
+@pytest.mark.parametrize(
+    ("resource", "where"),
+    [
+        ({"host.name": "node", "k8s.pod.name": "web-5d9c-x2", "process.pid": 1}, "web-5d9c-x2:1"),
+        ({"service.instance.id": "4f"}, "4f:4f"),
+        ({"host.name": "h", "service.instance.id": "4f"}, "h:4f"),
+    ],
+)
+def test_a_place_is_called_by_what_tells_it_apart(resource: dict[str, Any], where: str) -> None:
+    """The pod before its node, and an instance where there is no number of a process."""
+    gauge = {"dataPoints": [number(0.5)]}
+
+    assert kept(foreign({"name": CPU_SHARE.metric, "gauge": gauge}, {"service.name": "shop", **resource})) == {
+        f"cpu_share {where}": 0.5
+    }
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        {"name": CPU.metric, "sum": {"dataPoints": [number(9, 10)], "aggregationTemporality": 2, "isMonotonic": True}},
+        {"name": CPU.metric, "gauge": {"dataPoints": [number(9, 10)]}},
+        {"name": MEMORY.metric, "sum": {"dataPoints": [number(9)], "aggregationTemporality": 1}},
+        {"name": GPU.metric, "histogram": {"dataPoints": [{"count": 1}]}},
+    ],
+)
+def test_what_comes_otherwise_is_passed_over(metric: dict[str, Any]) -> None:
+    """A counter that is cumulative may be right for somebody else: it is no mistake, and it is not kept."""
+    found = foreign(metric)
+
+    assert (kept(found), found.tally.ignored, found.tally.rejected.total()) == ({}, 1, 0)
+
+
+def test_a_host_that_tells_of_all_its_processes_fills_no_store() -> None:
+    """Without the name of a service they are nobody's."""
+    found = foreign({"name": CPU_SHARE.metric, "gauge": {"dataPoints": [number(0.5)]}}, {"host.name": "web-1"})
+
+    assert (kept(found), found.tally.ignored) == ({}, 1)
+
+
+def test_what_encodes_on_a_gpu_is_not_what_computes() -> None:
+    """As others tell it: task by task."""
+    points = [number(0.1, hw_id="gpu0", hw_gpu_task=task) for task in ("general", "encoder", "decoder")]
+
+    assert kept(foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})) == {"gpu web-1/gpu0": 0.1}
+
+
+def test_directions_that_are_not_known_are_left_out() -> None:
+    """PCIe has two."""
+    points = [number(1000, 10, network_io_direction=way, hw_id="gpu0") for way in ("receive", "sideways")]
+    found = foreign(
+        {"name": PCIE_IN.metric, "sum": {"dataPoints": points, "aggregationTemporality": 1, "isMonotonic": True}}
+    )
+
+    assert kept(found) == {"pcie_in web-1/gpu0": 100.0}
+
+
+@pytest.mark.parametrize("value", [-1.0, "NaN", "Infinity", 1e30])
+def test_a_number_that_cannot_be_is_refused_and_named(value: float | str) -> None:
+    """Its neighbours count."""
+    gauge = {"dataPoints": [number(value), number(0.5)]}
+    found = foreign({"name": CPU_SHARE.metric, "gauge": gauge})
+
+    assert kept(found) == {"cpu_share web-1:7": 0.5}
+    assert found.tally.error_message.startswith("process.cpu.utilization[0]: value must lie between 0 and 2**44")
+
+
+def test_a_metric_with_endless_points_is_cut() -> None:
+    """No machine has thousands of GPUs."""
+    points = [number(0.5, hw_id=f"gpu{index}") for index in range(MAX_POINTS + 10)]
+    found = foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})
+
+    assert (len(kept(found)), found.tally.ignored) == (MAX_POINTS, 10)
+
+
+def test_metrics_of_one_name_come_in_one_way() -> None:
+    """What decides how a metric is read is its name."""
+    assert all(len({each.kind for each in found}) == 1 for found in BY_METRIC.values())

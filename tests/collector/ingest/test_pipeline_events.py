@@ -1,0 +1,212 @@
+"""Telling the collector what happened: over HTTP, and with the command line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pytest
+
+from stagelens.collector.ingest import pipeline
+from stagelens.core.errors import StagelensError, StoreError
+from stagelens.instrumentors import event as sending
+
+
+def told(served: Any) -> list[dict[str, Any]]:
+    """What the store has of the last hours."""
+    now = datetime.now(UTC)
+    found = served.store.read.events(now - timedelta(hours=5), now + timedelta(minutes=1))
+    return found.drop(columns="at").to_dict("records")
+
+
+def test_an_event_is_kept_when_it_is_answered(served: Any) -> None:
+    """The answer is an empty object, and the event is on disk; without a time it is of now."""
+    answer = served.post("/v1/events", {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"})
+
+    assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
+    assert told(served) == [{"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": ""}]
+    assert served.metric('stagelens_collector_requests_total{code="200",signal="events"}') == 1
+
+
+def test_a_gzipped_event_is_kept(served: Any) -> None:
+    """The body may be gzipped, as that of every other route."""
+    answer = served.post("/v1/events", gzip.compress(b'{"text": "x"}'), content_encoding="gzip")
+
+    assert (answer.status_code, len(told(served))) == (200, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "reason"),
+    [
+        (b"garbage", {}, 400, "not valid JSON"),
+        (b'{"text": ""}', {}, 400, "text is empty"),
+        (gzip.compress(b"[[]," * 100_000), {"content_encoding": "gzip"}, 400, "32768 is the most for an event"),
+        (b"{}", {"content_type": "text/plain"}, 415, "send application/json"),
+        (b"{}", {"content_encoding": "br"}, 415, "send gzip, zstd or identity"),
+        (b" " * 5000, {}, 413, "larger than 4096 bytes"),
+    ],
+)
+def test_what_is_no_event_is_refused_with_the_reason(
+    serve: Any, body: bytes, headers: dict[str, str], status: int, reason: str
+) -> None:
+    """The answer is JSON that says what was wrong, and nothing is kept."""
+    served = serve(max_body_bytes=4096)
+    answer = served.post("/v1/events", body, **headers)
+
+    assert (answer.status_code, told(served)) == (status, [])
+    assert reason in answer.json()["message"]
+
+
+def test_a_method_that_is_none_is_answered_with_the_right_one(served: Any) -> None:
+    """Events are posted."""
+    answer = served.client.get("/v1/events")
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_a_store_that_cannot_write_asks_to_come_back(serve_slow: Any, slow: Any) -> None:
+    """A pipeline that tries again will get it through."""
+    slow.failure = StoreError("the disk is full")
+    answer = serve_slow().post("/v1/events", {"text": "x"})
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "the disk is full" in answer.json()["message"]
+
+
+def test_events_that_wait_for_the_store_hold_up_no_exports(serve_slow: Any, slow: Any) -> None:
+    """Exports are read, and those that need no store answered, however many events wait for it."""
+    served = serve_slow()
+    slow.open.clear()
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(served.post, "/v1/events", {"text": f"{number}"}) for number in range(3)]
+        assert all(slow.entered.acquire(timeout=60) for _ in waiting)
+        meanwhile = served.post("/v1/metrics", {})
+        slow.open.set()
+
+    assert meanwhile.status_code == 200
+    assert [each.result().status_code for each in waiting] == [200, 200, 200]
+
+
+def test_a_store_that_does_not_answer_asks_to_come_back(
+    serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits longer than clients do."""
+    monkeypatch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.05)
+    served = serve_slow()
+    slow.open.clear()
+    answer = served.post("/v1/events", {"text": "x"})
+    slow.open.set()
+
+    assert answer.status_code == 503
+    assert "not committed within 0.05 s; send it again" in answer.json()["message"]
+
+
+def test_the_command_line_tells_the_collector(served: Any) -> None:
+    """`stagelens event` is one line at the end of a deploy."""
+    words = ["event", "v2 is out", "--service", "shop", "--kind", "deploy", "--key", "v2", "--link", "https://ci/7"]
+    done = subprocess.run(
+        [sys.executable, "-m", "stagelens", *words],
+        env={"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert told(served) == [
+        {"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": "https://ci/7"}
+    ]
+
+
+def test_the_command_line_says_why_it_was_refused(served: Any) -> None:
+    """The collector's own words reach the person who typed it."""
+    with pytest.raises(StagelensError, match=r"did not take the event \(400\): kind is 'party'; write one of"):
+        sending.main({"text": "x", "kind": "party"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+
+
+def test_the_command_line_says_that_no_collector_is_there() -> None:
+    """It names the address and how to give another one."""
+    with pytest.raises(StagelensError, match=r"no collector at http://127\.0\.0\.1:1 .*[\s\S]*stagelens up"):
+        sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
+
+
+def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a proxy before the collector wants of agents it gets of this, too."""
+    seen: list[dict[str, str]] = []
+    real = sending.post
+
+    def noted(url: str, body: bytes, headers: dict[str, str], *more: Any, **options: Any) -> Any:
+        seen.append(headers)
+        return real(url, body, headers, *more, **options)
+
+    monkeypatch.setattr(sending, "post", noted)
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=abc"}
+    sending.main({"text": "x"}, env)
+
+    assert seen == [{"x-api-key": "abc", "Content-Type": "application/json"}]
+    assert json.dumps(told(served)[0]["text"]) == '"x"'
+
+
+def test_an_event_takes_the_proxy_of_the_environment(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deploy pipelines often reach a collector through a proxy only."""
+    seen: list[str] = []
+    real = sending.post
+
+    def noted(url: str, *arguments: Any, proxy: str) -> Any:
+        seen.append(proxy)
+        return real(url, *arguments)
+
+    monkeypatch.setattr(sending, "post", noted)
+    monkeypatch.setenv("http_proxy", "proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "")
+    sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
+
+    assert seen == ["http://proxy.example:3128", ""]
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Sends whoever comes on to another page, as a proxy that wants a login does."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        """Send on."""
+        self.asked.append(f"POST {self.path}")
+        self.send_response(302)
+        self.send_header("Location", "/login")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        """Show a page."""
+        self.asked.append(f"GET {self.path}")
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
+        """Say nothing."""
+
+
+def test_an_event_that_is_sent_elsewhere_is_not_taken() -> None:
+    """The page of a login answers 200 and keeps nothing, and the headers are for the collector alone."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+        try:
+            with pytest.raises(StagelensError, match=r"did not take the event \(302\): .*is it the collector"):
+                sending.main({"text": "x"}, env)
+        finally:
+            server.shutdown()
+            thread.join()
+
+    assert Elsewhere.asked == ["POST /v1/events"]

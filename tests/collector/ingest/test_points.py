@@ -1,0 +1,359 @@
+"""Data points: what is believed, what is refused, and what the sender is told."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.collector.ingest.point_rules import MAX_BUCKETS
+from stagelens.collector.ingest.points import PointReader, Window
+from stagelens.collector.ingest.validation import Reason
+from stagelens.collector.otlp import json_encoding
+from stagelens.collector.otlp.model import EXPONENTIAL_HISTOGRAM, HistogramPoint, Metric, ResourceMetrics
+from stagelens.core import names
+from stagelens.core.histogram import Histogram
+from stagelens.store import Point
+
+DAY = 86_400
+SECOND = 1_000_000_000
+
+
+def read(body: dict[str, Any]) -> PointReader:
+    """Read *body* with the window the collector has by default."""
+    now = int(time.time())
+    reader = PointReader(Window(now - DAY, now + DAY))
+    reader.read(json_encoding.read_metrics(json.dumps(body).encode()))
+    return reader
+
+
+def points(body: dict[str, Any]) -> list[Point]:
+    """Read *body* and return what was believed."""
+    return list(read(body).points)
+
+
+def refused(body: dict[str, Any]) -> tuple[dict[str, int], str]:
+    """Read *body* and return what was refused and what is said about it."""
+    reader = read(body)
+    return {str(reason): count for reason, count in reader.tally.rejected.items()}, reader.tally.error_message
+
+
+def with_attributes(**values: str) -> list[dict[str, Any]]:
+    return [{"key": getattr(names, key), "value": {"stringValue": value}} for key, value in values.items()]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_a_point_keeps_every_value(durations: list[float]) -> None:
+    """A histogram comes out of OTLP as it went in."""
+    histogram = Histogram()
+    for seconds in durations:
+        histogram.record(seconds)
+    now = time.time_ns()
+    point = {"attributes": [], "startTimeUnixNano": str(now), "timeUnixNano": str(now), **histogram.to_otlp()}
+    metric = {
+        "name": names.REQUEST_DURATION,
+        "exponentialHistogram": {"aggregationTemporality": 1, "dataPoints": [point]},
+    }
+    reader = read({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]})
+
+    assert [point.histogram for point in reader.points] == [histogram]
+
+
+def test_the_dimensions_of_a_point_are_its_resource_and_its_attributes(bodies: Any) -> None:
+    """Service, version and environment come from the resource, the others from the point."""
+    attributes = with_attributes(
+        MODEL="m", MODEL_VERSION="3", ROUTE="/r", DEVICE="cpu", STATUS="error", DOMINANT="queue"
+    )
+    point = points(bodies.metrics(bodies.point(attributes=attributes)))[0]
+    series = point.series
+
+    assert (series.service, series.version, series.model, series.model_version) == ("shop", "1", "m", "3")
+    assert (series.route, series.device, series.status, point.stage) == ("/r", "cpu", "error", "queue")
+
+
+def test_a_point_stands_in_the_middle_of_its_interval(bodies: Any) -> None:
+    """A delta of ten seconds belongs to the bucket most of it lies in."""
+    point = points(bodies.metrics(bodies.point()))[0]
+
+    assert point.at == (bodies.now_ns - 5 * SECOND) // SECOND
+
+
+def test_a_point_without_start_stands_at_its_end(bodies: Any) -> None:
+    """The field startTimeUnixNano is optional in OTLP."""
+    point = points(bodies.metrics(bodies.point(startTimeUnixNano="0")))[0]
+
+    assert point.at == bodies.now_ns // SECOND
+
+
+def test_what_a_client_does_not_say_has_a_default(bodies: Any) -> None:
+    """No service, status or dominant stage: unknown_service, ok, overhead."""
+    body = bodies.metrics(bodies.point(attributes=[]))
+    body["resourceMetrics"][0]["resource"] = {}
+    point = points(body)[0]
+
+    assert (point.series.service, point.series.status, point.stage) == ("unknown_service", "ok", "overhead")
+
+
+def test_an_error_type_makes_the_status_an_error(bodies: Any) -> None:
+    """A client that follows the semantic conventions says error.type, not inference.status."""
+    point = points(bodies.metrics(bodies.point(attributes=with_attributes(ERROR_TYPE="ValueError"))))[0]
+
+    assert point.series.status == "error"
+
+
+def test_long_and_unprintable_values_are_made_safe(bodies: Any) -> None:
+    """Attribute values are cut at 200 characters; what cannot be shown is replaced."""
+    attributes = with_attributes(ROUTE="/\x00\x1b" + "x" * 300, MODEL="größe")
+    series = points(bodies.metrics(bodies.point(attributes=attributes)))[0].series
+
+    assert (series.route, series.model) == ("/\ufffd\ufffd" + "x" * 197, "größe")
+
+
+def test_numbers_are_values_too(bodies: Any) -> None:
+    """A version sent as a number is read as text."""
+    attributes = [
+        {"key": names.MODEL_VERSION, "value": {"intValue": "3"}},
+        {"key": names.MODEL, "value": {"boolValue": True}},
+    ]
+    series = points(bodies.metrics(bodies.point(attributes=attributes)))[0].series
+
+    assert (series.model_version, series.model) == ("3", "true")
+
+
+def test_metrics_of_other_names_are_ignored(bodies: Any) -> None:
+    """A client's own metrics are neither taken nor refused, but counted."""
+    body = bodies.metrics(bodies.point(), bodies.point(), name="http.server.duration", temporality=2)
+    reader = read(body)
+
+    assert (list(reader.points), reader.tally.ignored, reader.tally.error_message) == ([], 2, "")
+
+
+def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
+    """The points around a bad one count; the message names metric, index and fault."""
+    reader = read(bodies.metrics(bodies.point(), bodies.point(count="5"), bodies.point()))
+
+    assert len(reader.points) == 2
+    assert reader.tally.error_message == (
+        "inference.request.duration[1]: count is 5, but its buckets and zeroCount hold 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scale": 21}, "scale"),
+        ({"scale": -11}, "scale"),
+        ({"count": "2"}, "count"),
+        ({"zeroCount": "1"}, "count"),
+        ({"count": str(2**60), "positive": {"offset": 0, "bucketCounts": [str(2**60)]}}, "count"),
+        ({"positive": {"offset": 0, "bucketCounts": ["-1"]}}, "negative"),
+        ({"count": -1}, "negative"),
+        ({"negative": {"offset": 0, "bucketCounts": ["1"]}}, "negative"),
+        ({"sum": "NaN"}, "sum"),
+        ({"sum": "Infinity"}, "sum"),
+        ({"sum": -1.0}, "sum"),
+        ({"sum": 100.0}, "sum"),
+        ({"sum": None}, "sum"),
+        ({"positive": {"offset": 2**30, "bucketCounts": ["1"]}}, "buckets"),
+        ({"positive": {"offset": 0, "bucketCounts": ["0"] * MAX_BUCKETS + ["1"]}}, "buckets"),
+        ({"timeUnixNano": "0", "startTimeUnixNano": "0"}, "time"),
+        ({"timeUnixNano": str(2**64 - 1)}, "time"),
+        ({"startTimeUnixNano": "1"}, "time"),
+        ({"attributes": with_attributes(STATUS="fine")}, "status"),
+        ({"attributes": with_attributes(DOMINANT="")}, "stage"),
+        ({"attributes": with_attributes(DOMINANT="x" * 65)}, "stage"),
+        ({"attributes": with_attributes(DOMINANT="a\nb")}, "stage"),
+    ],
+)
+def test_what_cannot_be_believed_is_refused(bodies: Any, changes: dict[str, Any], reason: str) -> None:
+    """Each rule refuses the point that breaks it, and only that."""
+    rejected, message = refused(bodies.metrics(bodies.point(), bodies.point(**changes)))
+
+    assert rejected == {reason: 1}
+    assert message.startswith("inference.request.duration[1]: ")
+
+
+def test_times_from_the_future_and_the_far_past_are_refused(bodies: Any) -> None:
+    """More than a day ahead, or older than names of batches are kept, tells of a wrong clock."""
+    ahead, behind = (
+        bodies.point(timeUnixNano=str(bodies.now_ns + hours * 3600 * SECOND), startTimeUnixNano="0")
+        for hours in (25, -25)
+    )
+    rejected, message = refused(bodies.metrics(ahead, behind))
+
+    assert rejected == {"time": 2}
+    assert message.count("check the sender's clock") == 2
+
+
+def test_an_interval_that_ends_before_it_begins_is_refused(bodies: Any) -> None:
+    """A startTimeUnixNano after timeUnixNano is no interval."""
+    rejected, _ = refused(bodies.metrics(bodies.point(startTimeUnixNano=str(bodies.now_ns + SECOND))))
+
+    assert rejected == {"time": 1}
+
+
+def test_cumulative_points_are_refused_with_the_cure(bodies: Any) -> None:
+    """Cumulative temporality refuses all points of the metric and names the setting that mends it."""
+    rejected, message = refused(bodies.metrics(bodies.point(), bodies.point(), temporality=2))
+
+    assert rejected == {"temporality": 2}
+    assert "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta" in message
+
+
+def test_our_metric_as_another_type_is_refused_with_the_cure(bodies: Any) -> None:
+    """A histogram with explicit bounds cannot be merged; the message names the aggregation that can."""
+    data = {"aggregationTemporality": 1, "dataPoints": [{"count": "1"}]}
+    rejected, message = refused(bodies.request({"name": names.REQUEST_DURATION, "histogram": data}))
+
+    assert rejected == {"type": 1}
+    assert "ExponentialBucketHistogramAggregation" in message
+
+
+def test_a_stage_metric_needs_a_stage(bodies: Any) -> None:
+    """inference.stage is what the stage metrics are about."""
+    rejected, message = refused(bodies.metrics(bodies.point(attributes=[]), name=names.STAGE_DURATION))
+
+    assert rejected == {"stage": 1}
+    assert "inference.stage must be 1 to 64 printable characters, got nothing" in message
+
+
+@pytest.mark.parametrize(("band", "shown"), [("3", "'3'"), ("2-4", "'2-4'"), (None, "nothing"), (7, "'7'")])
+def test_a_batch_is_in_a_band(bodies: Any, band: Any, shown: str) -> None:
+    """Sizes are told apart by doublings only, named by their bounds: whoever sends others is told which there are."""
+    kind = "intValue" if isinstance(band, int) else "stringValue"
+    attributes = [] if band is None else [{"key": names.BATCH_BAND, "value": {kind: band}}]
+    rejected, message = refused(bodies.metrics(bodies.point(attributes=attributes), name=names.BATCH_DURATION))
+    good = bodies.point(attributes=with_attributes(BATCH_BAND="1024+"))
+    reader = read(bodies.metrics(good, name=names.BATCH_DURATION))
+
+    assert rejected == {"stage": 1}
+    assert "inference.batch.band must be one of 1, 2-3, 4-7, 8-15" in message
+    assert message.endswith(f"got {shown}")
+    assert [point.stage for point in reader.points] == ["1024+"]
+
+
+def test_a_number_of_tokens_is_in_a_band(bodies: Any) -> None:
+    """Prompts are longer than batches are large: their bands reach further, and nothing else is believed."""
+    good, bad = (bodies.point(attributes=with_attributes(TOKEN_BAND=band)) for band in ("131072+", "1024+"))
+    rejected, message = refused(bodies.metrics(bad, name=names.FIRST_TOKEN_BY_INPUT))
+    reader = read(bodies.metrics(good, name=names.FIRST_TOKEN_BY_INPUT))
+
+    assert rejected == {"stage": 1}
+    assert "inference.token.band must be one of 1, 2-3, 4-7" in message
+    assert [point.stage for point in reader.points] == ["131072+"]
+
+
+@pytest.mark.parametrize("stall", ["gc", "gc:", "forward", "weather:forward", ":forward"])
+def test_a_stall_has_a_cause_and_a_stage(bodies: Any, stall: str) -> None:
+    """Causes are few: whoever sends another is told which there are."""
+    good, bad = (bodies.point(attributes=with_attributes(STALL=each), sum=None) for each in ("gc:rerank", stall))
+    rejected, message = refused(bodies.metrics(bad, name=names.STALL_TIME))
+    reader = read(bodies.metrics(good, name=names.STALL_TIME))
+
+    assert rejected == {"stage": 1}
+    assert "inference.stall must be one of gc, loop, cpu, compile, a colon and a stage" in message
+    assert message.endswith(f"got {stall!r}")
+    assert [point.stage for point in reader.points] == ["gc:rerank"]
+
+
+def test_stage_time_counts_microseconds_and_has_no_sum(bodies: Any) -> None:
+    """The buckets of inference.stage.time are latencies and its counts microseconds: no sum is asked for or kept."""
+    point = bodies.point(attributes=with_attributes(STAGE="forward"), count="900", sum=None)
+    point["positive"]["bucketCounts"] = ["900"]
+    reader = read(bodies.metrics(point, name=names.STAGE_TIME))
+
+    assert [(point.histogram.count, point.histogram.sum) for point in reader.points] == [(900, 0.0)]
+
+
+def test_a_point_without_values_is_nothing(bodies: Any) -> None:
+    """An empty point, and one flagged as without a value, is neither refused nor kept."""
+    reader = read(bodies.metrics(bodies.point(()), bodies.point(flags=1, count="7")))
+
+    assert (list(reader.points), reader.tally.rejected) == ([], {})
+
+
+def test_a_finer_scale_is_made_ours(bodies: Any) -> None:
+    """A point of scale 10 loses no count on its way to scale 5."""
+    fine = Histogram(scale=10)
+    fine.record(0.1, 7)
+    point = points(bodies.metrics(bodies.point(**fine.to_otlp())))[0]
+
+    assert (point.histogram.scale, point.histogram.count) == (5, 7)
+
+
+def test_many_refusals_are_summed_up(bodies: Any) -> None:
+    """A sender that does everything wrong gets a few reasons and a number, not a book."""
+    rejected, message = refused(bodies.metrics(*[bodies.point(count="9")] * 100))
+
+    assert rejected == {"count": 100}
+    assert message.endswith("; and 95 more")
+    assert len(message) < 1000
+
+
+def test_dropped_requests_are_added_up(bodies: Any) -> None:
+    """stagelens.requests.dropped is a delta sum over its reasons; nonsense in it is refused."""
+    points = [{"asInt": "3"}, {"asDouble": 2.0}, {"asInt": "-1"}, {"asDouble": "NaN"}]
+    total = {"aggregationTemporality": 1, "isMonotonic": True, "dataPoints": points}
+    reader = read(bodies.request({"name": names.REQUESTS_DROPPED, "sum": total}))
+
+    assert reader.dropped == 5
+    assert reader.tally.rejected == {"number": 2}
+
+
+def test_dropped_requests_must_be_a_counter(bodies: Any) -> None:
+    """A sum that may fall cannot be added up."""
+    total = {"aggregationTemporality": 1, "isMonotonic": False, "dataPoints": [{"asInt": "3"}]}
+    rejected, message = refused(bodies.request({"name": names.REQUESTS_DROPPED, "sum": total}))
+
+    assert (rejected, "record it with a counter" in message) == ({"type": 1}, True)
+
+
+def test_a_batch_may_not_fill_the_memory() -> None:
+    """Past half a million filled buckets the rest of a batch is refused."""
+    now = time.time_ns()
+    point = HistogramPoint(
+        attributes={names.STAGE: "forward"},
+        start_ns=now,
+        time_ns=now,
+        flags=0,
+        count=MAX_BUCKETS,
+        sum=None,
+        scale=5,
+        zero=0,
+        offset=-10_000,
+        counts=[1] * MAX_BUCKETS,
+        negative=False,
+    )
+    metric = Metric(names.STAGE_TIME, EXPONENTIAL_HISTOGRAM, 27, temporality=1, histograms=[point] * 27)
+    reader = PointReader(Window(0, now))
+    reader.read([ResourceMetrics({}, [metric])])
+
+    assert (len(reader.points), reader.tally.rejected) == (25, {Reason.SIZE: 2})
+
+
+def test_a_batch_adds_up_within_64_bits() -> None:
+    """Points that can each be believed are refused where the batch would no longer add up exactly."""
+    now = time.time_ns()
+    point = HistogramPoint(
+        attributes={names.STAGE: "forward"},
+        start_ns=now,
+        time_ns=now,
+        flags=0,
+        count=2**44,
+        sum=None,
+        scale=5,
+        zero=0,
+        offset=0,
+        counts=[2**44],
+        negative=False,
+    )
+    metric = Metric(names.STAGE_TIME, EXPONENTIAL_HISTOGRAM, 2**9, temporality=1, histograms=[point] * 2**9)
+    reader = PointReader(Window(0, now))
+    reader.read([ResourceMetrics({}, [metric])])
+
+    assert (len(reader.points), reader.tally.rejected) == (2**4, {Reason.SIZE: 2**9 - 2**4})

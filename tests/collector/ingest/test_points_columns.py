@@ -1,0 +1,257 @@
+"""Points judged all at once mean what they mean when each is judged by itself, however they were sent."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint
+
+from stagelens.collector.ingest import points
+from stagelens.collector.ingest.points import PointReader, Window
+from stagelens.collector.otlp import json_encoding, protobuf_encoding
+from stagelens.collector.otlp.model import ResourceMetrics
+from stagelens.core import names
+from stagelens.core.errors import WireError
+from stagelens.core.histogram import Histogram
+
+NOW = time.time_ns()
+SECONDS = 1_000_000_000
+WINDOW = Window(NOW // SECONDS - 86_400, NOW // SECONDS + 86_400)
+UINT64 = st.integers(0, 2**64 - 1)
+# Fields of a point, and what may stand there instead of what is right.
+CHANGES: dict[str, st.SearchStrategy[Any]] = {
+    "start_time_unix_nano": st.sampled_from([0, 1, NOW + 1, NOW + 90_000 * SECONDS]) | UINT64,
+    "time_unix_nano": st.sampled_from([0, NOW - 90_000 * SECONDS, NOW - 11 * SECONDS]) | UINT64,
+    "count": st.integers(0, 5) | UINT64,
+    "sum": st.floats() | st.sampled_from([0.0, -1.0]),
+    "scale": st.integers(-12, 22) | st.integers(-(2**31), 2**31 - 1),
+    "zero_count": st.integers(0, 3) | UINT64,
+    "flags": st.integers(0, 2),
+    "min": st.floats(0, 1),
+    "zero_threshold": st.just(1e-9),
+}
+
+
+@st.composite
+def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
+    """A point that is right, with a few of its fields changed, or none."""
+    histogram = Histogram(draw(st.sampled_from([5, 5, 5, 3, -10, 8])))
+    for value in draw(st.lists(st.floats(0.1, 10) | st.just(0.0), max_size=6)):
+        histogram.record(value, draw(st.sampled_from([1, 2, 130, 70_000])))
+    said = histogram.to_otlp()
+    point = ExponentialHistogramDataPoint(
+        start_time_unix_nano=NOW - 10 * SECONDS,
+        time_unix_nano=NOW,
+        count=histogram.count,
+        sum=histogram.sum,
+        scale=histogram.scale,
+        zero_count=histogram.zero,
+    )
+    # A sum at the edge of what its buckets allow.
+    point.sum *= draw(st.sampled_from([1.0, 1.0, 1.05, 1 / 1.05, 1.0499999999, 1.2]))
+    point.positive.offset = said["positive"]["offset"]
+    counts = [int(count) for count in said["positive"]["bucketCounts"]]
+    point.positive.bucket_counts.extend(counts)
+    for key in draw(st.lists(st.sampled_from([names.DOMINANT, names.STAGE, names.STATUS, names.ROUTE]), max_size=4)):
+        value = draw(st.sampled_from(["ok", "error", "forward", "", "x" * 150]))
+        point.attributes.add(key=key).value.string_value = value
+    for name in draw(st.lists(st.sampled_from(sorted(CHANGES)), max_size=2)):
+        setattr(point, name, draw(CHANGES[name]))
+    match draw(st.integers(0, 12)):
+        case 0:
+            point.ClearField("sum")
+        case 1:
+            point.negative.bucket_counts.extend(draw(st.lists(st.integers(0, 1), max_size=2)))
+        case 2:
+            point.positive.offset = draw(st.integers(-(2**31), 2**31 - 1))
+        case 3:
+            point.positive.bucket_counts.append(draw(UINT64))
+        case 4:
+            point.exemplars.add(as_double=1.0)
+        case _:
+            pass
+    return point
+
+
+METRICS = st.lists(
+    st.tuples(
+        st.sampled_from([names.REQUEST_DURATION, names.STAGE_TIME, names.STAGE_DURATION]),
+        st.lists(data_points(), max_size=6),
+    ),
+    max_size=3,
+)
+
+
+def exported(metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]) -> ExportMetricsServiceRequest:
+    """A request with *metrics*."""
+    request = ExportMetricsServiceRequest()
+    for name, found in metrics:
+        data = request.resource_metrics.add().scope_metrics.add().metrics.add(name=name).exponential_histogram
+        data.aggregation_temporality = 1  # type: ignore[assignment] - an open enum
+        data.data_points.extend(found)
+    return request
+
+
+def said(export: list[ResourceMetrics]) -> tuple[list[str], dict[str, int], list[str]]:
+    """What of *export* is believed, in no order, and what is said about the rest."""
+    reader = PointReader(WINDOW)
+    reader.read(export)
+    return said_by(reader)
+
+
+def said_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
+    """What *reader* believed, in no order, and what it says about the rest."""
+    rejected = {str(reason): count for reason, count in reader.tally.rejected.items()}
+    return sorted(map(repr, reader.points)), rejected, reader.tally.messages
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(METRICS)
+def test_at_once_and_one_by_one_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]
+) -> None:
+    """The same points are believed, and the same reasons given, of protobuf and of JSON."""
+    request = exported(metrics)
+    body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
+    encodings: list[Callable[[], list[ResourceMetrics]]] = [
+        lambda: protobuf_encoding.read_metrics(request.SerializeToString()),
+        lambda: json_encoding.read_metrics(body),
+    ]
+    at_once = [said(read()) for read in encodings]
+    with monkeypatch.context() as patch:
+        patch.setattr(points, "believable", lambda columns, _timed, _window: columns.odd & False)
+        one_by_one = [said(read()) for read in encodings]
+
+    assert at_once == one_by_one
+    assert at_once[0][:2] == at_once[1][:2]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(METRICS, min_size=2, max_size=4))
+def test_exports_read_together_are_read_as_alone(
+    sent: list[list[tuple[str, list[ExponentialHistogramDataPoint]]]],
+) -> None:
+    """What of an export is believed, and what is said about it, has nothing to do with others; nor has its encoding."""
+    exports: list[list[ResourceMetrics]] = []
+    for request in map(exported, sent):
+        body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
+        exports += protobuf_encoding.read_metrics(request.SerializeToString()), json_encoding.read_metrics(body)
+    readers = [PointReader(WINDOW) for _ in exports]
+
+    points.read_together(list(zip(readers, exports, strict=True)))
+
+    assert list(map(said_by, readers)) == list(map(said, exports))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A serialized point with bytes changed, cut out or put in."""
+    point = bytearray(draw(data_points()).SerializeToString()[:150])
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(point)))
+        point[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
+    return bytes(point)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(damaged() | data_points().map(lambda point: point.SerializeToString()), min_size=1, max_size=4))
+def test_damaged_points_end_alike(monkeypatch: pytest.MonkeyPatch, found: list[bytes]) -> None:
+    """Whatever the bytes are, nothing but a WireError is raised, and no point becomes another beside a broken one."""
+    body = _body(*found)
+    at_once = said_or_malformed(body)
+    with monkeypatch.context() as patch:
+        patch.setattr(points, "believable", lambda columns, _timed, _window: columns.odd & False)
+
+        assert at_once == said_or_malformed(body)
+
+
+def said_or_malformed(body: bytes) -> object:
+    """What is said of *body*, or that it is none."""
+    try:
+        return said(protobuf_encoding.read_metrics(body))
+    except WireError:
+        return "malformed"
+
+
+@pytest.mark.parametrize("count", [b"\x81" + b"\x80" * 9 + b"\0", b"\x80" * 10 + b"\0", b"\x81" + b"\x80" * 8 + b"\0"])
+def test_a_count_of_more_than_ten_bytes_is_none(count: bytes) -> None:
+    """As any parser of protobuf has it; one of ten is written strangely, and counts."""
+    counts = b"\x12" + bytes([len(count)]) + count
+    point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=1, sum=1.0).SerializeToString()
+    found = said_or_malformed(_body(point + b"\x42" + bytes([len(counts)]) + counts))
+
+    assert (found == "malformed") == (len(count) > 10)
+
+
+def test_points_as_encoders_write_them_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is right passes as a column: reading it point by point would take twenty times as long."""
+    monkeypatch.setattr(protobuf_encoding, "read_point", None)
+    histogram = Histogram()
+    for value in (0.0, 0.001, 0.002, 5.0):
+        histogram.record(value, 200)
+    sent = json.dumps({"dataPoints": [histogram.to_otlp()]})
+    positive = json.loads(sent)["dataPoints"][0]["positive"]
+    point = ExponentialHistogramDataPoint(
+        start_time_unix_nano=NOW,
+        time_unix_nano=NOW,
+        count=histogram.count,
+        sum=histogram.sum,
+        scale=histogram.scale,
+        zero_count=histogram.zero,
+        min=0.0,
+        max=5.0,
+        zero_threshold=1e-9,
+    )
+    point.positive.offset = positive["offset"]
+    point.positive.bucket_counts.extend(map(int, positive["bucketCounts"]))
+    reader = PointReader(WINDOW)
+    reader.read(protobuf_encoding.read_metrics(exported([(names.REQUEST_DURATION, [point] * 3)]).SerializeToString()))
+
+    assert [found.histogram for found in reader.points] == [histogram] * 3
+    assert math.isclose(sum(found.histogram.sum for found in reader.points), 3 * histogram.sum)
+
+
+@pytest.mark.parametrize(
+    ("as_written", "otherwise"),
+    [
+        (b"\x19" + NOW.to_bytes(8, "little") + b"\x21" + bytes([3]) + bytes(7), None),
+        (b"\x42\x05\x08\x01\x12\x01\x03", b"\x42\x04\x08\x01\x10\x03"),
+        (b"\x42\x05\x08\x01\x12\x01\x03", b"\x42\x09\x08\x01\x12\x81\x80\x80\x80\x00\x03"),
+        (b"\x30\x0a", b"\x30\x8a\x80\x80\x80\x00"),
+        (b"\x30\x0a", b"\x30\x0c\x30\x0a"),
+    ],
+    ids=["another order", "not packed", "a long length", "a long number", "twice"],
+)
+def test_points_as_nobody_writes_them_are_read(as_written: bytes, otherwise: bytes | None) -> None:
+    """Fields in another order, counts that are not packed, long varints: all of it is protobuf, and means the same."""
+    point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=3, sum=3.0, scale=5)
+    point.positive.offset = -1
+    point.positive.bucket_counts.append(3)
+    plain = point.SerializeToString()
+    strange = plain.replace(as_written, b"\x21\x03" + bytes(7) + as_written[:9] if otherwise is None else otherwise)
+    request = exported([(names.REQUEST_DURATION, [point] * 3)]).SerializeToString()
+    body = _body(plain, strange, plain)
+
+    assert strange != plain
+    assert ExponentialHistogramDataPoint.FromString(strange) == point
+    assert said(protobuf_encoding.read_metrics(body)) == said(protobuf_encoding.read_metrics(request))
+
+
+def _body(*found: bytes) -> bytes:
+    """A request of a metric with these points."""
+    data = _nested(10, b"".join(_nested(1, point) for point in found) + b"\x10\x01")
+    return _nested(1, _nested(2, _nested(2, _nested(1, names.REQUEST_DURATION.encode()) + data)))
+
+
+def _nested(number: int, content: bytes) -> bytes:
+    assert len(content) < 2**14
+    return bytes([number << 3 | 2, len(content) & 0x7F | 0x80, len(content) >> 7]) + content

@@ -1,0 +1,316 @@
+"""Kept traces: put together from spans, believed or refused as a whole."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.retained_traces import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, TraceReader
+from stagelens.collector.ingest.validation import Reason
+from stagelens.collector.otlp.model import Attributes, ResourceSpans, Span
+from stagelens.collector.otlp.responses import JSON
+from stagelens.collector.traces.reading import SpanReader
+from stagelens.core import names
+
+SPANS = SpanReader()
+STAGES = {"queue": 30_000_000, "forward": 50_000_000, "overhead": 1_234_567}
+
+
+def read(body: dict[str, Any]) -> TraceReader:
+    """Read *body* with the window the collector has by default."""
+    now = int(time.time())
+    reader = TraceReader(Window(now - 86_400, now + 86_400))
+    reader.read(SPANS.read(JSON, json.dumps(body).encode(), reader.window, reader.tally).kept)
+    return reader
+
+
+def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
+    """Duration, stages, series and reason come from the root; children become intervals relative to its start."""
+    trace = read(bodies.spans(*bodies.trace(STAGES))).traces[0]
+
+    assert (trace.trace_id, trace.span_id, trace.duration_ns, trace.because, trace.dominant) == (
+        "ab" * 16,
+        "01" * 8,
+        81_234_567,
+        "slow",
+        "forward",
+    )
+    assert (trace.series.service, trace.series.route, trace.series.status) == ("shop", "/predict", "ok")
+    assert trace.started_ns == bodies.now_ns - 5_000_000_000
+    assert trace.stages_ns == STAGES
+    assert trace.attributes == {names.HTTP_STATUS: 200}
+    assert [(span["stage"], span["start_ns"], span["duration_ns"]) for span in trace.spans] == [
+        ("queue", 0, 30_000_000),
+        ("forward", 30_000_000, 50_000_000),
+    ]
+
+
+def test_the_order_of_spans_does_not_matter(bodies: Any) -> None:
+    """An exporter may send children before their root."""
+    spans = bodies.trace(STAGES)
+
+    assert read(bodies.spans(*reversed(spans))).traces == read(bodies.spans(*spans)).traces
+
+
+def test_an_error_status_makes_an_error_of_a_trace_that_does_not_say(bodies: Any) -> None:
+    """Without inference.status the span's own status decides."""
+    root = bodies.trace({"forward": 5})[0]
+    root["attributes"] = [pair for pair in root["attributes"] if pair["key"] != names.STATUS]
+    root["status"] = {"code": 2}
+
+    assert read(bodies.spans(root)).traces[0].series.status == "error"
+
+
+def test_the_largest_stage_dominates_also_where_that_is_nobodys_time(bodies: Any) -> None:
+    """Of equal ones a stage with a name does."""
+    most = read(bodies.spans(bodies.trace({"queue": 1, "overhead": 9})[0])).traces[0]
+    half = read(bodies.spans(bodies.trace({"queue": 9, "overhead": 9})[0])).traces[0]
+
+    assert (most.dominant, half.dominant) == ("overhead", "queue")
+
+
+def test_requests_of_one_distributed_trace_are_told_apart(bodies: Any) -> None:
+    """Two roots with one trace id are two kept requests, each with its own intervals."""
+    outer = bodies.trace({"dependency": 50, "overhead": 1})
+    inner = bodies.trace({"forward": 40, "overhead": 2})
+    for span in inner:
+        span["spanId"] = "ff" + span["spanId"][2:]
+        span["parentSpanId"] = "ff" + "01" * 7
+    inner[0]["parentSpanId"] = outer[1]["spanId"]
+    traces = read(bodies.spans(*outer, *inner)).traces
+
+    assert [(trace.duration_ns, [span["stage"] for span in trace.spans]) for trace in traces] == [
+        (51, ["dependency"]),
+        (42, ["forward"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"endTimeUnixNano": "1"}, Reason.DURATION),
+        ({"traceId": ""}, Reason.IDS),
+        ({"traceId": "00" * 16}, Reason.IDS),
+        ({"traceId": "ab" * 8}, Reason.IDS),
+        ({"spanId": "01" * 7}, Reason.IDS),
+        ({"startTimeUnixNano": "5", "endTimeUnixNano": "10"}, Reason.TIME),
+        ({"startTimeUnixNano": "0", "endTimeUnixNano": str(2**64 - 1)}, Reason.TIME),
+        ({"attributes": []}, Reason.PARENT),
+    ],
+)
+def test_a_root_that_cannot_be_believed_is_refused(bodies: Any, changes: dict[str, Any], reason: Reason) -> None:
+    """Each rule about the root refuses its trace and names it."""
+    root = bodies.trace({"forward": 5})[0] | changes
+    reader = read(bodies.spans(root))
+
+    assert (reader.traces, reader.tally.rejected) == ([], {reason: 1})
+    assert reader.tally.error_message.startswith("trace ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("forward", {"intValue": "6"}, Reason.PARTITION),
+        ("forward", {"intValue": "-5"}, Reason.STAGE),
+        ("forward", {"stringValue": "5"}, Reason.STAGE),
+        ("forward", {"doubleValue": 5.0}, Reason.STAGE),
+        ("forward", {"boolValue": True}, Reason.STAGE),
+        ("x" * 65, {"intValue": "0"}, Reason.STAGE),
+        ("", {"intValue": "0"}, Reason.STAGE),
+    ],
+)
+def test_stages_must_add_up(bodies: Any, key: str, value: dict[str, Any], reason: Reason) -> None:
+    """Stage times that are no nanoseconds, or do not add up to the duration, refuse the trace."""
+    root = bodies.trace({"forward": 5})[0]
+    root["attributes"].append({"key": names.STAGE_SELF_PREFIX + key, "value": value})
+    reader = read(bodies.spans(root))
+
+    assert (reader.traces, reader.tally.rejected) == ([], {reason: 1})
+
+
+def test_a_bad_trace_is_refused_alone(bodies: Any) -> None:
+    """The trace beside a bad one is kept; every span of the bad one counts as refused."""
+    bad = bodies.trace(STAGES, trace_id="cd" * 16)
+    bad[0]["endTimeUnixNano"] = bodies.now_ns
+    reader = read(bodies.spans(*bodies.trace(STAGES), *bad))
+
+    assert [trace.trace_id for trace in reader.traces] == ["ab" * 16]
+    assert reader.tally.rejected == {Reason.PARTITION: 3}
+    assert f"trace {'cd' * 16}, span {'01' * 8}: its stages add up to 81234567 ns" in reader.tally.error_message
+
+
+@pytest.mark.parametrize("parent", ["", "09" * 8, "0000000000000002"])
+def test_a_span_that_leads_to_no_root_refuses_its_trace(bodies: Any, parent: str) -> None:
+    """No parent, an unknown one, or a circle of parents: the trace is not whole."""
+    spans = bodies.trace({"forward": 5})
+    spans[1]["parentSpanId"] = parent
+
+    assert read(bodies.spans(*spans)).tally.rejected == {Reason.PARENT: 2}
+
+
+def test_a_child_without_a_stage_is_a_request_inside_the_request(bodies: Any) -> None:
+    """It is kept under its name."""
+    spans = bodies.trace({"forward": 5})
+    spans[1] |= {"name": "rerank", "attributes": []}
+    (trace,) = read(bodies.spans(*spans)).traces
+
+    assert [(span["name"], span["stage"]) for span in trace.spans] == [("rerank", "")]
+
+
+def test_a_stage_of_a_child_must_be_a_name(bodies: Any) -> None:
+    """An interval of a stage that cannot be shown refuses its trace."""
+    spans = bodies.trace({"forward": 5})
+    spans[1]["attributes"] = [{"key": names.STAGE, "value": {"intValue": 7}}]
+
+    assert read(bodies.spans(*spans)).tally.rejected == {Reason.STAGE: 2}
+
+
+def test_a_span_id_that_comes_twice_refuses_the_trace(bodies: Any) -> None:
+    """Two spans with one id cannot be told apart."""
+    spans = bodies.trace({"forward": 5})
+
+    assert read(bodies.spans(*spans, spans[1])).tally.rejected == {Reason.IDS: 3}
+
+
+def test_a_chain_of_spans_is_followed_once() -> None:
+    """A chain of parents as long as a trace may be is put together in linear time; a longer one is refused."""
+
+    def chain(length: int) -> TraceReader:
+        now = time.time_ns()
+        stage: Attributes = {names.STAGE: "forward"}
+        root: Attributes = {names.KEPT_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "overhead": 1}
+        spans = [
+            Span(
+                trace_id="ab" * 16,
+                span_id=f"{number:016x}",
+                parent_id=f"{number - 1:016x}",
+                name="",
+                start_ns=now,
+                end_ns=now + 1,
+                error=False,
+                attributes=stage if number > 1 else root,
+            )
+            for number in range(1, length + 1)
+        ]
+        reader = TraceReader(Window(0, now))
+        reader.read([ResourceSpans({}, spans[::-1])])
+        return reader
+
+    assert len(chain(MAX_SPANS_A_TRACE).traces[0].spans) == MAX_SPANS_A_TRACE - 1
+    assert chain(MAX_SPANS_A_TRACE + 1).tally.rejected == {Reason.SIZE: MAX_SPANS_A_TRACE + 1}
+
+
+def test_a_batch_has_a_limited_number_of_traces() -> None:
+    """Past five thousand traces the rest of a batch is refused."""
+    now = time.time_ns()
+    spans = [
+        Span(
+            trace_id=f"{number:032x}",
+            span_id="01" * 8,
+            parent_id="",
+            name="",
+            start_ns=now,
+            end_ns=now,
+            error=False,
+            attributes={names.KEPT_BECAUSE: "slow"},
+        )
+        for number in range(1, MAX_TRACES_A_BATCH + 3)
+    ]
+    reader = TraceReader(Window(0, now))
+    reader.read([ResourceSpans({}, spans)])
+
+    assert (len(reader.traces), reader.tally.rejected) == (MAX_TRACES_A_BATCH, {Reason.SIZE: 2})
+
+
+def test_what_went_through_the_users_own_sdk_is_not_taken_again(bodies: Any) -> None:
+    """Our kept traces reach the collector a second time where the user's SDK exports to it."""
+    body = bodies.spans(*bodies.trace(STAGES), scope=names.KEPT_SCOPE)
+
+    assert (read(body).traces, read(body).tally.rejected) == ([], {})
+
+
+def test_attributes_are_safe_to_store(bodies: Any) -> None:
+    """Long texts are cut, unprintable characters replaced, infinities become text, and there are not too many."""
+    root = bodies.trace({"forward": 5})[0]
+    root["attributes"] += [
+        {"key": "long", "value": {"stringValue": "x" * 1000}},
+        {"key": "bell\x07", "value": {"stringValue": "\x07"}},
+        {"key": "far", "value": {"doubleValue": "Infinity"}},
+        *({"key": f"k{number}", "value": {"intValue": number}} for number in range(100)),
+    ]
+    kept = read(bodies.spans(root)).traces[0].attributes
+
+    assert (kept["long"], kept["bell\ufffd"], kept["far"]) == ("x" * 200, "\ufffd", "inf")
+    assert len(kept) == 64
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["queue", "forward", "overhead", "rerank"]), st.integers(0, 10**12)))
+def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
+    """Whatever the stages are, when they add up the trace is kept as it came."""
+    now = time.time_ns()
+    attributes: Attributes = {names.KEPT_BECAUSE: "slow"}
+    attributes |= {names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()}
+    root = Span(
+        trace_id="ab" * 16,
+        span_id="01" * 8,
+        parent_id="",
+        name="r",
+        start_ns=now,
+        end_ns=now + sum(stages_ns.values()),
+        error=False,
+        attributes=attributes,
+    )
+    reader = TraceReader(Window(0, now))
+    reader.read([ResourceSpans({}, [root])])
+
+    assert [trace.stages_ns for trace in reader.traces] == [stages_ns]
+
+
+def load(bodies: Any, **changes: Any) -> dict[str, Any]:
+    """A phase of a cold start, as an agent sends it."""
+    span = bodies.trace({"forward": 5_000_000_000})[0]
+    said = {names.LOAD_PHASE: "read", names.LOAD_OWN: 4_000_000_000, names.MODEL: "resnet", **changes}
+    span["attributes"] = [
+        {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
+        for key, value in said.items()
+        if value is not None
+    ]
+    return span
+
+
+def test_a_phase_of_a_cold_start_is_no_kept_request(bodies: Any) -> None:
+    """It may stand beside one in the same export; its process may have been idle for a month since."""
+    found = read(bodies.spans(load(bodies), *bodies.trace(STAGES)))
+    month = 30 * 86_400 * 1_000_000_000
+    old = load(bodies)
+    old |= {key: str(int(old[key]) - month) for key in ("startTimeUnixNano", "endTimeUnixNano")}
+    (told,) = found.loads
+
+    assert (told.service, told.place, told.phase, told.model, told.own, told.ended - told.started) == (
+        "shop",
+        "pod-1:pod-1",
+        "read",
+        "resnet",
+        4_000_000_000,
+        5_000_000_000,
+    )
+    assert len(found.traces) == 1
+    assert len(read(bodies.spans(old)).loads) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{names.LOAD_PHASE: "rest"}, {names.LOAD_OWN: 5_000_000_001}, {names.LOAD_OWN: -1}, {names.LOAD_OWN: None}],
+)
+def test_a_phase_that_cannot_be_is_refused_alone(bodies: Any, wrong: dict[str, Any]) -> None:
+    """One that nobody knows, or of which more was its own than there was."""
+    found = read(bodies.spans(load(bodies, **wrong), *bodies.trace(STAGES)))
+
+    assert (found.loads, len(found.traces), sum(found.tally.rejected.values())) == ([], 1, 1)

@@ -1,0 +1,193 @@
+"""A store that cannot commit, for a while or at all: what senders are told, and what is never lost."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from stagelens.collector.ingest import pipeline, writer
+from stagelens.core.errors import StoreError
+from stagelens.store import Store
+
+
+def test_a_full_queue_asks_to_come_back(serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]) -> None:
+    """When as many batches wait as may, the next is answered 429 with Retry-After; the waiting ones are not lost."""
+    served = serve_slow(queue_batches=2)
+    slow.open.clear()
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(served.post, "/v1/metrics", body, x_stagelens_batch=f"a:{n}") for n in range(2)]
+        assert slow.entered.acquire(timeout=60)
+        until(lambda: served.metric("stagelens_collector_queue_batches") == 2)
+        refused = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
+        slow.open.set()
+        accepted = [answer.result().status_code for answer in waiting]
+
+    assert (refused.status_code, refused.headers["retry-after"], refused.json()["code"]) == (429, "1", 8)
+    assert (accepted, served.counted()) == ([200, 200], 2)
+
+
+def test_a_transaction_is_bounded_however_small_its_batches_are(
+    serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """Signs of life carry no points and still take a row each."""
+    monkeypatch.setattr(writer, "MAX_ROWS_A_COMMIT", 2)
+    served = serve_slow()
+    slow.open.clear()
+    with ThreadPoolExecutor(5) as pool:
+        answers = [pool.submit(served.post, "/v1/metrics", {}, x_stagelens_batch=f"a:{n}") for n in range(5)]
+        until(lambda: served.metric("stagelens_collector_queue_batches") == 5)
+        slow.open.set()
+        codes = {answer.result().status_code for answer in answers}
+
+    assert codes == {200}
+    assert served.metric("stagelens_collector_commit_seconds_count") == 3
+
+
+def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) -> None:
+    """Large batches fill the queue before it is long."""
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    served = serve_slow(queue_bytes=int(len(body) * 1.5))
+    slow.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(served.post, "/v1/metrics", body, x_stagelens_batch="a:1")
+        assert slow.entered.acquire(timeout=60)
+        refused = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
+        slow.open.set()
+
+        assert (refused.status_code, waiting.result().status_code) == (429, 200)
+
+
+def test_what_a_failing_store_could_not_take_is_kept_and_written_later(
+    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """While commits fail senders get 503 and the reason; afterwards the batch is written, and its retry counts nothing."""
+    served = serve_slow()
+    slow.failure = StoreError("cannot write to stagelens.db: the disk is full")
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    answers = [served.post("/v1/metrics", body, x_stagelens_batch="a:1") for _ in range(2)]
+    sick = served.client.get("/healthz")
+    slow.failure = None
+    until(lambda: served.counted() == 1)
+    until(lambda: served.client.get("/healthz").status_code == 200)
+    again = served.post("/v1/metrics", body, x_stagelens_batch="a:1")
+
+    assert [(answer.status_code, answer.headers["retry-after"]) for answer in answers] == [(503, "5")] * 2
+    assert "the disk is full" in answers[0].json()["message"]
+    assert (sick.status_code, "the disk is full" in sick.text) == (503, True)
+    assert (again.status_code, served.counted()) == (200, 1)
+    logged = [record.message for record in caplog.records if "committing to the store" in record.message]
+    assert len(logged) == 2
+
+
+def test_a_commit_that_takes_too_long_is_answered_before_the_sender_gives_up(
+    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender gets 503 while the batch stays queued; it is counted once, whoever wins."""
+    served = serve_slow()
+    slow.open.clear()
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.1)
+        answer = served.post("/v1/metrics", body, x_stagelens_batch="a:1")
+    slow.open.set()
+    until(lambda: served.counted() == 1)
+    again = served.post("/v1/metrics", body, x_stagelens_batch="a:1")
+
+    assert (answer.status_code, "the batch stays queued" in answer.json()["message"]) == (503, True)
+    assert (again.status_code, served.counted()) == (200, 1)
+
+
+def test_a_buffer_that_is_full_while_the_store_fails_is_a_503(serve_slow: Any, slow: Any, bodies: Any) -> None:
+    """It is the store that is at fault then, not the sender's haste."""
+    served = serve_slow(queue_batches=1)
+    slow.failure = StoreError("locked")
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    served.post("/v1/metrics", body, x_stagelens_batch="a:1")
+    answer = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
+    slow.failure = None
+
+    assert (answer.status_code, "the queue is full" in answer.json()["message"]) == (503, True)
+
+
+def test_a_batch_that_breaks_the_store_is_dropped_alone(
+    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]
+) -> None:
+    """An unexpected error is pinned to the batch that causes it; those that shared its transaction get through."""
+    served = serve_slow()
+    slow.broken_by = "metrics:bad"
+    slow.open.clear()
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    with ThreadPoolExecutor(4) as pool:
+        sent = {
+            name: pool.submit(served.post, "/v1/metrics", body, x_stagelens_batch=name)
+            for name in ("a", "bad", "b", "c")
+        }
+        until(lambda: served.metric("stagelens_collector_queue_batches") == 4)
+        slow.open.set()
+        answers = {name: answer.result().status_code for name, answer in sent.items()}
+
+    assert answers == {"a": 200, "bad": 500, "b": 200, "c": 200}
+    assert served.counted() == 3
+
+
+def test_maintenance_survives_its_errors(
+    serve_slow: Any, slow: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failing roll-up is logged once, shows on /healthz and /metrics, and is forgotten when it works again."""
+    slow.maintenance_failure = StoreError("read-only")
+    served = serve_slow()
+    until(lambda: served.metric("stagelens_collector_maintenance_failures_total") >= 3)
+    sick = served.client.get("/healthz")
+    unhealthy = served.metric("stagelens_collector_healthy")
+    slow.maintenance_failure = None
+    until(lambda: served.client.get("/healthz").status_code == 200)
+    until(lambda: "maintaining the store works again" in caplog.text)
+
+    assert (sick.status_code, "read-only" in sick.text, unhealthy) == (503, True, 0)
+    assert caplog.text.count("maintaining the store") == 2
+
+
+def test_a_database_that_is_locked_for_a_while_loses_nothing(
+    store: Store, served: Any, bodies: Any, until: Callable[..., None]
+) -> None:
+    """Another process that holds SQLite's write lock delays the commit; nothing is lost or counted twice."""
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    other = sqlite3.connect(str(store.engine.url.database), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(served.post, "/v1/metrics", body)
+        until(lambda: served.metric("stagelens_collector_queue_batches") == 1)
+        other.execute("ROLLBACK")
+        other.close()
+
+        assert (answer.result().status_code, served.counted()) == (200, 1)
+
+
+def test_a_full_disk_heals(served: Any, store: Store, bodies: Any, until: Callable[..., None]) -> None:
+    """SQLite's own "disk is full" is answered with 503; once there is room the buffered batch is in the store."""
+    many = [bodies.point(tuple(0.001 * 1.1**step for step in range(60)))] * 200
+    for number, point in enumerate(many):
+        many[number] = point | {"timeUnixNano": str(bodies.now_ns - number * 100 * 10**9), "startTimeUnixNano": "0"}
+    with store.engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+    from sqlalchemy import event  # noqa: PLC0415 - used here only
+
+    limit = {"pages": int(pages) + 1}
+
+    def restrict(connection: Any, _record: Any, _proxy: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count = {limit['pages']}").close()
+
+    event.listen(store.engine, "checkout", restrict)
+    answer = served.post("/v1/metrics", bodies.metrics(*many))
+    sick = served.client.get("/healthz")
+    limit["pages"] = 2**30
+    until(lambda: served.counted() == 200 * 60)
+
+    assert (answer.status_code, sick.status_code) == (503, 503)
+    assert "the disk is full" in answer.json()["message"]

@@ -1,0 +1,283 @@
+"""Reading OTLP: both encodings say the same, and what is not OTLP is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+
+from stagelens.collector.otlp import json_encoding, protobuf_encoding
+from stagelens.collector.otlp.model import HistogramPoint, ResourceMetrics, TooLargeError
+from stagelens.collector.otlp.protobuf_encoding import WALKED_BYTES
+from stagelens.core import names
+from stagelens.core.errors import WireError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+UINT64 = st.integers(0, 2**64 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+DOUBLE = st.floats(allow_nan=False)  # NaN is read, but equals nothing
+
+
+@st.composite
+def key_values(draw: st.DrawFn) -> list[KeyValue]:
+    values = st.one_of(
+        st.builds(AnyValue, string_value=TEXT),
+        st.builds(AnyValue, int_value=INT64),
+        st.builds(AnyValue, double_value=DOUBLE),
+        st.builds(AnyValue, bool_value=st.booleans()),
+        st.just(AnyValue(array_value=ArrayValue(values=[AnyValue(int_value=1)]))),
+        st.just(AnyValue(bytes_value=b"\xff")),
+        st.just(AnyValue()),
+    )
+    return draw(st.lists(st.builds(KeyValue, key=TEXT, value=values), max_size=4, unique_by=lambda pair: pair.key))
+
+
+@st.composite
+def metrics_requests(draw: st.DrawFn) -> ExportMetricsServiceRequest:
+    request = ExportMetricsServiceRequest()
+    for _ in range(draw(st.integers(0, 2))):
+        resource = request.resource_metrics.add()
+        resource.resource.attributes.extend(draw(key_values()))
+        for _ in range(draw(st.integers(0, 3))):
+            metric = resource.scope_metrics.add().metrics.add()
+            metric.name = draw(
+                st.sampled_from([names.REQUEST_DURATION, names.STAGE_TIME, names.REQUESTS_DROPPED, "other"])
+            )
+            kind = draw(st.sampled_from(["exponential", "sum", "gauge", "none"]))
+            if kind == "exponential":
+                data = metric.exponential_histogram
+                data.aggregation_temporality = draw(st.integers(0, 2))  # type: ignore[assignment] - an open enum
+                for _ in range(draw(st.integers(0, 2))):
+                    point = data.data_points.add(
+                        start_time_unix_nano=draw(UINT64),
+                        time_unix_nano=draw(UINT64),
+                        count=draw(UINT64),
+                        scale=draw(INT32),
+                        zero_count=draw(UINT64),
+                        flags=draw(st.integers(0, 2**32 - 1)),
+                    )
+                    if draw(st.booleans()):
+                        point.sum = draw(DOUBLE)
+                    point.positive.offset = draw(INT32)
+                    point.positive.bucket_counts.extend(draw(st.lists(UINT64, max_size=5)))
+                    point.negative.bucket_counts.extend(draw(st.lists(st.integers(0, 1), max_size=2)))
+                    point.attributes.extend(draw(key_values()))
+            elif kind == "sum":
+                metric.sum.is_monotonic = draw(st.booleans())
+                metric.sum.data_points.add(as_int=draw(INT64))
+                metric.sum.data_points.add(as_double=draw(DOUBLE))
+                metric.sum.data_points.add()
+            elif kind == "gauge":
+                metric.gauge.data_points.add(as_int=1)
+    return request
+
+
+def as_json(request: ExportMetricsServiceRequest) -> bytes:
+    """Protobuf's own JSON mapping, with what OTLP does differently."""
+    return json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
+
+
+def read_whole(body: bytes) -> list[ResourceMetrics]:
+    """Read protobuf, the points as well, their counts as lists, so that they compare."""
+    read = protobuf_encoding.read_metrics(body)
+    for item in read:
+        for metric in item.metrics:
+            points = [protobuf_encoding.read_point(point) for point in metric.histograms if isinstance(point, bytes)]
+            metric.histograms = [replace(point, counts=list(point.counts)) for point in points]
+    return read
+
+
+@settings(deadline=None)
+@given(metrics_requests())
+def test_metrics_read_the_same_from_both_encodings(request: ExportMetricsServiceRequest) -> None:
+    """Whatever a metrics request says, it says in protobuf and in JSON alike."""
+    binary = read_whole(request.SerializeToString())
+
+    assert json_encoding.read_metrics(as_json(request)) == binary
+
+
+def test_integers_come_as_strings_or_numbers(bodies: Any) -> None:
+    """64-bit integers are read from strings, numbers and numbers with a zero fraction."""
+    forms = [
+        bodies.point(count="1", timeUnixNano="7", positive={"offset": -1, "bucketCounts": ["1"]}),
+        bodies.point(count=1, timeUnixNano=7, positive={"offset": "-1", "bucketCounts": [1]}),
+        bodies.point(count=1.0, timeUnixNano=7.0, positive={"offset": -1.0, "bucketCounts": [1.0]}),
+    ]
+    read = [json_encoding.read_metrics(json.dumps(bodies.metrics(point)).encode())[0].metrics[0] for point in forms]
+
+    assert read[0] == read[1] == read[2]
+
+
+def test_unknown_fields_are_passed_over(bodies: Any) -> None:
+    """A field nobody knows, at any level, changes nothing, whatever its type."""
+    plain = bodies.metrics(bodies.point())
+    strange = bodies.metrics(bodies.point(exemplars="?", novelty=[{}], min=None))
+    strange["resourceMetrics"][0]["schemaUrl"] = strange["extra"] = 7
+
+    assert json_encoding.read_metrics(json.dumps(strange).encode()) == json_encoding.read_metrics(
+        json.dumps(plain).encode()
+    )
+
+
+@pytest.mark.parametrize("empty", ["{}", '{"resourceMetrics": null}', '{"resourceMetrics": []}'])
+def test_an_empty_request_is_valid(empty: str) -> None:
+    """A request without metrics says nothing, and nothing is wrong with that."""
+    assert json_encoding.read_metrics(empty.encode()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "not valid JSON"),
+        (b"[]", "must be an object"),
+        (b'{"resourceMetrics": {}}', "resourceMetrics must be a list"),
+        (b'{"resourceMetrics": [1]}', r"resourceMetrics\[0\] must be an object"),
+        (b'{"resourceMetrics": [{"resource": "x"}]}', "resource must be an object"),
+        (
+            b'{"resourceMetrics": [{"resource": {"attributes": [{"key": 1, "value": {"stringValue": ""}}]}}]}',
+            "key must be",
+        ),
+        (b'{"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": ["x"]}]}]}]}', "name must be a string"),
+        (b'{"resourceMetrics": [NaN]}', "NaN is no JSON number"),
+        (b'{"resourceMetrics": "\xff"}', "utf-8"),
+        (b'{"resourceMetrics": ' + b"9" * 5000 + b"}", "not valid JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b'{"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "\\ud800"}]}]}]}', "not valid Unicode"),
+    ],
+)
+def test_what_is_not_otlp_json_is_refused_with_a_reason(body: bytes, reason: str) -> None:
+    """Malformed JSON and fields of the wrong type raise a WireError that says what is wrong."""
+    with pytest.raises(WireError, match=reason):
+        json_encoding.read_metrics(body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("count", -(2**70)),
+        ("count", 2**64),
+        ("count", "1e3"),
+        ("count", "٣"),
+        ("count", True),
+        ("count", [1]),
+        ("count", 0.5),
+        ("scale", 2**31),
+        ("sum", "much"),
+        ("sum", True),
+        ("sum", 10**400),
+        ("timeUnixNano", "now"),
+        ("positive", []),
+        ("positive", {"bucketCounts": {"0": 1}}),
+        ("positive", {"bucketCounts": [[1]]}),
+        ("positive", {"bucketCounts": ["1", "x"]}),
+        ("positive", {"bucketCounts": ["9" * 21]}),
+        ("attributes", [{"key": "k", "value": {"intValue": 2**63}}]),
+        ("attributes", [{"key": "k", "value": {"boolValue": "true"}}]),
+        ("attributes", [{"key": "k", "value": "text"}]),
+    ],
+)
+def test_a_field_of_the_wrong_type_is_named(bodies: Any, field: str, value: object) -> None:
+    """A point with a field of the wrong type is malformed, whatever the field."""
+    body = json.dumps(bodies.metrics(bodies.point(**{field: value}))).encode()
+    with pytest.raises(WireError, match="must be"):
+        json_encoding.read_metrics(body)
+
+
+@pytest.mark.parametrize("element", [b"{}", b"[]", b"1"])
+def test_json_of_countless_elements_is_too_large(element: bytes) -> None:
+    """A small body that would fill the memory once parsed is refused before it is."""
+    with pytest.raises(TooLargeError, match="send smaller batches"):
+        json_encoding.read_metrics(b'{"resourceMetrics":[' + (element + b",") * 2_100_000 + b"{}]}")
+
+
+def test_protobuf_of_countless_messages_is_too_large() -> None:
+    """A request of empty messages, two bytes each, is refused before it becomes objects of ours."""
+    with pytest.raises(TooLargeError, match="send smaller batches"):
+        protobuf_encoding.read_metrics(b"\x0a\x00" * 250_001)
+
+
+def test_protobuf_of_countless_points_is_too_large() -> None:
+    """Nor need points that are left as bytes be built to be counted."""
+    metric = _field(10, b"\x0a\x00" * 600_000)
+    with pytest.raises(TooLargeError, match="send smaller batches"):
+        protobuf_encoding.read_metrics(_field(1, _field(2, _field(2, metric))))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_protobuf_of_countless_numbers_is_too_large(packed: bool) -> None:
+    """So is one of bucket counts without end, packed or each as a field of its own."""
+    counts = _field(2, bytes(2_100_000)) if packed else b"\x10\x00" * 2_100_000
+    metric = _field(10, _field(1, _field(8, counts)))
+    with pytest.raises(TooLargeError, match="send smaller batches"):
+        protobuf_encoding.read_metrics(_field(1, _field(2, _field(2, metric))))
+
+
+def test_a_large_protobuf_body_is_read_whole() -> None:
+    """Size alone is no fault: a large body within the limits reads like a small one."""
+    request = ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name=names.STAGE_TIME)
+    for _ in range(5000):
+        metric.exponential_histogram.data_points.add().positive.bucket_counts.extend(range(200))
+    body = request.SerializeToString()
+    read = read_whole(body)[0].metrics[0].histograms
+
+    assert len(body) > WALKED_BYTES
+    assert [point.counts for point in read if isinstance(point, HistogramPoint)] == [list(range(200))] * 5000
+    with pytest.raises(WireError):
+        protobuf_encoding.read_metrics(body[:-1])
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.binary(max_size=200))
+def test_the_walk_over_a_large_body_ends(garbage: bytes) -> None:
+    """Whatever a large body holds, it is read or refused."""
+    try:
+        protobuf_encoding.read_metrics(garbage * (WALKED_BYTES // max(len(garbage), 1) + 1))
+    except WireError:
+        return
+
+
+@pytest.mark.parametrize("body", [b"\x0a", b"\xff\xff\xff", b"\x0a\x05abc", b"\x0a\x04\x0a\x02\xff\xff"])
+def test_what_is_not_protobuf_is_refused(body: bytes) -> None:
+    """Truncated and malformed protobuf raises a WireError."""
+    with pytest.raises(WireError, match="ExportMetricsServiceRequest"):
+        protobuf_encoding.read_metrics(body)
+
+
+def test_protobuf_text_that_is_no_utf8_is_refused() -> None:
+    """Invalid UTF-8 in a protobuf string is malformed."""
+    body = ExportMetricsServiceRequest()
+    body.resource_metrics.add().scope_metrics.add().metrics.add(name="abcdef")
+    with pytest.raises(WireError):
+        protobuf_encoding.read_metrics(body.SerializeToString().replace(b"abcdef", b"ab\xff\xfeef"))
+
+
+def test_protobuf_nested_without_end_is_refused() -> None:
+    """An attribute of lists of lists, ten thousand deep, is refused instead of followed."""
+    value = b""
+    for _ in range(10_000):
+        value = _field(5, _field(1, value))
+    with pytest.raises(WireError):
+        protobuf_encoding.read_metrics(_field(1, _field(1, _field(1, _field(2, value)))))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,377 @@
+"""Who gets in: attacks and honest clients at a collector that runs, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+import socket
+import ssl
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import httpx
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import SpanKind
+
+from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.server import rates, tls_handshake
+from stagelens.core.errors import ConfigError
+from stagelens.instrumentors.exporter import Exporter
+from stagelens.instrumentors.outbox import Batch
+from stagelens.instrumentors.tls import Trust
+from stagelens.store import Store
+
+if TYPE_CHECKING:
+    from conftest import Bodies
+
+    from tests.support.certificate_authority import Authorities, Pem
+
+A, B = "a3f1" * 16, "77b0" * 16
+TOKENS = f"""\
+access:
+  tokens:
+    - {{name: team-a, sha256: {hashlib.sha256(A.encode()).hexdigest()}, environment: prod}}
+    - {{name: team-b, sha256: {hashlib.sha256(B.encode()).hexdigest()}, requests_per_second: 0.002}}
+"""
+
+
+# What a resource says of its environment, by its name and by the one it had before.
+CLAIMED: dict[str, str] = {"deployment.environment.name": "staging", "deployment.environment": "staging"}
+
+
+@dataclass
+class Site:
+    """A collector, and how to reach it."""
+
+    collector: Collector
+    verify: ssl.SSLContext | bool = True
+    scheme: str = "http"
+
+    def client(self) -> httpx.Client:
+        """Return a client of HTTP."""
+        base = f"{self.scheme}://localhost:{self.collector.address[1]}"
+        return httpx.Client(base_url=base, verify=self.verify, timeout=60)
+
+    def post(self, body: Any, token: str = "", path: str = "/v1/metrics", **headers: str) -> httpx.Response:
+        """Post *body* as JSON."""
+        named = {"content-type": "application/json", **headers}
+        if token:
+            named["authorization"] = f"Bearer {token}"
+        with self.client() as client:
+            return client.post(path, content=json.dumps(body), headers=named)
+
+    def export(self, token: str = "", credentials: grpc.ChannelCredentials | None = None) -> grpc.StatusCode:
+        """Send an empty export over gRPC, and return the status."""
+        address = f"localhost:{self.collector.grpc_port}"
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channel = (
+            grpc.secure_channel(address, credentials, options)
+            if credentials
+            else grpc.insecure_channel(address, options)
+        )
+        with channel:
+            metadata = [("authorization", f"Bearer {token}")] if token else None
+            try:
+                MetricsServiceStub(channel).Export(ExportMetricsServiceRequest(), metadata=metadata, timeout=60)
+            except grpc.RpcError as error:
+                refused: Any = error
+                return refused.code()
+        return grpc.StatusCode.OK
+
+
+@pytest.fixture
+def site(store: Store, tmp_path: Path) -> Generator[Callable[..., Site]]:
+    """Starts a collector with a file of its own."""
+    running: list[Collector] = []
+
+    def start(text: str, host: str = "127.0.0.1") -> Site:
+        file = tmp_path / "collector.yaml"
+        file.write_text(text)
+        config = CollectorConfig(host=host, port=0, grpc_port=0)
+        collector = Collector(config, store, file=LiveConfig(file, {}))
+        collector.start()
+        running.append(collector)
+        return Site(collector)
+
+    yield start
+    for collector in running:
+        collector.stop()
+
+
+@pytest.fixture
+def guarded(site: Callable[..., Site]) -> Site:
+    """A collector that asks for tokens."""
+    return site(TOKENS)
+
+
+@pytest.fixture
+def sealed(site: Callable[..., Site], authority: Authorities) -> Site:
+    """A collector that speaks TLS and asks for certificates of `clients`."""
+    own = authority("servers").sign("collector")
+    tls = f"{{certificate: {own.certificate}, key: {own.key}, client_ca: {authority('clients').file}}}"
+    return site(f"access:\n  tls: {tls}\n  certificates: [{{common_name: checkout, environment: prod}}]\n")
+
+
+def attributes(values: dict[str, str]) -> list[dict[str, Any]]:
+    """Texts as attributes of OTLP/JSON."""
+    return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
+
+
+def environments(store: Store) -> Iterator[str]:
+    """Yield the environment of each series."""
+    with store.engine.connect() as connection:
+        yield from connection.exec_driver_sql("SELECT environment FROM series").scalars()
+
+
+def server_of(site: Site) -> Any:
+    """Return its HTTP server."""
+    collector: Any = site.collector
+    return collector._server
+
+
+def limits_of(site: Site) -> Any:
+    """Return the limits of its connections over HTTP."""
+    return server_of(site).limits
+
+
+def test_a_token_opens_and_nothing_else_does(guarded: Site, bodies: Bodies, store: Store) -> None:
+    """Over both protocols; what was refused is not in the store, and the answer says how to be let in."""
+    body = bodies.metrics(bodies.point())
+    answers = [guarded.post(body, token) for token in ("", "wrong", A[:-1], A)]
+
+    assert [answer.status_code for answer in answers] == [401, 401, 401, 200]
+    assert all(answer.headers["www-authenticate"] == "Bearer" for answer in answers[:3])
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in answers[0].text
+    assert [guarded.export(token) for token in ("", "wrong", A)] == [
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.OK,
+    ]
+    assert list(environments(store)) == ["prod"]
+
+
+def test_the_token_says_which_environment_and_a_resource_cannot_lie(
+    guarded: Site, bodies: Bodies, store: Store
+) -> None:
+    """Whoever holds the token of staging cannot write into prod."""
+    body = bodies.metrics(bodies.point())
+    body["resourceMetrics"][0]["resource"]["attributes"] += attributes(CLAIMED)
+
+    assert guarded.post(body, A).status_code == 200
+    assert list(environments(store)) == ["prod"]
+
+
+def test_the_token_says_which_environment_kept_traces_are_of(guarded: Site, bodies: Bodies, store: Store) -> None:
+    """Those that an agent has kept, whatever environment it claims."""
+    body = bodies.spans(*bodies.trace({"forward": 10**7}))
+    body["resourceSpans"][0]["resource"]["attributes"] += attributes(CLAIMED)
+
+    assert guarded.post(body, A, path="/v1/traces").status_code == 200
+    assert list(environments(store)) == ["prod"]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_token_says_which_environment_spans_are_of(guarded: Site, store: Store, ahead: Any, protocol: str) -> None:
+    """Those of any program, which become requests: what its resource claims is not believed."""
+    headers = {"authorization": f"Bearer {A}"}
+    exporter = (
+        HttpSpans(f"http://localhost:{guarded.collector.address[1]}/v1/traces", headers=headers)
+        if protocol == "http"
+        else GrpcSpans(f"http://localhost:{guarded.collector.grpc_port}", insecure=True, headers=headers)
+    )
+    provider = TracerProvider(resource=Resource({"service.name": "shop", **CLAIMED}))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with provider.get_tracer("any").start_as_current_span("GET /", kind=SpanKind.SERVER):
+        pass
+    provider.shutdown()
+    ahead.seconds = 60
+    guarded.collector.stop()  # which folds what waits
+
+    assert list(environments(store)) == ["prod"]
+
+
+@pytest.mark.parametrize(("path", "status"), [("/metrics", 401), ("/livez", 200), ("/readyz", 200), ("/", 200)])
+def test_probes_need_no_token_and_numbers_do(guarded: Site, path: str, status: int) -> None:
+    """A scheduler has no token; Prometheus can have one."""
+    with guarded.client() as client:
+        without, named = client.get(path), client.get(path, headers={"authorization": f"Bearer {A}"})
+
+    assert (without.status_code, named.status_code) == (status, 200)
+
+
+def test_events_need_a_token(guarded: Site) -> None:
+    """They are shown to everybody."""
+    event = {"text": "v2 is out"}
+
+    assert guarded.post(event, path="/v1/events").status_code == 401
+    assert guarded.post(event, A, path="/v1/events").status_code in (200, 204)
+
+
+def test_a_rate_is_the_tokens_and_no_header_evades_it(
+    guarded: Site, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not another claimed address, not another connection; others are served meanwhile, and gRPC counts, too."""
+    # Two requests; the third may come in eight minutes, by when this is over on any machine.
+    monkeypatch.setattr(rates, "BURST_SECONDS", 1000.0)
+    body = bodies.metrics()
+    statuses = [
+        guarded.post(body, B, **{"x-forwarded-for": f"10.0.0.{n}", "forwarded": f"for=10.0.0.{n}"}) for n in range(4)
+    ]
+    refused = statuses[-1]
+
+    assert [answer.status_code for answer in statuses] == [200, 200, 429, 429]
+    assert int(refused.headers["retry-after"]) in range(1, 501)
+    assert guarded.export(B) == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert guarded.post(body, A).status_code == 200
+
+
+def test_an_address_that_shows_nothing_has_a_rate_of_its_own(site: Callable[..., Site], bodies: Bodies) -> None:
+    """And a header does not make it another."""
+    limited = site("access: {anonymous: {requests_per_second: 0.002}}\n")
+    answers = [limited.post(bodies.metrics(), **{"x-forwarded-for": f"10.0.0.{n}"}) for n in range(3)]
+
+    assert [answer.status_code for answer in answers] == [200, 429, 429]
+
+
+def test_a_certificate_opens_and_no_other_does(
+    sealed: Site, authority: Authorities, bodies: Bodies, store: Store
+) -> None:
+    """One of the list, signed by the right authority; TLS without one reaches the probes alone."""
+    trusted = authority("servers").file
+
+    def as_(client: Pem | None) -> Site:
+        context = ssl.create_default_context(cafile=trusted)
+        if client:
+            context.load_cert_chain(client.certificate, client.key)
+        return Site(sealed.collector, context, "https")
+
+    known, unlisted = (authority("clients").sign(name) for name in ("checkout", "unlisted"))
+    body = bodies.metrics(bodies.point())
+
+    assert as_(known).post(body).status_code == 200
+    assert list(environments(store)) == ["prod"]
+    assert as_(unlisted).post(body).status_code == 403
+    assert as_(None).post(body).status_code == 401
+    with as_(None).client() as client:
+        assert client.get("/livez").status_code == 200
+    with pytest.raises(httpx.HTTPError):
+        as_(authority("strangers").sign("checkout")).post(body)
+
+
+def test_our_agent_shows_its_certificate(sealed: Site, authority: Authorities) -> None:
+    """By the settings every OpenTelemetry program has; a body of it is taken."""
+    own = authority("clients").sign("checkout")
+    lost: list[tuple[str, int]] = []
+    agent = Exporter(
+        headers={},
+        trust=Trust(str(authority("servers").file), str(own.certificate), str(own.key)),
+        timeout_seconds=20,
+        buffer_bytes=1000,
+        lost=lambda reason, requests: lost.append((reason, requests)),
+        rng=random.Random(1),
+    )
+    url = f"https://localhost:{sealed.collector.address[1]}/v1/metrics"
+    agent.offer(Batch("instance:1", url, gzip.compress(b""), 1))
+
+    assert agent.drain(20)
+    assert lost == []
+
+
+def test_grpc_asks_for_the_same_certificate(sealed: Site, authority: Authorities) -> None:
+    """And takes no connection without one."""
+    root = authority("servers").file.read_bytes()
+
+    def code(client: Pem | None) -> grpc.StatusCode:
+        own = (client.key.read_bytes(), client.certificate.read_bytes()) if client else (None, None)
+        return sealed.export(credentials=grpc.ssl_channel_credentials(root, *own))
+
+    assert code(authority("clients").sign("checkout")) == grpc.StatusCode.OK
+    assert code(authority("clients").sign("unlisted")) == grpc.StatusCode.PERMISSION_DENIED
+    assert code(None) == code(authority("strangers").sign("checkout")) == grpc.StatusCode.UNAVAILABLE
+
+
+def test_connections_without_a_tls_handshake_keep_nobody_out(
+    sealed: Site, authority: Authorities, bodies: Bodies
+) -> None:
+    """Connections without a handshake count towards the limits: a new connection replaces the longest idle one."""
+    limits = limits_of(sealed)
+    limits.most_of_one, limits.surplus = 2, 0
+    client = authority("clients").sign("checkout")
+    context = ssl.create_default_context(cafile=authority("servers").file)
+    context.load_cert_chain(client.certificate, client.key)
+    with ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(socket.create_connection(sealed.collector.address, timeout=60))
+        taken = Site(sealed.collector, context, "https").post(bodies.metrics(bodies.point()))
+
+    assert taken.status_code == 200
+
+
+def test_a_tls_handshake_has_a_deadline(
+    sealed: Site, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """The deadline is that of a request head."""
+    monkeypatch.setattr(tls_handshake, "MAX_HEAD_SECONDS", 0.1)
+    with socket.create_connection(sealed.collector.address, timeout=60) as silent:
+        # The beginning of a hello.
+        silent.sendall(b"\x16\x03\x01\x02\x00\x01")
+        try:
+            heard = silent.recv(1)
+        except ConnectionResetError:
+            heard = b""
+
+    assert heard == b""
+    until(lambda: not limits_of(sealed)._members)
+
+
+def test_plain_text_gets_nothing_from_a_tls_port(sealed: Site) -> None:
+    """Not even an answer that could be changed on its way."""
+    with socket.create_connection(sealed.collector.address, timeout=60) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        try:
+            heard = connection.recv(4096)
+        except ConnectionResetError:
+            heard = b""
+
+    assert not heard.startswith(b"HTTP")
+
+
+def test_a_collector_that_would_be_open_does_not_start(store: Store) -> None:
+    """Nothing listens, not even for a moment."""
+    with pytest.raises(ConfigError, match="STAGELENS_COLLECTOR_TOKEN"):
+        Collector(CollectorConfig(host="0.0.0.0", port=0), store)
+
+
+def test_a_collector_that_asks_listens_everywhere(site: Callable[..., Site], bodies: Bodies) -> None:
+    """And asks there as well."""
+    everywhere = site(TOKENS, host="0.0.0.0")
+
+    assert [everywhere.post(bodies.metrics(), token).status_code for token in ("", A)] == [401, 200]
+
+
+def test_a_connection_that_was_replaced_is_closed_at_once(
+    sealed: Site, authority: Authorities, until: Callable[..., None]
+) -> None:
+    """Whether or not its client reads or closes: the limits would not hold what stays open."""
+    limits, server = limits_of(sealed), server_of(sealed)
+    limits.most_of_one, limits.surplus = 3, 0
+    context = ssl.create_default_context(cafile=authority("servers").file)
+    with ExitStack() as stack:
+        for _ in range(12):
+            plain = stack.enter_context(socket.create_connection(sealed.collector.address, timeout=60))
+            stack.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
+        until(lambda: len(server.server_state.connections) <= 3)

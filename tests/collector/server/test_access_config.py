@@ -1,0 +1,189 @@
+"""The section `access:`: what it may say, and what it is told where it is wrong, without a secret in it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from stagelens.collector.server import access_config
+from stagelens.collector.server.clients import Access, Certificate, Limits, TlsFiles, Token
+from stagelens.collector.server.exposure import check_exposure
+from stagelens.core.errors import ConfigError
+from stagelens.core.settings.yaml_document import parse
+
+SECRET = "a3f1" * 16
+OTHER = "77b0" * 16
+ENV = {"TEAM_A": SECRET, "TEAM_B": OTHER, "SHORT": "guess me", "EMPTY": "", "TWO_LINES": f"{OTHER}\n{OTHER}"}
+
+
+def sha256(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def read(text: str, held: dict[str, str] | None = None) -> tuple[access_config.Read, list[str]]:
+    """Return what the section says, and each problem with its line."""
+    document = parse(text)
+    found = access_config.read(document, (), document.value, ENV, {} if held is None else held)
+    return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
+
+
+def test_all_that_the_section_may_say_is_read(files: TlsFiles, tmp_path: Path) -> None:
+    """Tokens from files, from the environment and as hashes; certificates; limits; TLS."""
+    (tmp_path / "team-c").write_text("5e5e" * 16 + "\n")
+    found, problems = read(f"""\
+tls: {{certificate: {files.certificate}, key: {files.key}, client_ca: {files.client_ca}}}
+tokens:
+  - {{name: team-a, token_env: TEAM_A, environment: prod, requests_per_second: 50, bytes_per_second: 5MiB}}
+  - {{name: team-b, sha256: {sha256(OTHER).hex().upper()}}}
+  - {{name: team-c, token_file: {tmp_path}/team-c}}
+certificates:
+  - {{common_name: checkout.prod, environment: prod}}
+anonymous: {{requests_per_second: 0.5}}
+""")
+
+    assert problems == []
+    assert found.files == (tmp_path / "team-c",)
+    assert found.access == Access(
+        tokens=(
+            Token("team-a", sha256(SECRET), "prod", Limits(50.0, 5 * 2**20)),
+            Token("team-b", sha256(OTHER)),
+            Token("team-c", sha256("5e5e" * 16)),
+        ),
+        certificates=(Certificate("checkout.prod", "prod"),),
+        anonymous=Limits(0.5),
+        tls=files,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"tokens:\n  - {{name: a, token: {SECRET}}}", "2: tokens[0].token is in this file.*token_file.*sha256"),
+        ("tokens:\n  - {name: a}", "2: tokens[0].token_env is missing; add `token_env: TEAM_A_TOKEN`"),
+        ("tokens:\n  - {name: a, token_env: NOWHERE}", "2: .*NOWHERE holds nothing; make one: openssl rand"),
+        ("tokens:\n  - {name: a, token_env: EMPTY}", "2: .*EMPTY holds nothing"),
+        ("tokens:\n  - {name: a, token_file: /nowhere}", "2: .*the file /nowhere holds nothing"),
+        ("tokens:\n  - {name: a, token_env: SHORT}", "2: .*has 8 characters, which can be guessed.*openssl rand"),
+        ("tokens:\n  - {name: a, token_env: TWO_LINES}", "2: .*is not one word"),
+        (f"tokens:\n  - {{name: a, sha256: {SECRET}x}}", "2: tokens[0].sha256 is no SHA-256; .*sha256sum"),
+        (f"tokens:\n  - {{name: a, token_env: TEAM_A, sha256: {'0' * 64}}}", "2: .*keep one of them"),
+        ("tokens:\n  - {token_env: TEAM_A}", "2: tokens[0].name is missing"),
+        (
+            "tokens:\n  - {name: a, token_env: TEAM_A, enviroment: x}",
+            "2: .*enviroment is not known; did you mean environ",
+        ),
+        ("tokens:\n  - {name: a, token_env: TEAM_A}\n  - {name: a, token_env: TEAM_B}", "3: .*is called 'a' like"),
+        ("tokens:\n  - {name: a, token_env: TEAM_A}\n  - {name: b, token_env: TEAM_A}", "3: .*the same token as"),
+        ("tokens:\n  - {name: a, token_env: TEAM_A, bytes_per_second: much}", "2: .*bytes_per_second is 'much'"),
+        ("tokens:\n  - {name: a, token_env: TEAM_A, bytes_per_second: 0MiB}", "2: .*more than nothing"),
+        ("tokens:\n  - {name: a, token_env: TEAM_A, requests_per_second: 0}", "2: .*requests_per_second is 0"),
+        ("tokens:\n  - team-a", "2: tokens[0] is 'team-a'; write keys"),
+        ("certificates: [{common_name: a}]", "1: certificates asks for certificates that nothing checks; .*client_ca"),
+        (
+            "tls: {certificate: /nowhere.crt, key: /nowhere.key}",
+            "1: tls.certificate is /nowhere.crt, where there is no",
+        ),
+        ("tls: yes", "1: tls is True"),
+        ("tokenz: []", "1: tokenz is not known; did you mean tokens?"),
+        ("[]", "1: the file is a list"),
+    ],
+)
+def test_what_is_wrong_has_a_line_and_a_cure(text: str, problem: str) -> None:
+    """And no secret: the message ends in logs."""
+    import re  # noqa: PLC0415 - used here only
+
+    _, problems = read(text)
+    told = "\n".join(problems)
+
+    assert re.search("^" + problem.replace("[", r"\["), told, re.MULTILINE), told
+    assert SECRET not in told
+    assert OTHER not in told
+
+
+def test_no_token_is_kept_or_shown() -> None:
+    """Only its hash is in memory, and not even that in what is logged."""
+    found, _ = read("tokens: [{name: team-a, token_env: TEAM_A}]")
+
+    assert SECRET not in repr(found)
+    assert sha256(SECRET).hex() not in repr(found)
+
+
+def test_a_secret_that_is_gone_for_a_moment_counts_on(tmp_path: Path) -> None:
+    """While somebody rotates it, agents are not turned away."""
+    file, held = tmp_path / "token", dict[str, str]()
+    file.write_text(SECRET)
+    text = f"tokens: [{{name: team-a, token_file: {file}}}]"
+    read(text, held)
+    file.write_text("")
+    emptied, problems = read(text, held)
+    file.write_text(OTHER)
+    rotated, _ = read(text, held)
+
+    assert problems == []
+    assert [each.access.tokens[0].digest for each in (emptied, rotated)] == [sha256(SECRET), sha256(OTHER)]
+
+
+def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
+    """For those who need no file."""
+    (tmp_path / "token").write_text(f"{OTHER}\n")
+
+    assert access_config.from_env({}) == ()
+    assert access_config.from_env({"STAGELENS_COLLECTOR_TOKEN": SECRET}) == (Token("token", sha256(SECRET)),)
+    assert access_config.from_env({"STAGELENS_COLLECTOR_TOKEN_FILE": f"{tmp_path}/token"}) == (
+        Token("token", sha256(OTHER)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("STAGELENS_COLLECTOR_TOKEN", "short", "STAGELENS_COLLECTOR_TOKEN has 5 characters.*openssl rand"),
+        (
+            "STAGELENS_COLLECTOR_TOKEN_FILE",
+            "/nowhere",
+            "STAGELENS_COLLECTOR_TOKEN_FILE is /nowhere, which cannot be read",
+        ),
+        ("STAGELENS_COLLECTOR_TOKEN_FILE", "/dev/null", "STAGELENS_COLLECTOR_TOKEN_FILE has 0 characters"),
+    ],
+)
+def test_a_token_of_the_environment_that_is_none_stops_the_start(key: str, value: str, problem: str) -> None:
+    """A collector that should ask and cannot must not run open."""
+    with pytest.raises(ConfigError, match=problem):
+        access_config.from_env({key: value})
+
+
+ASKING = Access(tokens=(Token("team-a", b"digest"),))
+CERTIFIED = Access(tls=TlsFiles(Path("crt"), Path("key"), Path("ca")))
+ENCRYPTED = Access(tls=TlsFiles(Path("crt"), Path("key")))
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "10.1.2.3", "::", "collector.example", "localhost.example", "", "127.0.0.1.example"]
+)
+@pytest.mark.parametrize("access", [Access(), ENCRYPTED])
+def test_a_collector_that_asks_nobody_does_not_listen_where_others_reach_it(host: str, access: Access) -> None:
+    """Encryption alone says nothing of who sends; every way out is named."""
+    with pytest.raises(ConfigError) as caught:
+        check_exposure(host, access, is_open=False)
+
+    for cure in ("STAGELENS_COLLECTOR_TOKEN", "client_ca", "STAGELENS_COLLECTOR_OPEN=true", "127.0.0.1"):
+        assert cure in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "access", "is_open"),
+    [
+        ("127.0.0.1", Access(), False),
+        ("127.8.9.1", Access(), False),
+        ("::1", Access(), False),
+        ("localhost", Access(), False),
+        ("0.0.0.0", ASKING, False),
+        ("::", CERTIFIED, False),
+        ("0.0.0.0", Access(), True),
+    ],
+)
+def test_it_listens_where_it_is_safe_or_was_told_so(host: str, access: Access, is_open: bool) -> None:
+    """On this machine, with tokens or certificates, or by somebody's word."""
+    check_exposure(host, access, is_open=is_open)

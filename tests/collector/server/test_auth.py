@@ -1,0 +1,234 @@
+"""The gate: a caller gets in with what it was given, and with nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.collector.otlp.model import Attributes
+from stagelens.collector.server import auth as module
+from stagelens.collector.server.auth import Admission, Caller, Gate, RefusedError
+from stagelens.collector.server.clients import Access, Certificate, Limits, TlsFiles, Token
+from stagelens.collector.server.service_shares import MAX_SERVICES
+
+SECRET = "a3f1" * 16
+OTHER = "77b0" * 16
+TLS = TlsFiles(Path("crt"), Path("key"), client_ca=Path("ca"))
+
+
+def token(secret: str, name: str = "team-a", environment: str | None = "prod", limits: Limits | None = None) -> Token:
+    return Token(name, hashlib.sha256(secret.encode()).digest(), environment, limits or Limits())
+
+
+def gate(access: Access, *, is_open: bool = False, clock: Callable[[], float] = lambda: 0.0) -> Gate:
+    return Gate(lambda: access, is_open=is_open, clock=clock)
+
+
+def bearer(secret: str) -> Caller:
+    return Caller("10.0.0.1", f"Bearer {secret}")
+
+
+def status_of(refused: Gate, caller: Caller) -> HTTPStatus:
+    with pytest.raises(RefusedError) as caught:
+        refused.admit(caller)
+    return caught.value.status
+
+
+ASKING = Access(tokens=(token(SECRET), token(OTHER, "team-b", None)))
+
+
+def test_a_token_gives_its_name_and_environment() -> None:
+    """The second one, too; the word Bearer is read as HTTP has it, in any case."""
+    asking = gate(ASKING)
+
+    assert asking.admit(bearer(SECRET)) == Admission("team-a", "prod")
+    assert asking.admit(Caller("10.0.0.1", f"bearer {OTHER} ")) == Admission("team-b", None)
+
+
+def test_past_its_share_what_a_sender_names_is_one_service() -> None:
+    """By token as by address; its environment is put in all the same, and another sender is not touched."""
+    asking = gate(Access(tokens=ASKING.tokens), is_open=True)
+    greedy, honest = asking.admit(bearer(SECRET)), asking.admit(Caller("10.0.0.9"))
+    resources: list[Attributes] = [{"service.name": f"invented-{number}"} for number in range(MAX_SERVICES + 1)]
+    for resource in resources:
+        greedy.correct(resource)
+    own: Attributes = {"service.name": "shop"}
+    honest.correct(own)
+
+    assert resources[-2] == {"service.name": f"invented-{MAX_SERVICES - 1}", "deployment.environment.name": "prod"}
+    assert resources[-1] == {"service.name": "__other__", "deployment.environment.name": "prod"}
+    assert own == {"service.name": "shop"}
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {SECRET}",
+        SECRET,
+        "Bearer " + SECRET[:-1],
+        f"Bearer {SECRET}x",
+        "Bearer \ud800",
+        "Bearer " + "x" * 5000,
+    ],
+)
+def test_whoever_shows_no_good_token_is_told_what_to_do(authorization: str) -> None:
+    """Nothing of what was shown comes back: it may have been a secret for somewhere else."""
+    with pytest.raises(RefusedError) as caught:
+        gate(ASKING).admit(Caller("10.0.0.1", authorization))
+
+    assert caught.value.status == HTTPStatus.UNAUTHORIZED
+    assert caught.value.retry_after_seconds is None
+    assert SECRET not in str(caught.value)
+    assert "token" in str(caught.value) or "Bearer" in str(caught.value)
+
+
+@given(st.text())
+def test_no_text_gets_in_or_breaks_the_gate(text: str) -> None:
+    """Whatever is sent is refused in order."""
+    assert status_of(gate(ASKING), Caller("10.0.0.1", text or "x")) == HTTPStatus.UNAUTHORIZED
+
+
+def test_all_tokens_are_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the place of a token in the list nor how much of one was right can be measured."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(left: bytes, right: bytes) -> bool:
+        compared.append((left, right))
+        return hmac.compare_digest(left, right)
+
+    monkeypatch.setattr(module, "hmac", type("hmac", (), {"compare_digest": staticmethod(compare)}))
+    asking = gate(ASKING)
+    asking.admit(bearer(SECRET))
+    asking.admit(bearer(OTHER))
+    status_of(asking, bearer("wrong"))
+
+    assert [left for left, _ in compared] == [each.digest for each in ASKING.tokens] * 3
+    assert all(len(right) == hashlib.sha256().digest_size for _, right in compared)
+
+
+def test_a_certificate_does_instead_of_a_token() -> None:
+    """Without a list every verified one does; with one, those on it, by their common names."""
+    everybody = gate(Access(tls=TLS))
+    listed = gate(Access(tls=TLS, certificates=(Certificate("checkout", "prod"),)))
+    checkout, stranger = Caller("10.0.0.1", certificate="checkout"), Caller("10.0.0.1", certificate="stranger")
+
+    assert everybody.admit(stranger) == Admission("stranger", None)
+    assert listed.admit(checkout) == Admission("checkout", "prod")
+    assert status_of(listed, stranger) == HTTPStatus.FORBIDDEN
+    assert status_of(listed, Caller("10.0.0.1")) == HTTPStatus.UNAUTHORIZED
+
+
+def test_a_wrong_token_is_wrong_beside_a_good_certificate_too() -> None:
+    """Who shows a token means to be known by it."""
+    both = gate(replace(ASKING, tls=TLS))
+
+    assert both.admit(replace(bearer(SECRET), certificate="checkout")) == Admission("team-a", "prod")
+    assert status_of(both, replace(bearer("wrong"), certificate="checkout")) == HTTPStatus.UNAUTHORIZED
+
+
+def test_nobody_is_asked_where_nothing_is_configured() -> None:
+    """As on loopback: the client is then called by its address."""
+    assert gate(Access()).admit(Caller("127.0.0.1", "Bearer for somebody else")) == Admission("127.0.0.1")
+
+
+def test_an_open_collector_takes_those_without_and_refuses_those_with_a_wrong_one() -> None:
+    """While tokens are being handed out, an agent with a mistyped one should hear of it."""
+    is_open = gate(ASKING, is_open=True)
+
+    assert is_open.admit(Caller("10.0.0.9")) == Admission("10.0.0.9")
+    assert is_open.admit(bearer(SECRET)).client == "team-a"
+    assert status_of(is_open, bearer("wrong")) == HTTPStatus.UNAUTHORIZED
+
+
+def test_a_token_that_is_taken_out_no_longer_counts() -> None:
+    """From the next call on."""
+    current = [ASKING]
+    asking = Gate(lambda: current[0])
+    asking.admit(bearer(OTHER))
+    current[0] = replace(ASKING, tokens=ASKING.tokens[:1])
+
+    assert status_of(asking, bearer(OTHER)) == HTTPStatus.UNAUTHORIZED
+
+
+def test_a_rate_is_kept_and_says_when_to_come_back() -> None:
+    """One client's rate is nothing to the others; what is refused costs nothing."""
+    now = [0.0]
+    limited = Access(tokens=(token(SECRET, limits=Limits(requests_per_second=0.5)), token(OTHER, "team-b")))
+    asking = gate(limited, clock=lambda: now[0])
+    for _ in range(5):  # 10 s of its rate
+        asking.admit(bearer(SECRET))
+    for _ in range(100):
+        status_of(asking, bearer(SECRET))
+    with pytest.raises(RefusedError) as caught:
+        asking.admit(bearer(SECRET))
+
+    assert (caught.value.status, caught.value.retry_after_seconds) == (HTTPStatus.TOO_MANY_REQUESTS, 2)
+    assert asking.admit(bearer(OTHER)).client == "team-b"
+
+    now[0] = 2.0
+
+    assert asking.admit(bearer(SECRET)).client == "team-a"
+    assert status_of(asking, bearer(SECRET)) == HTTPStatus.TOO_MANY_REQUESTS
+
+
+def test_bytes_are_paid_back_before_the_next_request() -> None:
+    """How large a body is shows when it is here; 10 s of the rate are free."""
+    now = [0.0]
+    limited = Access(anonymous=Limits(bytes_per_second=100))
+    asking = gate(limited, clock=lambda: now[0])
+    asking.received(asking.admit(Caller("10.0.0.1")), 1300)
+    with pytest.raises(RefusedError) as caught:
+        asking.admit(Caller("10.0.0.1"))
+
+    assert caught.value.retry_after_seconds == 3
+
+    now[0] = 3.0
+
+    assert asking.admit(Caller("10.0.0.1")).client == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "same"),
+    [
+        (("2001:db8::1", "2001:db8::ffff:1"), True),
+        (("2001:db8::1", "2001:db8:0:1::1"), False),
+        (("10.0.0.1", "::ffff:10.0.0.1"), True),
+        (("10.0.0.1", "10.0.0.2"), False),
+        (("testclient", "testclient"), True),
+    ],
+)
+def test_an_address_is_what_its_owner_cannot_change_at_will(addresses: tuple[str, str], same: bool) -> None:
+    """Whoever has one IPv6 address has 2^64 of them."""
+    asking = gate(Access(anonymous=Limits(requests_per_second=0.1)))
+    asking.admit(Caller(addresses[0]))
+
+    assert same == _is_refused(asking, Caller(addresses[1]))
+
+
+def _is_refused(asking: Gate, caller: Caller) -> bool:
+    try:
+        asking.admit(caller)
+    except RefusedError:
+        return True
+    return False
+
+
+def test_a_client_may_not_spend_what_another_of_its_name_has() -> None:
+    """A token that is called like an address is not that address."""
+    limits = Limits(requests_per_second=0.1)
+    access = Access(tokens=(token(SECRET, "10.0.0.1", limits=limits),), anonymous=limits)
+    both = gate(access, is_open=True)
+    both.admit(bearer(SECRET))
+
+    assert both.admit(Caller("10.0.0.1")).client == "10.0.0.1"

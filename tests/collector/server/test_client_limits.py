@@ -1,0 +1,69 @@
+"""Rates: as much as was said over any time, in bounded memory, whoever tries to be forgotten."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stagelens.collector.server.clients import Limits
+from stagelens.collector.server.rates import BURST_SECONDS, Meter, Meters, whole_seconds
+
+ONE = Limits(requests_per_second=1.0)
+
+
+@given(st.floats(0.01, 1000), st.lists(st.floats(0, 5), max_size=200))
+def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: list[float]) -> None:
+    """However the requests lie in time."""
+    meter, now, admitted = Meter(Limits(requests_per_second=rate), 0.0), 0.0, 0
+    for pause in pauses:
+        now += pause
+        admitted += meter.request(now) == 0.0
+
+        assert admitted <= max(rate * BURST_SECONDS, 1.0) + rate * now + 1e-6
+
+
+# A second after 0.13 s is, in floating point, a little less than a second.
+@example([(0.13, 5500), (0.0, 0)])
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10_000)), max_size=100))
+def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]]) -> None:
+    """Whatever it had sent before."""
+    meter, now = Meter(Limits(2.0, 500.0), 0.0), 0.0
+    for pause, size_bytes in sent:
+        now += pause
+        wait_seconds = meter.request(now)
+        if wait_seconds:
+            now += whole_seconds(wait_seconds)
+
+            assert meter.request(now) == 0.0
+        meter.body(size_bytes, now)
+
+
+def test_a_hundred_thousand_addresses_take_no_more_room_than_ten_thousand() -> None:
+    """And the one that had spent all before is still known."""
+    meters = Meters()
+    spent = meters.of("attacker", ONE, 0.0)
+    while not spent.request(0.0):
+        pass
+    for number in range(100_000):
+        meters.of(number, ONE, 0.0).request(0.0)
+
+    assert len(meters) == 10_000
+    assert meters.of("attacker", ONE, 0.0) is spent
+
+
+def test_those_there_is_no_room_for_share_one_meter_until_others_are_idle() -> None:
+    """A flood from everywhere is held to one client's rate, and it ends with the flood."""
+    meters = Meters(most=3)
+    for number in range(3):
+        meters.of(number, ONE, 0.0).request(0.0)
+
+    assert meters.of("late", ONE, 1e-3) is meters.of("later", ONE, 1e-3)
+    assert meters.of("late", ONE, 60.0) is not meters.of("later", ONE, 60.0)
+
+
+def test_other_limits_count_at_once() -> None:
+    """A client that was cut short gets on as soon as its limit is raised."""
+    meters = Meters()
+    before = meters.of("team-a", ONE, 0.0)
+
+    assert meters.of("team-a", Limits(requests_per_second=2.0), 0.0) is not before

@@ -1,0 +1,80 @@
+"""A sender that invents services has a share of the places, and no more."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.collector.server import service_shares
+from stagelens.collector.server.service_shares import FORGOTTEN_SECONDS, MAX_SERVICES, Sender, ServiceShares
+
+A: Sender = ("token", "a")
+B: Sender = ("address", "10.0.0.7")
+
+
+def test_a_sender_has_its_share_and_others_have_theirs() -> None:
+    """What it has named it may go on naming; who is greedy is known by name."""
+    shares = ServiceShares(lambda: 0.0)
+    admitted = sum(shares.admit(A, f"invented-{number}") for number in range(10_000))
+
+    assert admitted == MAX_SERVICES
+    assert shares.admit(A, "invented-0")
+    assert not shares.admit(A, "invented-9999")
+    assert shares.admit(B, "honest")
+    assert shares.greedy() == ["token a"]
+
+
+def test_what_is_not_named_for_a_day_gives_its_place_up() -> None:
+    """What was named meanwhile stays."""
+    now = [0.0]
+    shares = ServiceShares(lambda: now[0])
+    for number in range(MAX_SERVICES + 1):
+        shares.admit(A, str(number))
+    now[0] = FORGOTTEN_SECONDS - 1
+    shares.admit(A, "0")
+    now[0] = FORGOTTEN_SECONDS
+
+    assert shares.greedy() == []
+    assert all(shares.admit(A, f"new-{number}") for number in range(MAX_SERVICES - 1))
+    assert not shares.admit(A, "one more")
+    assert shares.admit(A, "0")
+
+
+def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take no more memory than so many, and nobody who is known loses anything; a day later there is room again."""
+    monkeypatch.setattr(service_shares, "_MAX_SENDERS", 10)
+    now = [0.0]
+    shares = ServiceShares(lambda: now[0])
+    shares.admit(("token", "known"), "shop")
+    admitted = sum(shares.admit(("address", f"10.0.{number}"), f"invented-{number}") for number in range(10_000))
+
+    assert admitted == 9 + MAX_SERVICES
+    assert shares.admit(("token", "known"), "desk")
+    assert shares.greedy() == ["many addresses"]
+
+    now[0] = FORGOTTEN_SECONDS
+
+    assert shares.admit(("token", "honest"), "till")
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 400), st.floats(0, 50_000)), max_size=300))
+def test_no_day_has_more_than_a_share(calls: list[tuple[Sender, int, float]]) -> None:
+    """Whatever is named when, of what a sender may name within any day there are no more than its share."""
+    now, named = 0.0, dict[Sender, list[tuple[float, str]]]()
+    shares = ServiceShares(lambda: now)
+    for sender, number, seconds in calls:
+        now += seconds
+        if shares.admit(sender, str(number)):
+            named.setdefault(sender, []).append((now, str(number)))
+        recent = {name for at, name in named.get(sender, ()) if now - at < FORGOTTEN_SECONDS}
+
+        assert len(recent) <= MAX_SERVICES
+
+
+def test_services_of_the_store_are_always_admitted() -> None:
+    """After a restart a gateway goes on with all its services, in whatever order they come."""
+    shares = ServiceShares(lambda: 0.0, known=[f"old-{number}" for number in range(300)])
+
+    assert all(shares.admit(A, f"old-{number}") for number in range(300))
+    assert sum(shares.admit(A, f"new-{number}") for number in range(300)) == MAX_SERVICES

@@ -1,0 +1,289 @@
+"""Connections that want too much: large heads, slow senders, slow readers, and too many of them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stagelens.collector.server import body_reader, connections
+
+HEAD = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+LARGE = connections.MAX_HEAD_BYTES
+
+
+def connected(served: Any) -> socket.socket:
+    return socket.create_connection(served.collector.address, timeout=60)
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the other end closes."""
+    received = b""
+    try:
+        while more := connection.recv(65_536):
+            received += more
+    except ConnectionResetError:  # it has not read all of ours
+        pass
+    return received
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"X-Long: " + b"x" * LARGE + b"\r\n\r\n",
+        HEAD + b"X: \r\n" * (LARGE // 32) + b"\r\n",
+        HEAD + b"X-Endless: " + b"x" * LARGE * 10,
+        HEAD + b"x" * LARGE * 10,
+        b"POST /" + b"x" * LARGE * 10,
+        b"POST /" + b"x" * LARGE + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * (LARGE // 32),
+        CHUNKED + b"0\r\nX-Endless: " + b"x" * LARGE * 10,
+        CHUNKED + b"2;" + b"x" * LARGE * 10,
+    ],
+    ids=["long", "many", "endless", "endless name", "address", "whole address", "trailers", "trailer", "extension"],
+)
+def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: bytes) -> None:
+    """However it is made large, the sender is told how much is allowed, disconnected, and nobody else is hurt."""
+    with connected(served) as connection:
+        for start in range(0, len(sent), 10_000):
+            try:
+                connection.sendall(sent[start : start + 10_000])
+            except OSError:  # it need not listen to the end
+                break
+        received = answer(connection)
+
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert f"larger than {LARGE} bytes; send fewer or shorter headers".encode() in received
+    assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
+
+
+def test_a_head_of_ordinary_size_passes_again_and_again(served: Any, bodies: Any) -> None:
+    """The limit is one of each request, not of a connection; bodies do not count."""
+    body = json.dumps(bodies.metrics(*[bodies.point()] * 100)).encode()
+    answers = {served.post("/v1/metrics", body, x_long="x" * (LARGE // 2)).status_code for _ in range(5)}
+
+    assert len(body) > LARGE
+    assert answers == {200}
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/met", HEAD + b"X-Slow: "])
+def test_a_head_that_does_not_come_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """A connection that never says what it wants is closed, with a word."""
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.2)
+    with connected(served) as connection:
+        connection.sendall(sent)
+
+        assert answer(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_head_that_comes_letter_by_letter_is_not_waited_for(
+    served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """Its end is due at a time; each letter does not buy another wait. Nor do the empty lines between two requests."""
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.3)
+    for first, letter in (
+        (b"POST /v1/metrics HTTP/1.1\r\nX: ", b"x"),
+        (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n"),
+    ):
+        with connected(served) as connection:
+            connection.sendall(first)
+
+            def ended(connection: socket.socket = connection, letter: bytes = letter) -> bool:
+                try:
+                    connection.sendall(letter)
+                except OSError:
+                    return True
+                return False
+
+            until(ended)
+
+
+def test_a_body_that_trickles_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that does not come in time is answered 408, and its memory is given back."""
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
+    with connected(served) as connection:
+        connection.sendall(HEAD + b"Content-Length: 99\r\n\r\n{")
+        received = answer(connection)
+
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert served.metric("stagelens_collector_receiving_bytes") == 0
+
+
+def test_connections_beyond_the_limit_are_told_when_to_come_back(
+    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """The one too many gets 503 with Retry-After; probes and those before it are served, and so is the next when one has left."""
+    # Who waits here for its turn is not too slow.
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    server = served.collector._server
+    server.limits.most = 2
+    accepted = server.server_state.connections
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+    with connected(served) as first, connected(served) as second:
+        for each in (first, second):
+            each.sendall(request[:-1])
+        until(lambda: not server.limits._waiting and len(accepted) == 2)
+        with connected(served) as third:
+            third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            probed = b""
+            while not probed.endswith(b"ok\n"):
+                probed += third.recv(1000)
+            third.sendall(request)
+            refused = answer(third)
+        second.sendall(request[-1:])
+        taken = second.recv(100)
+        first.close()
+        until(lambda: len(accepted) == 1)
+        again = served.post("/v1/metrics", body)
+
+    assert probed.startswith(b"HTTP/1.1 200 ")
+    assert refused.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 5\r\n" in refused.lower()
+    assert (taken[:12], again.status_code) == (b"HTTP/1.1 200", 200)
+
+
+@pytest.mark.parametrize("limit", ["most", "most_of_one"])
+def test_who_says_nothing_keeps_nobody_out(served: Any, bodies: Any, limit: str) -> None:
+    """Where all places are taken by connections that wait, the oldest of them ends, with a word, for each that comes."""
+    setattr(served.collector._server.limits, limit, 2)
+    with connected(served) as first, connected(served), connected(served), connected(served):
+        assert answer(first).startswith(b"HTTP/1.1 503 ")
+        assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
+
+
+def test_an_address_has_so_many_connections_and_others_have_theirs(
+    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """Bodies that never end take the places of their own address only; probes are answered there, too."""
+    # Who waits here for its turn is not too slow.
+    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    server = served.collector._server
+    server.limits.most_of_one = 2
+    host, port = served.collector.address
+    unfinished = HEAD + b"Content-Length: 99\r\n\r\n{"
+    with connected(served) as first, connected(served) as second:
+        for each in (first, second):
+            each.sendall(unfinished)
+        until(lambda: len(server.server_state.connections) == 2 and not server.limits._waiting)
+        with connected(served) as third:
+            third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            probed = answer(third)
+        refused = served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code
+        with socket.create_connection((host, port), timeout=60, source_address=("127.0.0.2", 0)) as other:
+            body = json.dumps(bodies.metrics(bodies.point())).encode()
+            other.sendall(HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            taken = other.recv(100)
+
+    assert probed.startswith(b"HTTP/1.1 200 ")
+    assert (refused, taken[:12]) == (503, b"HTTP/1.1 200")
+
+
+def test_far_too_many_connections_are_shut_at_once(served: Any) -> None:
+    """Beyond the surplus connections too, a new connection gets a 503 before its request."""
+    limits = served.collector._server.limits
+    limits.most = limits.surplus = 0
+    with connected(served) as second:
+        received = answer(second)
+
+    assert received.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 5\r\n" in received
+
+
+def test_who_does_not_read_is_disconnected(
+    served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    """A connection that asks and asks and reads no answer is given up, and does not hold up the end."""
+    monkeypatch.setattr(connections, "MAX_UNREAD_SECONDS", 0.2)
+    accepted = served.collector._server.server_state.connections
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(served.collector.address)
+        connection.settimeout(60)
+        try:
+            for _ in range(2000):
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+        except OSError:
+            pass
+        until(lambda: not accepted)
+
+    assert served.client.get("/livez").status_code == 200
+
+
+def test_an_answer_is_not_written_to_who_has_left(
+    serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of several requests on one connection the first is still at work when the other end goes: no answer is a fault."""
+    served = serve_slow()
+    server = served.collector._server.server_state
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    slow.open.clear()
+    with connected(served) as connection:
+        # The first waits for its commit, the second for the first.
+        connection.sendall((HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body) * 2)
+
+        assert slow.entered.acquire(timeout=60)
+
+    until(lambda: not server.connections)
+    slow.open.set()
+    until(lambda: not server.tasks)
+
+    assert [record.getMessage() for record in caplog.records] == []
+    assert served.counted() == 1
+
+
+class SlowlyRead:
+    """A transport whose client reads *steps* of its response, one between two checks."""
+
+    def __init__(self, *steps: int) -> None:
+        self._left = list(steps)
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        """Return how much is unread."""
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
+
+    def abort(self) -> None:
+        """Close it."""
+        self.aborted = True
+
+
+class Timers:
+    """An event loop whose timers run when the test says so."""
+
+    def __init__(self) -> None:
+        self.now, self.waiting = 0.0, list[Callable[[], None]]()
+
+    def time(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def call_later(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
+        """Wait with *call*."""
+
+        def run() -> None:
+            self.now += seconds
+            call(*arguments)
+
+        self.waiting.append(run)
+
+
+@pytest.mark.parametrize(
+    ("unread", "checks"), [((900, 600, 300, 0), 3), ((900, 900), 1), ((0,), 1), (tuple(range(1000, 0, -1)), 13)]
+)
+def test_a_client_that_goes_on_reading_is_not_disconnected(unread: tuple[int, ...], checks: int) -> None:
+    """A slow network is no attack; one that reads nothing for ten seconds, or goes on for two minutes, is given up."""
+    connection: Any = connections.Connection.__new__(connections.Connection)
+    connection.transport, connection.loop = SlowlyRead(*unread), Timers()
+    connection._abort_later()
+    done = 0
+    while connection.loop.waiting:
+        connection.loop.waiting.pop()()
+        done += 1
+
+    assert connection.transport.aborted
+    assert done == checks

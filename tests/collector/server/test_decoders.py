@@ -1,0 +1,109 @@
+"""Bodies that wait are read together, and each gets an answer of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from stagelens.collector.server.decoders import SMALL_BYTES, Decoders, apart
+from stagelens.core.errors import WireError
+
+THREADS = 2
+
+
+class Reading:
+    """Reads bodies; the first wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.groups: list[Sequence[bytes]] = []
+
+    def wait(self, body: bytes) -> bytes:
+        """Read *body*, in a while."""
+        self.begun.release()
+        assert self.go.wait(60)
+        return body
+
+    def together(self, bodies: Sequence[bytes]) -> list[bytes]:
+        """Read *bodies* on; all fail where one is bad."""
+        self.groups.append(bodies)
+        if b"bad" in bodies:
+            msg = "bad"
+            raise WireError(msg)
+        return [body.upper() for body in bodies]
+
+
+async def _begun(reading: Reading, decoders: Decoders) -> list[asyncio.Task[bytes]]:
+    """Keep all threads of *decoders* busy."""
+    tasks = [asyncio.create_task(decoders.read(b"first", "", reading.wait, reading.together)) for _ in range(THREADS)]
+    for _ in tasks:
+        assert await asyncio.to_thread(reading.begun.acquire, timeout=60)
+    return tasks
+
+
+def test_one_that_fails_costs_others_nothing() -> None:
+    """What waits is read together; of those among it that fail, each is told by itself."""
+    reading, decoders = Reading(), Decoders(2 * SMALL_BYTES)
+
+    async def run() -> list[bytes | BaseException]:
+        first = await _begun(reading, decoders)
+        waiting = [decoders.read(body, "", bytes, reading.together) for body in (b"a", b"b", b"bad", b"c", b"d")]
+        later = asyncio.gather(*first, *waiting, decoders.read(b"e", "gzip", bytes, apart), return_exceptions=True)
+        await asyncio.sleep(0)
+        reading.go.set()
+        return await later
+
+    *told, damaged = asyncio.run(run())
+    decoders.stop()
+
+    assert [repr(one) for one in told] == [
+        *(repr(body) for body in (b"FIRST", b"FIRST", b"A", b"B")),
+        repr(WireError("bad")),
+        *(repr(body) for body in (b"C", b"D")),
+    ]
+    assert isinstance(damaged, WireError)
+    assert max(map(len, reading.groups)) > 1
+
+
+def test_what_nobody_waits_for_is_not_read() -> None:
+    """A request that ends before its body is read is passed over, and what came behind it is answered."""
+    reading, decoders = Reading(), Decoders(2 * SMALL_BYTES)
+
+    async def run() -> bytes:
+        first = await _begun(reading, decoders)
+        gone = asyncio.create_task(decoders.read(b"gone", "", bytes, reading.together))
+        await asyncio.sleep(0)
+        gone.cancel()
+        last = asyncio.create_task(decoders.read(b"last", "", bytes, reading.together))
+        await asyncio.sleep(0)
+        reading.go.set()
+        await asyncio.gather(*first, gone, return_exceptions=True)
+        return await last
+
+    assert asyncio.run(run()) == b"LAST"
+    decoders.stop()
+    assert not any(b"gone" in group for group in reading.groups)
+
+
+@pytest.mark.parametrize("most", [SMALL_BYTES // 2, 4 * SMALL_BYTES])
+def test_large_bodies_are_read_and_too_large_ones_are_not(most: int) -> None:
+    """However large, up to the most there may be."""
+    reading, decoders = Reading(), Decoders(most)
+    body = b"x" * (most - 1)
+
+    async def run() -> list[bytes | BaseException]:
+        sent = (gzip.compress(one) for one in (body, body + b"xx"))
+        return await asyncio.gather(
+            *(decoders.read(one, "gzip", bytes, reading.together) for one in sent), return_exceptions=True
+        )
+
+    read, refused = asyncio.run(run())
+    decoders.stop()
+    assert read == body.upper()
+    assert "bytes" in str(refused)
+    assert isinstance(refused, WireError)

@@ -1,0 +1,394 @@
+"""OTLP/gRPC: what each call is answered, and that it is one intake with HTTP."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any, TypeAlias
+
+import grpc
+import pytest
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from stagelens.collector.config_file import LiveConfig
+from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.server import grpc_server
+from stagelens.core.errors import StagelensError, StoreError
+from stagelens.store import Store
+
+OTLP = "opentelemetry.proto.collector"
+METRICS, TRACES, LOGS = (
+    f"/{OTLP}.{service}/Export"
+    for service in ("metrics.v1.MetricsService", "trace.v1.TraceService", "logs.v1.LogsService")
+)
+TOKEN = "0123456789abcdef" * 2
+
+Serve: TypeAlias = Callable[..., Any]
+
+
+def channel(collector: Collector, compression: grpc.Compression | None = None) -> grpc.Channel:
+    """A connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+    return grpc.insecure_channel(f"127.0.0.1:{collector.grpc_port}", options, compression)
+
+
+def call(
+    served: Any,
+    message: bytes | Message,
+    method: str = METRICS,
+    compression: grpc.Compression | None = None,
+    **metadata: str,
+) -> bytes:
+    """Send one message and return what was answered; a key of *metadata* is written with underscores."""
+    body = message if isinstance(message, bytes) else message.SerializeToString()
+    headers = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
+    with channel(served.collector, compression) as to:
+        return to.unary_unary(method)(body, timeout=30, metadata=headers)
+
+
+def refusal(served: Any, *arguments: Any, **metadata: Any) -> grpc.RpcError:
+    """Send one message and return how it was refused."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call(served, *arguments, **metadata)
+    return caught.value
+
+
+def details(error: Any) -> Status:
+    """The google.rpc.Status that came with a refusal."""
+    return Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
+
+
+def retry_seconds(error: Any) -> int:
+    """When a refusal says to come back, in both of the places where exporters look."""
+    (found,) = details(error).details
+    info = RetryInfo()
+    assert found.Unpack(info)
+    assert RetryInfo.FromString(dict(error.trailing_metadata())["google.rpc.retryinfo-bin"]) == info
+    return info.retry_delay.seconds
+
+
+@st.composite
+def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
+    """*whole* with a few bytes changed, and cut off somewhere."""
+    body = bytearray(whole)
+    for _ in range(draw(st.integers(1, 3))):
+        body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
+    return bytes(body[: draw(st.integers(0, len(body)))])
+
+
+def rows(store: Store) -> list[int]:
+    """How many rows the tables have that a call may write to."""
+    with store.engine.connect() as connection:
+        tables = ("points", "traces", "batches", "series")
+        return [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables]  # noqa: S608 - constants
+
+
+@pytest.fixture
+def metrics(bodies: Any) -> ExportMetricsServiceRequest:
+    """An export of one point that holds one request."""
+    return ParseDict(bodies.metrics(bodies.point()), ExportMetricsServiceRequest())
+
+
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
+def test_an_export_is_in_the_store_when_it_is_answered(
+    serve: Serve, metrics: Any, compression: grpc.Compression | None
+) -> None:
+    """A call answered with OK can be read back at once, compressed or not."""
+    served = serve(grpc_port=0)
+    answer = call(served, metrics, compression=compression)
+
+    assert (answer, served.counted()) == (b"", 1)
+    assert served.metric('stagelens_collector_requests_total{code="200",signal="metrics"}') == 1
+
+
+def test_partial_success_is_reported(serve: Serve, metrics: Any) -> None:
+    """Refused points are counted and named, the others are taken."""
+    served = serve(grpc_port=0)
+    points = metrics.resource_metrics[0].scope_metrics[0].metrics[0].exponential_histogram.data_points
+    points.add().CopyFrom(points[0])
+    points[1].scale = 99
+    partial = ExportMetricsServiceResponse.FromString(call(served, metrics)).partial_success
+
+    assert (partial.rejected_data_points, served.counted()) == (1, 1)
+    assert "scale must lie between" in partial.error_message
+
+
+def test_traces_are_kept(serve: Serve, bodies: Any) -> None:
+    """Spans of the agent are kept."""
+    served = serve(grpc_port=0)
+    body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
+    for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]:  # in protobuf's JSON, bytes are base64
+        for key in ("traceId", "spanId", "parentSpanId"):
+            if key in span:
+                span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
+    answer = call(served, ParseDict(body, ExportTraceServiceRequest()), TRACES)
+
+    assert (answer, served.store.read.trace("ab" * 16).duration_ns) == (b"", 6)
+
+
+def test_logs_are_acknowledged_and_declined(serve: Serve) -> None:
+    """An exporter of logs does not fail, and is told that nothing was kept and how to stop it."""
+    served = serve(grpc_port=0)
+    request = ExportLogsServiceRequest()
+    request.resource_logs.add().scope_logs.add().log_records.add()
+    partial = ExportLogsServiceResponse.FromString(call(served, request, LOGS)).partial_success
+
+    assert partial.rejected_log_records == 1
+    assert "OTEL_LOGS_EXPORTER=none" in partial.error_message
+    assert served.metric('stagelens_collector_ignored_total{signal="logs"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "compression", "code", "reason"),
+    [
+        (b"\xff\xff", None, grpc.StatusCode.INVALID_ARGUMENT, "not a valid ExportMetricsServiceRequest"),
+        (gzip.compress(b"", mtime=0)[:-2], None, grpc.StatusCode.INVALID_ARGUMENT, "ends early"),
+        (bytes(50_000_000), grpc.Compression.Gzip, grpc.StatusCode.INVALID_ARGUMENT, "larger than 1000000 bytes"),
+        (bytes(300_000), None, grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
+        (b"", grpc.Compression.Deflate, grpc.StatusCode.UNIMPLEMENTED, "deflate"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_reason(
+    serve: Serve, message: bytes, compression: grpc.Compression | None, code: grpc.StatusCode, reason: str
+) -> None:
+    """Garbage, a bomb and what is too large are refused for good, and the next call is served."""
+    served = serve(grpc_port=0, max_body_bytes=200_000, max_inflated_bytes=1_000_000)
+    error: Any = refusal(served, message, METRICS, compression)
+
+    assert error.code() == code
+    assert reason in error.details()
+    assert "google.rpc.retryinfo-bin" not in dict(error.trailing_metadata())
+    assert call(served, b"") == b""
+
+
+def test_a_refusal_is_a_status_of_google_rpc(serve: Serve) -> None:
+    """The details hold the code and the message again, as the specification has it."""
+    error: Any = refusal(serve(grpc_port=0), b"\xff\xff")
+    status = details(error)
+
+    assert (status.code, status.message, list(status.details)) == (3, error.details(), [])
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, Callable[..., Any]]]:
+    """A collector for all examples: its store, and what begins a call."""
+    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('garbage')}/stagelens.db")
+    collector = Collector(CollectorConfig(port=0, grpc_port=0, max_inflated_bytes=100_000), store)
+    collector.start()
+    with channel(collector) as to:
+        yield store, lambda method, message, metadata: to.unary_unary(method).future(message, 30, metadata)
+    collector.stop()
+    store.close()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    method=st.sampled_from([METRICS, TRACES, LOGS]),
+    message=st.binary(max_size=60)
+    | st.binary(max_size=60).map(gzip.compress)
+    | mutated(gzip.compress(bytes(300), mtime=0)),
+    name=st.none() | st.text(st.characters(max_codepoint=126, exclude_categories=["Cc"]), max_size=300),
+)
+def test_anything_is_answered_and_only_ok_changes_the_store(
+    export: tuple[Store, Callable[..., Any]], method: str, message: bytes, name: str | None
+) -> None:
+    """Whatever the bytes and their name, a call is acknowledged or refused for good, with a reason."""
+    store, begin = export
+    before = rows(store)
+    ended: Any = begin(method, message, () if name is None else (("x-stagelens-batch", name.strip()),))
+
+    assert ended.code() in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
+    assert ended.code() == grpc.StatusCode.OK or (ended.details() and rows(store) == before)
+
+
+@pytest.mark.parametrize(
+    "method", ["/a.B/C", f"/{OTLP}.metrics.v1.MetricsService/Import", "/grpc.health.v1.Health/Watch"]
+)
+def test_other_methods_are_not_implemented(serve: Serve, method: str) -> None:
+    """Whoever calls the wrong thing is told what would be right."""
+    error: Any = refusal(serve(grpc_port=0), b"", method)
+
+    assert error.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert "MetricsService" in error.details()
+
+
+def test_the_health_service_says_whether_it_can_commit(
+    serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
+) -> None:
+    """It serves while commits succeed, and not while they fail; nobody is asked for a service."""
+    served = serve_slow(grpc_port=0)
+    check = "/grpc.health.v1.Health/Check"
+    healthy = call(served, b"", check)
+    slow.failure = StoreError("the disk is full")
+    error: Any = refusal(served, metrics)
+    sick = call(served, b"\x0a\x01x", check)
+    slow.failure = None
+    until(lambda: call(served, b"", check) == healthy)
+
+    assert (healthy, sick) == (b"\x08\x01", b"\x08\x02")  # SERVING, NOT_SERVING
+    assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 5)
+    assert "the disk is full" in error.details()
+
+
+def test_a_full_queue_says_when_to_come_back(serve_slow: Serve, slow: Any, metrics: Any) -> None:
+    """When as many batches wait as may, the next is answered RESOURCE_EXHAUSTED with RetryInfo."""
+    served = serve_slow(grpc_port=0, queue_batches=1)
+    slow.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call, served, metrics, x_stagelens_batch="a:1")
+        assert slow.entered.acquire(timeout=60)
+        error: Any = refusal(served, metrics, x_stagelens_batch="a:2")
+        slow.open.set()
+
+        assert waiting.result() == b""
+    assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1)
+
+
+def test_too_many_calls_are_told_when_to_come_back(serve: Serve, metrics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that is one too many is not received."""
+    served = serve(grpc_port=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(grpc_server, "MAX_CALLS", 0)
+        error: Any = refusal(served, metrics)
+
+    assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 1)
+    assert (call(served, metrics), served.counted()) == (b"", 1)
+
+
+def test_a_batch_counts_once_over_both_protocols(serve: Serve, bodies: Any, metrics: Any) -> None:
+    """A retry is known by its name, or else by its body, whichever way it comes."""
+    served = serve(grpc_port=0)
+    call(served, metrics, x_stagelens_batch="pod-1:7")
+    served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.2))), x_stagelens_batch="pod-1:7")
+    call(served, metrics, compression=grpc.Compression.Gzip)
+    served.post("/v1/metrics", metrics.SerializeToString(), content_type="application/x-protobuf")
+
+    assert served.counted() == 2
+    assert served.metric('stagelens_collector_batches_total{outcome="duplicate"}') == 2
+
+
+def test_a_duplicate_waits_for_the_commit_of_the_first(
+    serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
+) -> None:
+    """A retry that arrives while the first still waits is not answered before both are on disk."""
+    served = serve_slow(grpc_port=0)
+    slow.open.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(call, served, metrics, x_stagelens_batch="a:1") for _ in range(2))
+        waiting = served.collector._writer._queue
+        until(lambda: [len(entry.senders) for entry in list(waiting.values())] == [2])
+        answered_early = first.done() or second.done()
+        slow.open.set()
+
+        assert (first.result(), second.result()) == (b"", b"")
+    assert (answered_early, served.counted()) == (False, 1)
+
+
+def test_a_sender_that_leaves_undoes_nothing(
+    serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
+) -> None:
+    """What was received of a call that is cancelled is committed, and its memory is given back."""
+    served = serve_slow(grpc_port=0)
+    slow.open.clear()
+    with channel(served.collector) as to:
+        begun = to.unary_unary(METRICS).future(metrics.SerializeToString(), metadata=(("x-stagelens-batch", "a:1"),))
+        assert slow.entered.acquire(timeout=60)
+        begun.cancel()
+    slow.open.set()
+    until(lambda: served.counted() == 1)
+
+    assert call(served, metrics, x_stagelens_batch="a:1") == b""
+    assert (served.counted(), served.metric("stagelens_collector_receiving_bytes")) == (1, 0)
+
+
+def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
+    """A stream that ends before it began is no export."""
+    served = serve(grpc_port=0)
+    with channel(served.collector) as to, pytest.raises(grpc.RpcError) as caught:
+        to.stream_unary(METRICS)(iter(()), timeout=60)
+    error: Any = caught.value
+
+    assert (error.code(), "there is no message" in error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
+def test_stopping_answers_what_was_accepted(serve_slow: Serve, slow: Any, metrics: Any) -> None:
+    """A call under way when the collector is told to stop is committed and answered; then nobody listens."""
+    served = serve_slow(grpc_port=0)
+    slow.open.clear()
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(call, served, metrics)
+        assert slow.entered.acquire(timeout=60)
+        stopped = pool.submit(served.collector.stop)
+        slow.open.set()
+        stopped.result(timeout=60)
+
+        assert (answer.result(), served.counted()) == (b"", 1)
+    error: Any = refusal(served, metrics)
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_port_that_is_taken_is_named_with_the_cure(serve: Serve, store: Store) -> None:
+    """Two collectors cannot share a port, which gRPC would let them do without a word."""
+    taken = serve(grpc_port=0).collector.grpc_port
+    with pytest.raises(StagelensError, match=rf"127\.0\.0\.1:{taken} for gRPC[\s\S]*STAGELENS_COLLECTOR_GRPC_PORT"):
+        Collector(CollectorConfig(port=0, grpc_port=taken), store).start()
+
+
+def test_without_grpc_there_is_no_port(served: Any) -> None:
+    """A collector that was told `off` speaks HTTP alone."""
+    assert served.collector.grpc_port is None
+
+
+@pytest.mark.parametrize(
+    ("authorization", "code", "status"),
+    [
+        ("", grpc.StatusCode.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
+        ("Bearer wrong", grpc.StatusCode.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
+        (f"Bearer {TOKEN}", None, HTTPStatus.OK),
+    ],
+)
+def test_both_protocols_ask_for_the_token(  # noqa: PLR0917 - what is sent, what is expected, where
+    store: Store,
+    bodies: Any,
+    metrics: Any,
+    authorization: str,
+    code: grpc.StatusCode | None,
+    status: HTTPStatus,
+) -> None:
+    """Without the right one nothing is taken in, and the answer says so; probes need none."""
+    import httpx  # noqa: PLC0415 - used here only
+
+    file = LiveConfig(None, {"STAGELENS_COLLECTOR_TOKEN": TOKEN})
+    collector = Collector(CollectorConfig(port=0, grpc_port=0), store, file=file)
+    collector.start()
+    try:
+        headers = {"authorization": authorization, "content-type": "application/json"}
+        address = "http://{}:{}".format(*collector.address)
+        with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
+            posted = client.post("/v1/metrics", content=json.dumps(bodies.metrics(bodies.point())))
+            asked = [client.get(path).status_code for path in ("/metrics", "/readyz", "/livez")]
+        with channel(collector) as to:
+            export = to.unary_unary(METRICS)
+            sent: Any = export.future(metrics.SerializeToString(), metadata=(("authorization", authorization),))
+            answered = sent.code()
+    finally:
+        collector.stop()
+
+    assert (posted.status_code, asked) == (status, [status, 200, 200])
+    assert answered == (code or grpc.StatusCode.OK)
+    assert posted.headers.get("www-authenticate") == (None if status == HTTPStatus.OK else "Bearer")

@@ -1,0 +1,365 @@
+"""The OTLP/HTTP protocol: what each request is answered, and that a refused one changes nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import zlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+import zstandard
+from google.protobuf.json_format import MessageToJson, ParseDict
+from google.protobuf.message import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from stagelens.collector.ingest import pipeline
+from stagelens.collector.otlp.model import TooLargeError
+from stagelens.collector.server.body import inflate
+
+PROTOBUF = "application/x-protobuf"
+# A zstd frame that asks its reader for a window of 1 GiB (RFC 8878, 3.1.1.1.2), and then says nothing.
+WIDE = b"\x28\xb5\x2f\xfd\x00\xa0\x01\x00\x00"
+
+
+BOMBS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "zstd": zstandard.compress}
+
+M = TypeVar("M", bound=Message)
+
+
+def parsed(answer: httpx.Response, message: M) -> M:
+    """Read what was answered in the encoding it was answered in into *message*."""
+    if answer.headers["content-type"] == PROTOBUF:
+        message.ParseFromString(answer.content)
+        return message
+    return ParseDict(answer.json(), message)
+
+
+def status_of(body: bytes) -> tuple[int, str]:
+    """Read a google.rpc.Status, which lies on the wire like an ExportMetricsPartialSuccess: a number and a text."""
+    response = ExportMetricsServiceResponse()
+    response.partial_success.ParseFromString(body)
+    return response.partial_success.rejected_data_points, response.partial_success.error_message
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "Application/JSON; charset=utf-8"])
+def test_json_is_answered_in_json(served: Any, bodies: Any, content_type: str) -> None:
+    """A JSON export that is taken whole gets an empty JSON message; parameters of the content type do not matter."""
+    answer = served.post("/v1/metrics", bodies.metrics(bodies.point()), content_type=content_type)
+
+    assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
+
+
+def test_protobuf_is_answered_in_protobuf(served: Any) -> None:
+    """A protobuf export that is taken whole gets an empty message."""
+    answer = served.post("/v1/metrics", ExportMetricsServiceRequest().SerializeToString(), content_type=PROTOBUF)
+
+    assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, PROTOBUF, b"")
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip", "GZIP", "x-gzip", "zstd", "Zstd"])
+def test_encodings_are_undone(served: Any, bodies: Any, encoding: str) -> None:
+    """A body may be compressed by gzip or zstd."""
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    pack = {"identity": bytes, "zstd": zstandard.compress}.get(encoding.lower(), gzip.compress)
+    sent = pack(body)
+    answer = served.post("/v1/metrics", sent, content_encoding=encoding)
+
+    assert (answer.status_code, served.counted()) == (200, 1)
+
+
+def test_a_chunked_body_is_read(served: Any, bodies: Any) -> None:
+    """A body without Content-Length is read to its end."""
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    pieces = iter([body[:10], body[10:]])
+    answer = served.client.post("/v1/metrics", content=pieces, headers={"content-type": "application/json"})
+
+    assert (answer.status_code, served.counted()) == (200, 1)
+
+
+def test_partial_success_is_reported_in_json(served: Any, bodies: Any) -> None:
+    """Refused points are counted and named, the others are taken."""
+    answer = served.post("/v1/metrics", bodies.metrics(bodies.point(), bodies.point(scale=99)))
+    partial = answer.json()["partialSuccess"]
+
+    assert (answer.status_code, partial["rejectedDataPoints"], served.counted()) == (200, "1", 1)
+    assert partial["errorMessage"].startswith("inference.request.duration[1]: scale must lie between")
+
+
+def test_partial_success_is_reported_in_protobuf(served: Any) -> None:
+    """The same, for clients that speak protobuf."""
+    request = ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="inference.request.duration")
+    metric.exponential_histogram.data_points.add(count=5)
+    answer = served.post("/v1/metrics", request.SerializeToString(), content_type=PROTOBUF)
+    partial = ExportMetricsServiceResponse.FromString(answer.content).partial_success
+
+    assert (answer.status_code, partial.rejected_data_points) == (200, 1)
+    assert "aggregationTemporality must be delta" in partial.error_message
+
+
+def test_traces_of_ours_and_of_others_are_taken_together(served: Any, bodies: Any) -> None:
+    """Spans of our scope are kept as they are; others wait for their requests, and a malformed one is declined."""
+    body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
+    other = bodies.trace({"forward": 5})
+    body["resourceSpans"] += bodies.spans(*other, other[0] | {"spanId": "00"}, scope="other")["resourceSpans"]
+    partial = served.post("/v1/traces", body).json()["partialSuccess"]
+
+    assert partial["rejectedSpans"] == "1"
+    assert "spanId must be 8 bytes" in partial["errorMessage"]
+    assert served.store.read.trace("ab" * 16).duration_ns == 6
+
+
+def test_malformed_spans_are_declined_in_protobuf(served: Any) -> None:
+    """The same, for clients that speak protobuf."""
+    # A ResourceSpans with a ScopeSpans with an empty span.
+    answer = served.post("/v1/traces", b"\x0a\x04\x12\x02\x12\x00", content_type=PROTOBUF)
+
+    assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "reason"),
+    [
+        (b"garbage", {}, 400, "not valid JSON"),
+        (b"\xff\xff", {"content_type": PROTOBUF}, 400, "not a valid ExportMetricsServiceRequest"),
+        (b"garbage", {"content_encoding": "gzip"}, 400, "not valid gzip"),
+        (gzip.compress(b"{}", mtime=0)[:-4], {"content_encoding": "gzip"}, 400, "ends early"),
+        (gzip.compress(b"{}", mtime=0) + b"more", {"content_encoding": "gzip"}, 400, "follow the end"),
+        (b"", {"content_encoding": "gzip"}, 400, "ends early"),
+        (b"garbage", {"content_encoding": "zstd"}, 400, "not valid zstd"),
+        (zstandard.compress(b"{}")[:-1], {"content_encoding": "zstd"}, 400, "ends early"),
+        (zstandard.compress(b"{}") * 2, {"content_encoding": "zstd"}, 400, "send one frame"),
+        (WIDE, {"content_encoding": "zstd"}, 400, "a window of more than 8388608 bytes"),
+        (b"", {"content_encoding": "zstd"}, 400, "ends early"),
+        (zlib.compress(b"{}"), {"content_encoding": "deflate"}, 415, "send gzip, zstd or identity"),
+        (b"{}", {"content_encoding": "gzip, gzip"}, 415, "send gzip, zstd or identity"),
+        (b"{}", {"content_type": "text/plain"}, 415, "send application/x-protobuf or application/json"),
+        (b"{}", {"content_type": ""}, 415, "send application/x-protobuf or application/json"),
+        (b"{}", {"x_stagelens_batch": "x" * 201}, 400, "X-Stagelens-Batch must be"),
+        (b"{}", {"x_stagelens_batch": ""}, 400, "X-Stagelens-Batch must be"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_reason(
+    shared: Any, body: bytes, headers: dict[str, str], status: int, reason: str
+) -> None:
+    """A malformed, truncated or wrongly labelled body gets the right code and says why, as a google.rpc.Status."""
+    answer = shared.post("/v1/metrics", body, **headers)
+    protobuf = headers.get("content_type") == PROTOBUF
+    code, message = status_of(answer.content) if protobuf else (answer.json()["code"], answer.json()["message"])
+
+    assert (answer.status_code, code) == (status, 3)
+    assert reason in message
+    assert shared.metric('stagelens_collector_batches_total{outcome="counted"}') == 0
+
+
+def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
+    """Past the limit the body is refused, and its sender gets to read why though it sends on."""
+    served = serve(max_body_bytes=1000)
+    answer = served.post("/v1/metrics", b"x" * 3000)
+
+    assert answer.status_code == 413
+    assert answer.json()["message"] == (
+        "the body is larger than 1000 bytes; send smaller batches or raise STAGELENS_MAX_BODY"
+    )
+
+
+def test_a_body_without_end_is_cut_off(serve: Callable[..., Any]) -> None:
+    """A sender that does not stop is disconnected."""
+    served = serve(max_body_bytes=1000)
+    with socket.create_connection(served.collector.address, timeout=60) as connection:
+        connection.sendall(b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012 - whichever of the two calls notices
+            for _ in range(100_000):
+                connection.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
+
+
+@pytest.mark.parametrize("encoding", list(BOMBS))
+def test_a_bomb_is_stopped(serve: Callable[..., Any], encoding: str) -> None:
+    """A small body that inflates to more than the limit is refused."""
+    served = serve(max_inflated_bytes=1_000_000)
+    answer = served.post("/v1/metrics", BOMBS[encoding](bytes(100_000_000)), content_encoding=encoding)
+
+    assert answer.status_code == 413
+    assert "larger than 1000000 bytes once inflated" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("encoding", list(BOMBS))
+def test_a_body_of_exactly_the_limit_passes(encoding: str) -> None:
+    """The limit is the largest size allowed, compressed or not."""
+    assert inflate(b"x" * 100, "", 100) == inflate(BOMBS[encoding](b"x" * 100), encoding, 100) == b"x" * 100
+    for body, packed in ((b"x" * 101, ""), (BOMBS[encoding](b"x" * 101), encoding)):
+        with pytest.raises(TooLargeError):
+            inflate(body, packed, 100)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300_000), st.integers(1, 22), st.sampled_from(list(BOMBS)))
+def test_what_was_compressed_comes_back(body: bytes, level: int, encoding: str) -> None:
+    """Whatever the body and however hard it was compressed, it is the same again, or refused for its window."""
+    packed = gzip.compress(body, level % 10) if encoding == "gzip" else zstandard.compress(body, level)
+
+    assert inflate(packed, encoding, 300_000) == body
+
+
+@pytest.mark.parametrize("media_type", ["application/json", PROTOBUF])
+def test_logs_are_acknowledged_declined_and_counted(served: Any, media_type: str) -> None:
+    """An exporter of logs does not fail, and is told that nothing was kept and how to stop it."""
+    request = ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    records.add()
+    records.add().body.string_value = "secret"
+    body = request.SerializeToString() if media_type == PROTOBUF else MessageToJson(request).encode()
+    answer = served.post("/v1/logs", zstandard.compress(body), content_type=media_type, content_encoding="zstd")
+    partial = parsed(answer, ExportLogsServiceResponse()).partial_success
+
+    assert (answer.status_code, answer.headers["content-type"], partial.rejected_log_records) == (200, media_type, 2)
+    assert "OTEL_LOGS_EXPORTER=none" in partial.error_message
+    assert served.metric('stagelens_collector_ignored_total{signal="logs"}') == 2
+    assert served.metric('stagelens_collector_requests_total{code="200",signal="logs"}') == 1
+
+
+@pytest.mark.parametrize("body", [b"garbage", b"[]", b'{"resourceLogs": 1}', b'{"resourceLogs": [{"scopeLogs": [0]}]}'])
+def test_logs_that_cannot_be_read_are_refused(shared: Any, body: bytes) -> None:
+    """Garbage is garbage at this address as well."""
+    assert shared.post("/v1/logs", body).status_code == 400
+    assert shared.post("/v1/logs", b"\xff" + body, content_type=PROTOBUF).status_code == 400
+    assert shared.post("/v1/logs", body, content_type="text/plain").status_code == 415
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "hint"),
+    [
+        ("GET", "/v1/logs", 405, "takes POST"),
+        ("POST", "/livez", 405, "takes GET"),
+        ("POST", "/v1/metrics/v1/metrics", 404, "give exporters the address without a path"),
+        ("POST", "/", 405, "takes GET"),
+        ("GET", "/v1/metrics", 405, "takes POST"),
+        ("PUT", "/v1/traces", 405, "takes POST"),
+        ("GET", "/favicon.ico", 404, "/v1/metrics"),
+    ],
+)
+def test_a_wrong_address_is_answered_with_a_hint(shared: Any, method: str, path: str, status: int, hint: str) -> None:
+    """Whoever asks for the wrong thing is told what would be right."""
+    answer = shared.client.request(method, path)
+
+    assert answer.status_code == status
+    assert hint in answer.json()["message"]
+    assert (status == 405) == ("allow" in answer.headers)
+
+
+def test_the_front_page_says_what_this_is(serve: Callable[..., Any]) -> None:
+    """A person who opens the collector in a browser finds the way to the dashboard."""
+    served = serve(dashboard_url="http://stagelens.example")
+    answer = served.client.get("/")
+
+    assert answer.status_code == 200
+    assert "The dashboard is at http://stagelens.example" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
+def test_a_healthy_collector_says_ok(shared: Any, path: str) -> None:
+    """The probes answer 200 while threads live and commits succeed."""
+    answer = shared.client.get(path)
+
+    assert (answer.status_code, answer.text) == (200, "ok\n")
+
+
+def test_a_client_that_leaves_early_does_no_harm(served: Any, bodies: Any, until: Callable[..., None]) -> None:
+    """A connection that breaks in the middle of a body is forgotten."""
+    with socket.create_connection(served.collector.address, timeout=60) as connection:
+        connection.sendall(
+            b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+        )
+    until(lambda: served.metric('stagelens_collector_requests_total{code="400",signal="metrics"}'))
+
+    assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
+
+
+def test_bodies_that_are_being_received_are_bounded_together(
+    serve: Callable[..., Any], bodies: Any, until: Callable[..., None]
+) -> None:
+    """A sender that is slow with a large body keeps its memory; another is asked to come back, and then served."""
+    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    served = serve(queue_bytes=len(body) + 100)
+    with socket.create_connection(served.collector.address, timeout=60) as connection:
+        head = f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:-1])
+        until(lambda: served.metric("stagelens_collector_receiving_bytes") == len(body) - 1)
+        refused = served.post("/v1/metrics", body)
+        connection.sendall(body[-1:])
+
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert served.post("/v1/metrics", body + b" ").status_code == 200
+    assert served.metric("stagelens_collector_receiving_bytes") == 0
+
+
+def test_a_fault_of_ours_is_a_500_and_no_more(served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected error is answered as a google.rpc.Status without its insides, and the next request is served."""
+
+    def broken(*_: object) -> None:
+        msg = "secret"
+        raise ArithmeticError(msg)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "parse_metrics", broken)
+        answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
+
+    assert (answer.status_code, answer.json()["code"], "secret" in answer.text) == (500, 13, False)
+    assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
+
+
+def test_what_is_no_http_is_refused(served: Any) -> None:
+    """Bytes that are no HTTP get a 400 and no more."""
+    with socket.create_connection(served.collector.address, timeout=60) as connection:
+        connection.sendall(b"\x16\x03\x01\x02\x00 this is TLS, or worse\r\n\r\n")
+
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_its_own_metrics_add_up(served: Any, bodies: Any) -> None:
+    """/metrics counts requests, points, what was refused and why, ignored points, dropped requests and duplicates."""
+    dropped = {"aggregationTemporality": 1, "isMonotonic": True, "dataPoints": [{"asInt": 4}]}
+    body = bodies.metrics(bodies.point(), bodies.point(scale=99))
+    body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"] += [
+        {"name": "stagelens.requests.dropped", "sum": dropped},
+        {"name": "other", "gauge": {"dataPoints": [{}, {}]}},
+    ]
+    for _ in range(2):
+        served.post("/v1/metrics", body)
+    served.post("/v1/metrics", b"garbage")
+    prefix = "stagelens_collector_"
+
+    assert served.metric(prefix + 'requests_total{code="200",signal="metrics"}') == 2
+    assert served.metric(prefix + 'requests_total{code="400",signal="metrics"}') == 1
+    assert served.metric(prefix + 'points_total{metric="inference.request.duration"}') == 1
+    assert served.metric(prefix + 'rejected_total{reason="scale",signal="metrics"}') == 1
+    assert served.metric(prefix + 'ignored_total{signal="metrics"}') == 2
+    assert served.metric(prefix + "agent_dropped_requests_total") == 4
+    assert served.metric(prefix + 'batches_total{outcome="counted"}') == 1
+    assert served.metric(prefix + 'batches_total{outcome="duplicate"}') == 1
+    assert served.metric(prefix + "commit_seconds_count") == 2
+    assert served.metric(prefix + "queue_batches") == 0
+    assert served.metric(prefix + "healthy") == 1
+
+
+def test_metrics_are_what_prometheus_reads(served: Any) -> None:
+    """The exposition parses, and says so in its content type."""
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - used here only
+
+    answer = served.client.get("/metrics")
+    families = {family.name for family in text_string_to_metric_families(answer.text)}
+
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert {"stagelens_collector_batches", "process_resident_memory_bytes"} <= families

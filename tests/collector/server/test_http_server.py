@@ -1,0 +1,22 @@
+"""The listening socket of HTTP servers."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from stagelens.collector.server.http_server import listen
+
+
+def test_a_name_with_both_addresses_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`localhost` is `::1` first on many machines, and 127.0.0.1 is what programs connect to."""
+    found = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with listen("localhost", 0, "collector", "choose another port") as listening:
+        address = listening.getsockname()
+
+    assert address[0] == "127.0.0.1"

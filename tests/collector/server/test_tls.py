@@ -1,0 +1,213 @@
+"""TLS: who is verified, and what replaced files do, for HTTP and gRPC alike."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import ssl
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from stagelens.collector.server.clients import TlsFiles
+from stagelens.collector.server.tls import SCOPE_KEY, GrpcTls, HttpTls, certificate_of, named
+from stagelens.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tests.support.certificate_authority import Authorities, Pem
+
+
+def put(source: Pem, files: TlsFiles) -> None:
+    """Replace the server's certificate and key."""
+    for new, place in ((source.certificate, files.certificate), (source.key, files.key)):
+        shutil.copyfile(new, place)
+        # Two changes within one tick of the file system's clock look like one, and no operator is that fast.
+        os.utime(place, ns=(place.stat().st_atime_ns, place.stat().st_mtime_ns + 1))
+
+
+def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tuple[str, str]:
+    """Return what the server's certificate is called and what the server calls the client; ssl.SSLError where one refuses."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(f"you are {certificate_of(writer.transport)}\n".encode())
+        writer.close()
+
+    async def ask() -> tuple[str, str]:
+        context = ssl.create_default_context(cafile=trusted)
+        if client is not None:
+            context.load_cert_chain(client.certificate, client.key)
+        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls.context) as server:
+            port: int = server.sockets[0].getsockname()[1]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(b"who am I?\n")
+            # With TLS 1.3 a client hears only then that it was refused.
+            heard = (await reader.readline()).decode()
+            if not heard:
+                raise ConnectionResetError
+            shown: Any = writer.get_extra_info("peercert")
+            writer.close()
+        return shown["subject"][0][0][1], heard.removeprefix("you are").strip()
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture
+def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
+    """Ask a gRPC server what it calls the client; grpc.RpcError where it refuses."""
+
+    def say(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        names: Any = context.auth_context().get("x509_common_name", [])
+        return b"".join(names)
+
+    handler = grpc.method_handlers_generic_handler("test", {"Say": grpc.unary_unary_rpc_method_handler(say)})
+    servers: dict[int, tuple[grpc.Server, int]] = {}
+
+    def connect(tls: GrpcTls, trusted: Path, client: Pem | None) -> str:
+        if id(tls) not in servers:
+            server = grpc.server(ThreadPoolExecutor(1))
+            server.add_generic_rpc_handlers((handler,))
+            port = server.add_secure_port("127.0.0.1:0", tls.credentials)
+            server.start()
+            servers[id(tls)] = server, port
+        own = (client.key.read_bytes(), client.certificate.read_bytes()) if client else (None, None)
+        credentials = grpc.ssl_channel_credentials(trusted.read_bytes(), *own)
+        # A channel of its own: gRPC shares connections between those that are alike.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.secure_channel(f"127.0.0.1:{servers[id(tls)][1]}", credentials, options) as channel:
+            answer: bytes = channel.unary_unary("/test/Say")(b"", timeout=60)
+        return answer.decode()
+
+    yield connect
+    for server, _ in servers.values():
+        server.stop(None).wait()
+
+
+def test_https_knows_a_client_by_its_certificate_and_lets_the_gate_judge_the_rest(
+    authority: Authorities, files: TlsFiles
+) -> None:
+    """A probe without a certificate must reach /livez; one of another authority ends the handshake."""
+    tls, trusted = HttpTls(files), authority("servers").file
+    known, forged = authority("clients").sign("checkout"), authority("strangers").sign("checkout")
+
+    assert connect_https(tls, trusted, known) == ("first", "checkout")
+    assert connect_https(tls, trusted) == ("first", "")
+
+    with pytest.raises((ssl.SSLError, ConnectionResetError)):
+        connect_https(tls, trusted, forged)
+
+
+def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authorities, files: TlsFiles) -> None:
+    """One that was not verified says nothing."""
+    tls = HttpTls(replace(files, client_ca=None))
+
+    assert connect_https(tls, authority("servers").file, authority("strangers").sign("checkout")) == ("first", "")
+
+
+def test_grpc_requires_the_certificate_that_it_asks_for(
+    authority: Authorities, files: TlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
+) -> None:
+    """It cannot do one without the other."""
+    tls, trusted = GrpcTls(files), authority("servers").file
+
+    assert connect_grpc(tls, trusted, authority("clients").sign("checkout")) == "checkout"
+
+    for client in (None, authority("strangers").sign("checkout")):
+        with pytest.raises(grpc.RpcError):
+            connect_grpc(tls, trusted, client)
+
+
+def test_replaced_files_count_from_the_next_connection_on(
+    authority: Authorities, files: TlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
+) -> None:
+    """Certificate, key and the clients' authority, without a restart."""
+    https, overgrpc = HttpTls(files), GrpcTls(files)
+    old, new = (authority(name).sign("checkout") for name in ("clients", "strangers"))
+    trusted = authority("servers").file
+    before = connect_https(https, trusted, old), connect_grpc(overgrpc, trusted, old)
+    assert files.client_ca is not None
+    put(authority("renewed").sign("second"), files)
+    shutil.copyfile(authority("strangers").file, files.client_ca)
+    renewed = authority("renewed").file
+
+    assert before == (("first", "checkout"), "checkout")
+    assert connect_https(https, renewed, new) == ("second", "checkout")
+    assert connect_grpc(overgrpc, renewed, new) == "checkout"
+
+    with pytest.raises((ssl.SSLError, ConnectionResetError)):
+        connect_https(https, renewed, old)
+    with pytest.raises(grpc.RpcError):
+        connect_grpc(overgrpc, renewed, old)
+
+
+def test_a_broken_file_leaves_the_last_good_certificate_in_use(
+    authority: Authorities, files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while somebody copies one file after the other."""
+    tls, trusted = HttpTls(files), authority("servers").file
+    files.key.write_text("half a k")
+    connected = connect_https(tls, trusted)
+    connect_https(tls, trusted)
+
+    assert connected == ("first", "")
+    assert len([line for line in caplog.messages if "the certificate read before is used on" in line]) == 1
+
+    put(authority("renewed").sign("second"), files)
+
+    assert connect_https(tls, authority("renewed").file) == ("second", "")
+
+
+@pytest.mark.parametrize("make", [HttpTls, GrpcTls])
+@pytest.mark.parametrize(
+    ("name", "cure"), [("certificate", "its own key"), ("key", "its own key"), ("client_ca", "PEM")]
+)
+def test_files_that_cannot_be_used_stop_the_start(
+    files: TlsFiles, make: Callable[[TlsFiles], object], name: str, cure: str
+) -> None:
+    """Named, with what to give instead; gRPC by itself would take them and refuse every connection."""
+    broken: Path = getattr(files, name)
+    broken.write_text("no certificate")
+
+    with pytest.raises(ConfigError, match=rf"{broken}.*{cure}"):
+        make(files)
+
+
+def test_a_key_with_a_password_stops_the_start_and_asks_nobody(
+    authority: Authorities, files: TlsFiles, tmp_path: Path
+) -> None:
+    """A server that waits at a terminal is not up."""
+    import subprocess  # noqa: PLC0415 - used here only
+
+    key = authority("servers").sign("locked").key
+    command = ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", key, "-out", tmp_path / "locked.key"]
+    subprocess.run(command, check=True, capture_output=True)
+
+    with pytest.raises(ConfigError, match="without a password"):
+        HttpTls(replace(files, key=tmp_path / "locked.key"))
+
+
+def test_tls_1_1_is_refused(files: TlsFiles) -> None:
+    """What is broken by now is not spoken."""
+    assert HttpTls(files).context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_an_application_is_told_who_was_verified() -> None:
+    """In the scope of each request, and nothing where there was no certificate."""
+    seen: list[Any] = []
+
+    async def application(scope: Any, _receive: Any, _send: Any) -> None:
+        seen.append(scope.get(SCOPE_KEY))
+
+    async def ask(name: str) -> None:
+        await named(application, name)({"type": "http"}, None, None)
+
+    for name in ("checkout", ""):
+        asyncio.run(ask(name))
+
+    assert seen == ["checkout", None]
