@@ -14,8 +14,9 @@ from collections.abc import Callable
 import numpy as np
 from costs.table import Table
 
-from stagelens.collector.prometheus import protobuf, text
-from stagelens.collector.prometheus.config import Settings
+from stagelens.collector.prometheus import exposition
+from stagelens.collector.prometheus import exposition as text
+from stagelens.collector.prometheus.config import PrometheusSettings
 from stagelens.collector.prometheus.counters import EMPTY_SECONDS, Counters
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION
 from stagelens.store.encoding import Buckets
@@ -33,11 +34,14 @@ def main() -> None:
     parser.add_argument("--histograms", type=int, default=1000)
     wanted = parser.parse_args().histograms
     now = [0.0]
-    counters = Counters(lambda: Settings(histograms=wanted), lambda: now[0])
+    counters = Counters(lambda: PrometheusSettings(histograms=wanted), lambda: now[0])
     points = _points(wanted)
     counting = _best(lambda: counters.count(points))
     now[0] = EMPTY_SECONDS
-    pages = {"text": lambda: text.write(counters.read()), "protobuf": lambda: protobuf.write([], counters.read())}
+    pages = {
+        "text": lambda: text.write_text(counters.read()),
+        "protobuf": lambda: exposition.write_protobuf([], counters.read()),
+    }
     table = Table(f"/metrics with {counters.used} latency histograms", "milliseconds", "kB")
     table.row(f"counting {POINTS} points", f"{counting:.1f}", "")
     for name, page in pages.items():

@@ -26,7 +26,7 @@ from pathlib import Path
 from stagelens.collector.ingest.export import read_export
 from stagelens.collector.ingest.points import Window
 from stagelens.collector.ingest.writer import MAX_ROWS_A_COMMIT
-from stagelens.collector.traces.reading import SpanReader
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.instrumentors.fold import Delta, Dimensions
 from stagelens.instrumentors.otlp import Encoder, Interval

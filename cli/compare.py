@@ -18,8 +18,8 @@ from rich.console import Console
 
 from ..alerts.regression.version_times import Life, version_times
 from ..collector.config import CollectorConfig
-from ..collector.imports.importing import import_file
-from ..collector.ingest.point_rules import Window
+from ..collector.imports.importer import import_file
+from ..collector.ingest.validation import Window
 from ..collector.store_factory import open_existing
 from ..collector.traces.sampling import Keep
 from ..core.errors import ConfigError, StagelensError

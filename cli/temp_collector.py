@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from ..collector.background import SpanFolder
 from ..collector.config_file import LiveConfig
-from ..collector.folding import Folding
 from ..collector.forward import state
 from ..collector.forward.forwarder import Forwarder
 from ..collector.serve import Collector, CollectorConfig
-from ..collector.traces.pending import Patience
+from ..collector.traces.inbox import InboxLimits
 from ..store import Retention, Store
 from ..store.engines import database
 from ..store.outgoing import backlogs
@@ -55,13 +55,13 @@ class TemporaryCollector:
         """
         self._collector.stop()
         health = self._collector.health
-        Folding(
+        SpanFolder(
             self.store,
             interval_seconds=0,
             max_waiting_bytes=0,
             health=health,
             metrics=self._collector.metrics,
-            patience=Patience(hold_seconds=0),
+            patience=InboxLimits(hold_seconds=0),
         ).run_once()
         return health.reasons
 

@@ -22,11 +22,10 @@ from .config_file import CollectorFile, read
 from .forward.config import Destination
 from .scrape.config import AUTO, Target
 from .server import access_config as access_section
-from .server.clients import Access, Limits
-from .server.exposure import check_exposure
+from .server.access_config import Access, Limits, check_exposure
 from .server.tls import GrpcTls
 from .store_factory import places
-from .traces.config import built_in
+from .traces.rule_config import built_in
 
 # Without what Kubernetes sets in every pod for a service that is called stagelens-collector.
 _OURS = re.compile(r"STAGELENS_COLLECTOR_(?!SERVICE_|PORT_)")
@@ -125,7 +124,7 @@ def _sent_on(destination: Destination) -> str:
 
 def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each setting that cannot be read, and why."""
-    for reader in (CollectorConfig.from_env, access_section.from_env, MayCall.from_env):
+    for reader in (CollectorConfig.from_env, access_section.tokens_from_env, MayCall.from_env):
         for key in _settings_of(reader):
             try:
                 reader({key: environment[key]} if key in environment else {})
@@ -134,7 +133,7 @@ def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]
 
 
 def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
-    known = {*_settings_of(CollectorConfig.from_env), *_settings_of(access_section.from_env)}
+    known = {*_settings_of(CollectorConfig.from_env), *_settings_of(access_section.tokens_from_env)}
     for key in sorted(environment):
         if _OURS.match(key) and key not in known and (cure := meant(key, known)):
             yield f"{key} is not known{cure}"

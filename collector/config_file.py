@@ -18,12 +18,12 @@ from ..core.settings.yaml_fields import Fields
 from .forward import config as forward_section
 from .forward.config import Destination
 from .prometheus import config as prometheus_section
-from .prometheus.config import Settings as Prometheus
+from .prometheus.config import PrometheusSettings as Prometheus
 from .scrape import config as scrape_section
 from .scrape.config import Target
 from .server import access_config as access_section
-from .server.clients import Access
-from .traces import config as rules_section
+from .server.access_config import Access
+from .traces import rule_config as rules_section
 from .traces.rules import Rule
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def read(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None 
     Raises:
         ConfigError: Something in it is wrong, a line for each.
     """
-    own, may_call = access_section.from_env(env), MayCall.from_env(env)
+    own, may_call = access_section.tokens_from_env(env), MayCall.from_env(env)
     found = CollectorFile(Access(tokens=own))
     if path is None:
         return found
@@ -75,13 +75,13 @@ def read(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None 
         sections = ("access", "rules", "scrape", "prometheus", "forward")
         access, rules, scrape, told, forward = (fields.value(key) for key in sections)
         fields.finish()
-        who = access_section.read(document, ("access",), access or {}, env, {} if held is None else held)
+        who = access_section.read_access(document, ("access",), access or {}, env, {} if held is None else held)
         found = CollectorFile(
             replace(who.access, tokens=(*who.access.tokens, *own)),
-            rules_section.read(document, ("rules",), rules or {}),
-            scrape_section.read(document, ("scrape",), scrape or {}, may_call),
-            prometheus_section.read(document, ("prometheus",), told or {}),
-            forward_section.read(document, ("forward",), forward or {}, env, may_call),
+            rules_section.read_rules(document, ("rules",), rules or {}),
+            scrape_section.read_targets(document, ("scrape",), scrape or {}, may_call),
+            prometheus_section.read_prometheus(document, ("prometheus",), told or {}),
+            forward_section.read_destinations(document, ("forward",), forward or {}, env, may_call),
             who.files,
         )
     if document.problems:

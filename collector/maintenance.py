@@ -7,7 +7,7 @@ from ..store import Store
 from .health import Health
 from .self_metrics import SelfMetrics
 
-PART = "maintaining the store"
+MAINTENANCE_PART = "maintaining the store"
 
 
 class Maintenance(PeriodicThread):
@@ -37,6 +37,6 @@ class Maintenance(PeriodicThread):
             self._metrics.store(self._store.about.state(), len(self._store.about.folds()))
         except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
             self._metrics.maintenance_failed()
-            self._health.failed(PART, f"{type(error).__name__}: {error}")
+            self._health.failed(MAINTENANCE_PART, f"{type(error).__name__}: {error}")
         else:
-            self._health.succeeded(PART)
+            self._health.succeeded(MAINTENANCE_PART)

@@ -13,13 +13,13 @@ from ..store import Batch, StoreState
 from ..store.inbox import Waiting
 from ..store.point_columns import PointColumns, as_columns
 from .health import Health
-from .ingest.validation import Reason, Tally
-from .prometheus import formats, protobuf, text
+from .ingest.validation import IngestResult, Reason
 from .prometheus.counters import Counters
-from .traces.folding import Outcome
+from .prometheus.exposition import PROTOBUF_MEDIA_TYPE, TEXT_MEDIA_TYPE, write_protobuf, write_text
+from .traces.inbox import InboxOutcome
 
 _PREFIX = "stagelens_collector_"
-# Of `Outcome`.
+# Of `InboxOutcome`.
 _OUTCOMES = ("folded", "late", "repeated", "orphaned", "outside")
 # From an idle SSD's fsync to a database that has just come back.
 _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -90,7 +90,7 @@ class SelfMetrics:
         """Count an answered export of *signal*, or an event."""
         self._requests.labels(signal, str(code)).inc()
 
-    def tally(self, signal: str, tally: Tally) -> None:
+    def tally(self, signal: str, tally: IngestResult) -> None:
         """Count what was refused and passed over in an export that was counted."""
         self._ignored.labels(signal).inc(tally.ignored)
         for reason, count in tally.rejected.items():
@@ -125,7 +125,7 @@ class SelfMetrics:
         """Count a failed run of roll-ups and retention."""
         self._maintenance_failures.inc()
 
-    def folded(self, outcome: Outcome, points: PointColumns) -> None:
+    def folded(self, outcome: InboxOutcome, points: PointColumns) -> None:
         """Count what became of spans in one run of the fold, and the *points* that were made of them."""
         self._counters.count(points)
         for name in _OUTCOMES:
@@ -161,11 +161,11 @@ class SelfMetrics:
         """Show what *others* in this process have to say as well."""
         self._others.register(others)
 
-    def exposition(self, media_type: str = formats.TEXT) -> bytes:
+    def exposition(self, media_type: str = TEXT_MEDIA_TYPE) -> bytes:
         """Return what Prometheus scrapes, in one of the `formats`; what was included may read a database for it."""
-        if media_type == formats.PROTOBUF:
-            return protobuf.write([*self._registry.collect(), *self._others.collect()], self._counters.read())
-        return generate_latest(self._registry) + generate_latest(self._others) + text.write(self._counters.read())
+        if media_type == PROTOBUF_MEDIA_TYPE:
+            return write_protobuf([*self._registry.collect(), *self._others.collect()], self._counters.read())
+        return generate_latest(self._registry) + generate_latest(self._others) + write_text(self._counters.read())
 
     def samples(self) -> dict[tuple[str, tuple[str, ...]], float]:
         """Return the collector's own numbers as they are now, by name, without the common prefix, and labels' values."""

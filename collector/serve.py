@@ -10,29 +10,28 @@ from collections.abc import Callable
 
 from ..core.errors import StagelensError
 from ..store import Store
+from .background import SpanFolder
 from .config import CollectorConfig
 from .config_file import LiveConfig
-from .folding import Folding
 from .forward.forwarder import Forwarder
 from .health import Health
-from .ingest.pipeline import Intake
+from .ingest.pipeline import IngestPipeline
 from .ingest.writer import Writer
 from .maintenance import Maintenance
 from .prometheus.counters import Counters
 from .scrape.scraper import Scraper
 from .self_metrics import SelfMetrics
-from .server.auth import Gate
-from .server.body_reader import Receiving
-from .server.decoders import Decoders
-from .server.exposure import check_exposure
+from .server.access_config import check_exposure
+from .server.auth import AccessControl
+from .server.body_reader import BodyReader, DecoderPool
 from .server.grpc_server import GrpcServer
-from .server.http_app import Http
-from .server.http_server import listen
+from .server.http_app import HttpApp
+from .server.http_server import open_listener
 from .server.tls import GrpcTls, HttpTls
 from .servers import Servers
-from .status_reporter import Reporter
-from .traces.reading import SpanReader
-from .traces.sampling import Keep
+from .status_reporter import StatusReporter
+from .traces.sampling import SamplingPolicy
+from .traces.span_reader import SpanReader
 
 __all__ = ["Collector", "CollectorConfig"]
 
@@ -77,14 +76,14 @@ class Collector:
         self._writer = Writer(
             store, max_batches=config.queue_batches, max_bytes=config.queue_bytes, health=health, metrics=metrics
         )
-        self._folding = Folding(
+        self._folding = SpanFolder(
             store,
             interval_seconds=_FOLD_SECONDS,
             # What waits counts as room of the store: it must leave some for the numbers.
             max_waiting_bytes=min(config.spans_waiting_bytes, (config.retention.budget_bytes or sys.maxsize) // 4),
             health=health,
             metrics=metrics,
-            keep=Keep(everything=config.keeps_all_traces),
+            keep=SamplingPolicy(everything=config.keeps_all_traces),
         )
         self._maintenance = Maintenance(store, interval_seconds=maintenance_seconds, health=health, metrics=metrics)
         self._scraper = Scraper(store, lambda: self._file.current.scrape or (), self._file.env, clock=clock)
@@ -98,16 +97,18 @@ class Collector:
         )
         self.destinations = self._forwarder.states
         metrics.include(self.destinations)
-        self._gate = Gate(lambda: self._file.current.access, is_open=config.is_open, known_services=store.services())
-        self._decoders = Decoders(config.max_inflated_bytes)
-        self._reporter = Reporter(
+        self._access_control = AccessControl(
+            lambda: self._file.current.access, is_open=config.is_open, known_services=store.services()
+        )
+        self._decoders = DecoderPool(config.max_inflated_bytes)
+        self._reporter = StatusReporter(
             store,
             metrics=metrics,
             health=health,
             file=self._file,
             targets=self._scraper.states.all,
             destinations=self.destinations.all,
-            greedy=self._gate.shares.greedy,
+            greedy=self._access_control.shares.greedy,
         )
         self._server = self._servers(store, clock)
         self._address: tuple[str, int] | None = None
@@ -117,13 +118,13 @@ class Collector:
         """Return what listens, for HTTP and for gRPC; both hand on to one intake."""
         config, health, metrics = self._config, self.health, self.metrics
         access = self._file.current.access
-        receiving = Receiving(config.max_body_bytes, config.queue_bytes, metrics)
-        intake = Intake(
+        body_reader = BodyReader(config.max_body_bytes, config.queue_bytes, metrics)
+        pipeline = IngestPipeline(
             config,
-            gate=self._gate,
+            access_control=self._access_control,
             writer=self._writer,
             decoders=self._decoders,
-            receiving=receiving,
+            body_reader=body_reader,
             health=health,
             metrics=metrics,
             spans=SpanReader(lambda: self._file.current.rules),
@@ -132,10 +133,10 @@ class Collector:
             add_event=store.add_event,
             clock=clock,
         )
-        http = Http(
-            intake,
-            receiving=receiving,
-            gate=self._gate,
+        http = HttpApp(
+            pipeline,
+            body_reader=body_reader,
+            access_control=self._access_control,
             health=health,
             metrics=metrics,
             dashboard_url=config.dashboard_url,
@@ -145,8 +146,8 @@ class Collector:
             grpc = GrpcServer(
                 (config.host, config.grpc_port),
                 max_body_bytes=config.max_body_bytes,
-                intake=intake,
-                receiving=receiving,
+                pipeline=pipeline,
+                body_reader=body_reader,
                 health=health,
                 credentials=GrpcTls(access.tls).credentials if access.tls else None,
             )
@@ -183,7 +184,7 @@ class Collector:
         Raises:
             StagelensError: An address cannot be listened on.
         """
-        listening = listen(self._config.host, self._config.port, "collector", _PORT_FIX)
+        listening = open_listener(self._config.host, self._config.port, "collector", _PORT_FIX)
         host, port, *_ = listening.getsockname()
         self._address, self._runs = (host, port), True
         self._file.start()

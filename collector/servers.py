@@ -8,10 +8,10 @@ from ssl import SSLContext
 
 from starlette.applications import Starlette
 
-from .server.connection_limits import ConnectionLimits
+from .server.connections import ConnectionLimits
 from .server.grpc_server import GrpcServer
+from .server.http_app import PROBES
 from .server.http_server import HttpServer
-from .server.misc_routes import PROBES
 
 _DRAIN_SECONDS = 15
 # Exporters post every 1, 5, 10 or 60 s: a connection that ends just then would cost them an export.

@@ -11,15 +11,14 @@ from dataclasses import replace
 from importlib import metadata
 
 from ..core.errors import StoreError
-from ..core.periodic_thread import PeriodicThread
 from ..core.settings.values import format_size
 from ..store import Store
 from ..store.collectors import Report, Vitals, leave, put
 from ..store.inbox import waiting
 from .config_file import LiveConfig
-from .forward.state import State as Destination
+from .forward.state import DestinationState as Destination
 from .health import Health
-from .scrape.state import State
+from .scrape.state import TargetState
 from .self_metrics import SelfMetrics
 
 _log = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ _P99 = 0.99
 _MAX_CHARS, _MAX_DOWN = 300, 20
 
 
-class Reporter(PeriodicThread):
+class StatusReporter(Loop):
     """Writes the row of one collector, in a thread, under the `name` it is given before it starts.
 
     Args:
@@ -55,7 +54,7 @@ class Reporter(PeriodicThread):
         metrics: SelfMetrics,
         health: Health,
         file: LiveConfig,
-        targets: Callable[[], Sequence[State]] = lambda: (),
+        targets: Callable[[], Sequence[TargetState]] = lambda: (),
         destinations: Callable[[], Sequence[Destination]] = lambda: (),
         greedy: Callable[[], Sequence[str]] = lambda: (),
         clock: Callable[[], float] = time.time,
@@ -102,7 +101,7 @@ class Reporter(PeriodicThread):
         targets, destinations = self._targets(), self._destinations()
         down = [state for state in targets if state.state == "down"]
         vitals = replace(
-            counted(self._taken),
+            vitals_from_samples(self._taken),
             targets_up=sum(state.state == "up" for state in targets),
             targets_down={state.url: state.error[:_MAX_CHARS] for state in down[:_MAX_DOWN]},
             destinations_down={
@@ -122,7 +121,7 @@ class Reporter(PeriodicThread):
             put(connection, Report(self._id, self.name, self._version, self._started, now, vitals))
 
 
-def counted(taken: Sequence[tuple[float, Samples]]) -> Vitals:
+def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:
     """Return how the collector is by its numbers: those at each of the times in *taken*, the oldest first."""
     (first, before), (last, after) = taken[0], taken[-1]
     seconds = max(last - first, 1.0)
@@ -143,7 +142,7 @@ def counted(taken: Sequence[tuple[float, Samples]]) -> Vitals:
         queue_batches=after.get(("queue_batches", ()), 0),
         queue_bytes=after.get(("queue_bytes", ()), 0),
         receiving_bytes=after.get(("receiving_bytes", ()), 0),
-        commit_p99_seconds=_bound(grown, "commit_seconds_bucket", _P99),
+        commit_p99_seconds=_quantile_bound(grown, "commit_seconds_bucket", _P99),
         store_bytes=after.get(("store_bytes", ()), 0),
         store_budget_bytes=after.get(("store_budget_bytes", ()), 0),
         memory_bytes=after.get(("process_resident_memory_bytes", ()), 0),
@@ -151,7 +150,7 @@ def counted(taken: Sequence[tuple[float, Samples]]) -> Vitals:
     )
 
 
-def _bound(grown: Samples, name: str, quantile: float) -> float | None:
+def _quantile_bound(grown: Samples, name: str, quantile: float) -> float | None:
     """Return the end of the bucket that *quantile* lies in; None where nothing was counted, or it lies past them all."""
     counts = sorted((float(labels[0]), count) for (key, labels), count in grown.items() if key == name)
     if not counts or not counts[-1][1]:

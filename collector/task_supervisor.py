@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 
 _log = logging.getLogger(__name__)
 
-Thing = TypeVar("Thing")
+Target = TypeVar("Target")
 Result = TypeVar("Result")
 
 
-class Tending(Generic[Thing]):
+class TaskSupervisor(Generic[Target]):
     """Keeps one task for each thing that is wanted, until the end.
 
     Args:
@@ -38,17 +38,17 @@ class Tending(Generic[Thing]):
         self,
         name: str,
         *,
-        wanted: Callable[[], Mapping[str, Thing]],
-        tend: Callable[[Thing], Coroutine[Any, Any, None]],
+        wanted: Callable[[], Mapping[str, Target]],
+        tend: Callable[[Target], Coroutine[Any, Any, None]],
         forget: Callable[[str], None],
         look_seconds: float,
-        looked: Callable[[Mapping[str, Thing]], Awaitable[None]] | None = None,
+        looked: Callable[[Mapping[str, Target]], Awaitable[None]] | None = None,
         grace_seconds: float = 0.0,
         threads: int = 1,
     ) -> None:
         self._wanted, self._tend, self._forget, self._looked = wanted, tend, forget, looked
         self._look_seconds, self._grace_seconds = look_seconds, grace_seconds
-        self._tasks: dict[str, tuple[Thing, asyncio.Task[None]]] = {}
+        self._tasks: dict[str, tuple[Target, asyncio.Task[None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self.ended = asyncio.Event()
@@ -104,12 +104,12 @@ class Tending(Generic[Thing]):
         if tasks and self._grace_seconds:
             await asyncio.wait(tasks, timeout=self._grace_seconds)
         for task in tasks:
-            await _cancelled(task)
+            await _cancel(task)
 
-    async def _renew(self, wanted: Mapping[str, Thing]) -> None:
+    async def _renew(self, wanted: Mapping[str, Target]) -> None:
         """End the tasks of what is not as it was, and begin those that are missing."""
         for name in [name for name, (known, _) in self._tasks.items() if wanted.get(name) != known]:
-            await _cancelled(self._tasks.pop(name)[1])
+            await _cancel(self._tasks.pop(name)[1])
             if name not in wanted:
                 self._forget(name)
         for name, thing in wanted.items():
@@ -117,6 +117,6 @@ class Tending(Generic[Thing]):
                 self._tasks[name] = thing, asyncio.create_task(self._tend(thing))
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

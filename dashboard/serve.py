@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..collector.server.connection_limits import ConnectionLimits
-from ..collector.server.http_server import HttpServer, listen
+from ..collector.server.connections import ConnectionLimits
+from ..collector.server.http_server import HttpServer, open_listener
 from ..store import Store
 from . import health
 from .app import build
@@ -60,7 +60,7 @@ class Dashboard:
             StagelensError: The port is taken or the address is not of this machine.
         """
         config = self.config
-        listening = listen(config.host, config.port, "dashboard", _PORT_FIX)
+        listening = open_listener(config.host, config.port, "dashboard", _PORT_FIX)
         # All readers may come through one proxy.
         is_direct = not (config.behind_proxy or config.trusted_proxies)
         limits = ConnectionLimits(

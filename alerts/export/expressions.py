@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ...collector.prometheus.buckets import LADDER
-from ...collector.prometheus.config import LABELS
+from ...collector.prometheus.config import LABELS, LADDER_BOUNDS
 from ...collector.prometheus.counters import FAMILIES
-from ...collector.prometheus.text import spell
+from ...collector.prometheus.exposition import label_text
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_ERROR, STATUS_OK
 from ...core.stages import OVERHEAD, UNTIMED
 from ...store.indicator import HISTOGRAMS
@@ -66,21 +65,21 @@ class Histograms:
         if slo.kind == "coverage":
             stages, matchers = NAMES[STAGE_DURATION], of(slo)
             # Of requests without stages nothing is known: neither that they explain the time, nor that they do not.
-            known = self.summed(stages, f'{spell(matchers)},stage!="{UNTIMED}"', window)
-            unexplained = self.summed(stages, spell((*matchers, ("stage", OVERHEAD))), window)
+            known = self.summed(stages, f'{label_text(matchers)},stage!="{UNTIMED}"', window)
+            unexplained = self.summed(stages, label_text((*matchers, ("stage", OVERHEAD))), window)
             return f"{requests} * sum({unexplained}) / sum({known})"
         served = (("status", STATUS_OK),) if slo.kind == "latency" else ()
         return f"{requests} - ({self._within(slo, window, served)} or vector(0))"
 
     def _count(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
-        return f"sum({self.counted(_metric(slo), spell((*of(slo), *more)), window)})"
+        return f"sum({self.counted(_metric(slo), label_text((*of(slo), *more)), window)})"
 
     def _within(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
         """Return how many requests a second took no longer than the threshold."""
         name, matchers = _metric(slo), (*of(slo), *more)
         if not self.native:
-            return f"sum(rate({name}_bucket{{{spell((*matchers, ('le', repr(threshold(slo)))))}}}[{window}]))"
-        held = f"sum(rate({name}{{{spell(matchers)}}}[{window}]))"
+            return f"sum(rate({name}_bucket{{{label_text((*matchers, ('le', repr(threshold(slo)))))}}}[{window}]))"
+        held = f"sum(rate({name}{{{label_text(matchers)}}}[{window}]))"
         # Of nothing, the share is no number: the comparison leaves it out.
         return f"(histogram_fraction(-1, {threshold(slo)!r}, {held}) * histogram_count({held}) >= 0)"
 
@@ -105,7 +104,7 @@ def threshold(slo: Slo) -> float:
 def needed_bucket(slo: Slo) -> float | None:
     """Return the bound that classic buckets have to have for *slo*, where the ladder has it not."""
     bound = threshold(slo)
-    return bound if slo.kind != "freshness" and bound and bound not in LADDER else None
+    return bound if slo.kind != "freshness" and bound and bound not in LADDER_BOUNDS else None
 
 
 def span(length: timedelta) -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress
 import zstandard
 
 from stagelens.collector.otlp.model import TooLargeError
-from stagelens.collector.server.body import inflate
+from stagelens.collector.server.body_reader import inflate
 
 from . import micro
 from .paced import TAIL_SECONDS, Process

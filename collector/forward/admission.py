@@ -27,7 +27,7 @@ class LoopError(StagelensError):
     """A body that was sent on from here has come back."""
 
 
-class Room:
+class ForwardQueue:
     """The room in which bodies wait for their destinations. Thread-safe.
 
     Args:

@@ -27,7 +27,7 @@ Lost = Literal["refused", "returned", "unreadable", "full"]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DestinationState:
     """How a destination is.
 
     Args:
@@ -58,7 +58,7 @@ class State:
         return sum(count for why, count in self.lost.items() if why != "returned")
 
 
-class States(Collector):
+class DestinationStates(Collector):
     """The states of all destinations. Thread-safe; a change is logged, and losses are, but no more than once a minute.
 
     Args:
@@ -68,14 +68,14 @@ class States(Collector):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._states: dict[str, State] = {}
+        self._states: dict[str, DestinationState] = {}
         # When a loss was last said, and how many bodies were lost since.
         self._said: dict[tuple[str, Lost], tuple[float, int]] = {}
         # When it was last said that one is down, and of whom nothing better was said since.
         self._said_down: dict[str, float] = {}
         self._known_down: set[str] = set()
 
-    def all(self) -> list[State]:
+    def all(self) -> list[DestinationState]:
         """Return them, by name."""
         with self._lock:
             return [state for _, state in sorted(self._states.items())]
@@ -127,14 +127,16 @@ class States(Collector):
         with self._lock:
             self._states.pop(name, None)
 
-    def _change(self, name: str, change: Callable[[State], State]) -> tuple[State, State]:
+    def _change(
+        self, name: str, change: Callable[[DestinationState], DestinationState]
+    ) -> tuple[DestinationState, DestinationState]:
         """Change the state of destination *name*, in one step for all threads; return what it was, and is."""
         with self._lock:
-            before = self._states.get(name) or State(name)
+            before = self._states.get(name) or DestinationState(name)
             after = self._states[name] = change(before)
         return before, after
 
-    def _turn(self, name: str, change: Callable[[State], State]) -> None:
+    def _turn(self, name: str, change: Callable[[DestinationState], DestinationState]) -> None:
         """Change it, and say so in the log where that is news."""
         before, state = self._change(name, change)
         if before.state == state.state:

@@ -19,17 +19,16 @@ from .. import config_file
 from ..config import CollectorConfig
 from ..ingest.points import Window
 from ..store_factory import open_store
-from ..traces.sampling import Keep
+from ..traces.sampling import SamplingPolicy
 from .formats import FORMATS
-from .imported import Imported
-from .importing import import_file
+from .importer import ImportResult, import_file
 from .source import ImportFileError
 
 # A file may have been written by a clock that runs ahead of ours. [seconds]
 _AHEAD_SECONDS = 86_400
 _INTERRUPTED = 130
 # Live traffic is put together every two seconds, a file once or a few times: more of it is kept each time.
-_KEEP = Keep(errors=50, slow=50, uniform=20)
+_KEEP = SamplingPolicy(errors=50, slow=50, uniform=20)
 _SERVICES_SHOWN = 8
 _SETTINGS = ("STAGELENS_DATABASE", "STAGELENS_POINTS", "STAGELENS_COLLECTOR_CONFIG")
 
@@ -70,7 +69,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
     config = CollectorConfig.from_env(dict(environment) | given)
     rules = config_file.read(config.config_file, environment).rules if config.config_file else ()
-    failed, imported = False, list[Imported]()
+    failed, imported = False, list[ImportResult]()
     with closing(open_store(config)) as store:
         now = int(time.time())
         window = Window(now - int(config.retention.hours.total_seconds()), now + _AHEAD_SECONDS)
@@ -86,14 +85,14 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
                 return _INTERRUPTED
             else:
                 imported.append(found)
-                print("\n".join(_said(found, config, now)), flush=True)
+                print("\n".join(_summary(found, config, now)), flush=True)
                 failed = failed or found.broken_count > 0
         store.maintain()
-    print("\n".join(_next(imported, given)))
+    print("\n".join(_next_steps(imported, given)))
     return int(failed)
 
 
-def _said(found: Imported, config: CollectorConfig, now: int) -> Iterator[str]:
+def _summary(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
     yield f"{found.path}: {found.format}"
     if found.requests:
         spans = f", from {found.spans:,} spans" if found.spans else ""
@@ -101,14 +100,14 @@ def _said(found: Imported, config: CollectorConfig, now: int) -> Iterator[str]:
         more = f" and {len(found.services) - _SERVICES_SHOWN} more" if len(found.services) > _SERVICES_SHOWN else ""
         yield f"  {found.requests:,} requests{spans}; {found.traces:,} kept as traces"
         yield f"  services  {services}{more}"
-        yield f"  time      {_moment(found.first)} to {_moment(found.last + FINEST)} UTC"
+        yield f"  time      {_utc(found.first)} to {_utc(found.last + FINEST)} UTC"
     if found.dropped:
         yield f"  {found.dropped:,} requests more could not be counted, say their agents"
     if found.known:
         yield f"  {found.known:,} requests had been imported before, from this file or one like it: they count once"
     if not found.requests and not found.known:
         yield "  no request was found in it: nothing was counted"
-    for note in (*found.notes, *_kept(found, config, now)):
+    for note in (*found.notes, *_retention_notes(found, config, now)):
         yield f"  note: {note}"
     for each in found.broken:
         yield f"  left out: {each}"
@@ -116,7 +115,7 @@ def _said(found: Imported, config: CollectorConfig, now: int) -> Iterator[str]:
         yield f"  left out: {found.broken_count:,} records in all"
 
 
-def _kept(found: Imported, config: CollectorConfig, now: int) -> Iterator[str]:
+def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
     """Say what the store does not keep of something so old."""
     if not found.requests:
         return
@@ -129,12 +128,12 @@ def _kept(found: Imported, config: CollectorConfig, now: int) -> Iterator[str]:
             yield f"some of it is older than {what} are kept ({kept.days} days): {lost}"
 
 
-def _next(imported: Sequence[Imported], given: Mapping[str, str]) -> Iterator[str]:
+def _next_steps(imported: Sequence[ImportResult], given: Mapping[str, str]) -> Iterator[str]:
     if any(each.requests or each.known for each in imported):
         options = {"STAGELENS_DATABASE": "--database", "STAGELENS_POINTS": "--points"}
         words = [word for key, option in options.items() if key in given for word in (option, given[key])]
         yield f"see it: {shlex.join(['stagelens', 'dashboard', *words])}, and choose the time above"
 
 
-def _moment(seconds: int) -> str:
+def _utc(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

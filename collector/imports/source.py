@@ -1,4 +1,7 @@
-"""A file that is imported: what it holds, piece by piece, whether or not it is compressed; and where it is broken."""
+"""A file that is imported: what it holds, piece by piece, whether or not it is compressed; and where it is broken.
+
+Reading gzip that may be damaged: what is whole of it comes out, and then why no more does.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,73 @@ import hashlib
 import io
 import json
 import stat
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import ijson
 
 from ...core.errors import StagelensError
-from .gunzip import Gunzip
+
+# zlib's name for "a gzip header and trailer must be there".
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
+_GUNZIP_READ_BYTES = 64 * 1024
+
+
+class TolerantGunzip(io.RawIOBase):
+    """What *file* holds, inflated; it ends where *file* does, or where it is damaged.
+
+    Python's own raises there, and what it had inflated up to then is lost.
+
+    Attributes:
+        broken: Why it ended early; "" where it did not.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._stream = zlib.decompressobj(_GZIP_WBITS)
+        self._rest = b""
+        self.broken = ""
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill *buffer* as far as that can be done at once."""
+        data = self._inflated(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file, too."""
+        self._file.close()
+        super().close()
+
+    def _inflated(self, most: int) -> bytes:
+        while not self.broken:
+            if self._stream.eof:
+                self._rest = self._stream.unused_data or self._file.read(_GUNZIP_READ_BYTES)
+                if not self._rest:
+                    break
+                self._stream = zlib.decompressobj(_GZIP_WBITS)  # another one follows
+            self._rest = self._rest or self._file.read(_GUNZIP_READ_BYTES)
+            if not self._rest:
+                self.broken = "the gzip stream is cut off"
+                break
+            try:
+                data = self._stream.decompress(self._rest, most)
+            except zlib.error as error:
+                self.broken = f"the gzip stream is damaged ({error})"
+                break
+            self._rest = self._stream.unconsumed_tail
+            if data:
+                return data
+        return b""
+
 
 _GZIP = b"\x1f\x8b"
 _READ_BYTES = 1 << 20
@@ -27,7 +87,7 @@ _DEEPEST, _SUMMED_BYTES = 1000, 16 * 1024
 _MOST_LOOKED_AT_BYTES = 32 * 1024**2
 # A line of JSON lines is read as a whole.
 MAX_LINE_BYTES = 64 * 1024**2
-_MAX_TOLD = 5
+_MAX_SHOWN = 5
 
 
 class ImportFileError(StagelensError):
@@ -35,7 +95,7 @@ class ImportFileError(StagelensError):
 
 
 @dataclass(slots=True)
-class Told:
+class Diagnostics:
     """What a reader has to say of a file beside what it holds.
 
     Args:
@@ -56,11 +116,11 @@ class Told:
     def skip(self, place: str, why: str, count: int = 1) -> None:
         """Leave out *count* records, of which the first is at *place*."""
         self.broken_count += count
-        if len(self.broken) < _MAX_TOLD:
+        if len(self.broken) < _MAX_SHOWN:
             self.broken.append(f"{place}: {why}")
 
 
-class Source:
+class ImportFile:
     """A file that can be read several times over, each time from its start.
 
     Args:
@@ -77,7 +137,7 @@ class Source:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.told = Told()
+        self.told = Diagnostics()
         try:
             self._modified = _modified(path)
             self._is_compressed = self._begins_with(_GZIP)
@@ -156,7 +216,7 @@ class Source:
 
     def _open(self) -> io.BufferedReader:
         raw = self.path.open("rb", buffering=0)
-        file: io.BufferedReader = io.BufferedReader(Gunzip(raw) if self._is_compressed else raw)
+        file: io.BufferedReader = io.BufferedReader(TolerantGunzip(raw) if self._is_compressed else raw)
         begins = file.peek(len(codecs.BOM_UTF8))
         if begins.startswith(codecs.BOM_UTF8):
             file.read(len(codecs.BOM_UTF8))
@@ -174,7 +234,7 @@ class Source:
                 size += len(piece)
                 opened += sum(map(piece.count, (b"[", b"{"))) - sum(map(piece.count, (b"]", b"}")))
                 most = max(most, opened)
-            broken = file.raw.broken if isinstance(file.raw, Gunzip) else ""
+            broken = file.raw.broken if isinstance(file.raw, TolerantGunzip) else ""
         if broken:
             self.told.skip(f"after {size} bytes inflated", broken)
             digest.update(b"cut off")

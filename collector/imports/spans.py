@@ -9,8 +9,7 @@ from functools import cache
 from typing import Any
 
 from ...core import names, stages
-from ..traces.conditions import When
-from ..traces.rules import Rule, Streaming
+from ..traces.rules import Rule, SpanCondition, StreamRule
 
 SCOPE = "stagelens.import"
 TOKEN, FIRST_TOKEN, TOKENS_IN, TOKENS_OUT = "token", "first_token", "tokens.input", "tokens.output"
@@ -20,7 +19,7 @@ EXPORT_SPANS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class StageInterval:
     """A stage of a request.
 
     Args:
@@ -37,7 +36,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ImportedRequest:
     """A request, as a format tells it.
 
     Args:
@@ -53,23 +52,23 @@ class Request:
     name: str
     start: int
     end: int
-    intervals: Sequence[Interval] = ()
-    attributes: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
+    intervals: Sequence[StageInterval] = ()
+    otlp_attributes: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
     tokens: Sequence[int] = ()
     failed: bool = False
 
 
 @cache
-def rules() -> tuple[Rule, ...]:
-    """Return what the spans of `exports` are: requests, and intervals that name their stage."""
+def import_rules() -> tuple[Rule, ...]:
+    """Return what the spans of `span_exports` are: requests, and intervals that name their stage."""
     request = Rule(
         "imported request",
-        (When(scopes=(SCOPE,), kinds=("server",)),),
+        (SpanCondition(scopes=(SCOPE,), kinds=("server",)),),
         request=True,
         model=(names.MODEL,),
         route=(names.ROUTE,),
         device=(names.DEVICE,),
-        stream=Streaming(
+        stream=StreamRule(
             first_token=(FIRST_TOKEN,),
             answers=(TOKEN,),
             tokens_in=(TOKENS_IN,),
@@ -79,14 +78,19 @@ def rules() -> tuple[Rule, ...]:
         ),
     )
     of_stages = (
-        Rule(f"imported {key}", (When(scopes=(SCOPE,), attributes=((names.STAGE, (key,)),)),), stage=key, request=False)
+        Rule(
+            f"imported {key}",
+            (SpanCondition(scopes=(SCOPE,), attributes=((names.STAGE, (key,)),)),),
+            stage=key,
+            request=False,
+        )
         for key in stages.BY_KEY
         if key != stages.OVERHEAD
     )
     return (request, *of_stages)
 
 
-def exports(requests: Iterable[Request], service: str, digest: str) -> Iterator[dict[str, Any]]:
+def span_exports(requests: Iterable[ImportedRequest], service: str, digest: str) -> Iterator[dict[str, Any]]:
     """Yield *requests* as exports of spans.
 
     Args:
@@ -98,19 +102,19 @@ def exports(requests: Iterable[Request], service: str, digest: str) -> Iterator[
     for number, request in enumerate(requests):
         spans += _spans(request, f"{digest}/{number}")
         if len(spans) >= EXPORT_SPANS:
-            yield export(spans, service, SCOPE)
+            yield span_export(spans, service, SCOPE)
             spans = []
     if spans:
-        yield export(spans, service, SCOPE)
+        yield span_export(spans, service, SCOPE)
 
 
-def export(spans: list[dict[str, Any]], service: str, scope: str) -> dict[str, Any]:
+def span_export(spans: list[dict[str, Any]], service: str, scope: str) -> dict[str, Any]:
     """Return *spans* as an ExportTraceServiceRequest in its JSON form."""
-    resource = {"attributes": attributes({names.SERVICE_NAME: service})}
+    resource = {"attributes": otlp_attributes({names.SERVICE_NAME: service})}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": scope}, "spans": spans}]}]}
 
 
-def attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
+def otlp_attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
     """Return *values* as OTLP/JSON writes attributes."""
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)}}
@@ -118,12 +122,12 @@ def attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
     ]
 
 
-def identifier(text: str, digits: int) -> str:
+def make_id(text: str, digits: int) -> str:
     """Return an id of so many hexadecimal *digits* for *text*, the same each time."""
     return hashlib.blake2b(text.encode(), digest_size=digits // 2).hexdigest()
 
 
-def span(
+def otlp_span(
     ids: tuple[str, str, str], name: str, times: tuple[int, int], kind: int, values: Mapping[str, str | int]
 ) -> dict[str, Any]:
     """Return a span: trace id, span id and parent's id; start and end in Unix nanoseconds."""
@@ -136,22 +140,22 @@ def span(
         "kind": kind,
         "startTimeUnixNano": str(times[0]),
         "endTimeUnixNano": str(times[1]),
-        "attributes": attributes(values),
+        "attributes": otlp_attributes(values),
     }
 
 
-def event(name: str, at: int) -> dict[str, str]:
+def otlp_event(name: str, at: int) -> dict[str, str]:
     """Return an event of a span, *at* Unix nanoseconds."""
     return {"name": name, "timeUnixNano": str(at)}
 
 
-def _spans(request: Request, key: str) -> Iterator[dict[str, Any]]:
-    trace, root = identifier(key, 32), identifier(key, 16)
-    made = span((trace, root, ""), request.name, (request.start, request.end), _SERVER, request.attributes)
-    made["events"] = [event(TOKEN, at) for at in request.tokens]
+def _spans(request: ImportedRequest, key: str) -> Iterator[dict[str, Any]]:
+    trace, root = make_id(key, 32), make_id(key, 16)
+    made = otlp_span((trace, root, ""), request.name, (request.start, request.end), _SERVER, request.attributes)
+    made["events"] = [otlp_event(TOKEN, at) for at in request.tokens]
     if request.failed:
         made["status"] = {"code": _ERROR}
     yield made
     for number, each in enumerate(request.intervals):
-        ids = trace, identifier(f"{key}/{number}", 16), root
-        yield span(ids, each.name or each.stage, (each.start, each.end), _INTERNAL, {names.STAGE: each.stage})
+        ids = trace, make_id(f"{key}/{number}", 16), root
+        yield otlp_span(ids, each.name or each.stage, (each.start, each.end), _INTERNAL, {names.STAGE: each.stage})

@@ -2,6 +2,8 @@
 
 Bytes and a clock's reading in, a batch and a tally out. It runs in a worker thread, off the event loop. Metrics take two
 steps: each body is parsed by itself, and what came at the same time is judged together.
+
+Log records, of which Stagelens keeps none: how many came, and what to do about it where nobody else takes them.
 """
 
 from __future__ import annotations
@@ -11,18 +13,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
 from ...core import names
 from ...core.errors import WireError
 from ...store import Batch
 from ..otlp import json_encoding, protobuf_encoding
+from ..otlp.json_encoding import load, objects
 from ..otlp.model import Attributes, Correction, ResourceMetrics
-from ..otlp.responses import JSON, Exported
+from ..otlp.protobuf_encoding import check_bulk
+from ..otlp.responses import JSON, ExportSignal
 from ..traces.columns import encode
-from ..traces.reading import SpanReader
-from .dimensions import text
-from .points import PointReader, Window, read_together
-from .retained_traces import TraceReader
-from .validation import Tally
+from ..traces.span_reader import SpanReader
+from .points import PointReader, Window, read_exports
+from .retained_traces import RetainedTraceReader
+from .validation import IngestResult, printable_text
 
 Signal: TypeAlias = Literal["metrics", "traces"]
 
@@ -41,7 +47,7 @@ class Export:
     """
 
     batch: Batch
-    tally: Tally
+    tally: IngestResult
     named: bool
     size_bytes: int
 
@@ -55,7 +61,7 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedMetrics:
     """An export of metrics whose points are not judged yet.
 
     Args:
@@ -102,12 +108,12 @@ def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
         WireError: It is malformed, or *name* is.
     """
     if signal == "metrics":
-        return judge([parse_metrics(media_type, body, name, correct)], window)[0]
-    batch, tally = _traces(batch_id(signal, body, name), media_type, body, window, spans, correct)
+        return validate_metrics([parse_metrics(media_type, body, name, correct)], window)[0]
+    batch, tally = _read_traces(batch_id(signal, body, name), media_type, body, window, spans, correct)
     return Export(batch, tally, named=name is not None, size_bytes=len(body))
 
 
-def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Correction | None = None) -> Parsed:
+def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Correction | None = None) -> ParsedMetrics:
     """Parse an inflated export of metrics; arguments and errors are those of `read_export`."""
     number = batch_id("metrics", body, name)
     wire = json_encoding if media_type == JSON else protobuf_encoding
@@ -115,24 +121,24 @@ def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Corre
     if correct is not None:
         for item in resources:
             correct(item.resource)
-    return Parsed(number, resources, name is not None, len(body))
+    return ParsedMetrics(number, resources, name is not None, len(body))
 
 
-def judge(exports: Sequence[Parsed], window: Window) -> list[Export]:
+def validate_metrics(exports: Sequence[ParsedMetrics], window: Window) -> list[Export]:
     """Return what can be believed of each of *exports*, at times within *window*.
 
     Raises:
         WireError: A point of one of them is malformed.
     """
     readers = [PointReader(window) for _ in exports]
-    read_together(list(zip(readers, [export.resources for export in exports], strict=True)))
+    read_exports(list(zip(readers, [export.resources for export in exports], strict=True)))
     return [export.judged(reader) for export, reader in zip(exports, readers, strict=True)]
 
 
-def _traces(  # noqa: PLR0917 - what was sent, and what it is read with
+def _read_traces(  # noqa: PLR0917 - what was sent, and what it is read with
     number: str, media_type: str, body: bytes, window: Window, spans: SpanReader, correct: Correction | None
-) -> tuple[Batch, Tally]:
-    reader = TraceReader(window)
+) -> tuple[Batch, IngestResult]:
+    reader = RetainedTraceReader(window)
     found, kept = spans.read(media_type, body, window, reader.tally, correct)
     reader.read(kept)
     return Batch(
@@ -144,7 +150,7 @@ def _traces(  # noqa: PLR0917 - what was sent, and what it is read with
     ), reader.tally
 
 
-def batch_id(signal: Exported, body: bytes, name: str | None) -> str:
+def batch_id(signal: ExportSignal, body: bytes, name: str | None) -> str:
     """Return what the batch is counted under: its sender's name for it, or else a hash of what it says.
 
     Raises:
@@ -159,5 +165,41 @@ def batch_id(signal: Exported, body: bytes, name: str | None) -> str:
 
 
 def _instance(resources: Iterable[Attributes]) -> str:
-    found = (text(resource.get(names.SERVICE_INSTANCE, "")) for resource in resources)
+    found = (printable_text(resource.get(names.SERVICE_INSTANCE, "")) for resource in resources)
     return next((instance for instance in found if instance), "")
+
+
+_LOGS_FIX = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending process, or name somebody under forward: who takes logs"
+
+
+def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
+    """Count the records of an inflated ExportLogsServiceRequest, which its sender calls *name*, as ignored.
+
+    Raises:
+        TooLargeError: It has more elements than the collector holds.
+        WireError: It is malformed, or *name* is.
+    """
+    count = _count_json(body) if media_type == JSON else _count_protobuf(body)
+    tally = IngestResult(ignored=count)
+    if count:
+        tally.explain(_LOGS_FIX)
+    # It is written if it is to be sent on, and not for its name alone.
+    return Export(Batch(batch_id("logs", body, name)), tally, named=False, size_bytes=len(body))
+
+
+def _count_protobuf(body: bytes) -> int:
+    check_bulk(body, ExportLogsServiceRequest.DESCRIPTOR)
+    try:
+        request = ExportLogsServiceRequest.FromString(body)
+    except DecodeError as error:
+        msg = "the body is not a valid ExportLogsServiceRequest"
+        raise WireError(msg) from error
+    return sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
+
+
+def _count_json(body: bytes) -> int:
+    return sum(
+        len(objects(scope, "logRecords"))
+        for resource in objects(load(body), "resourceLogs")
+        for scope in objects(resource, "scopeLogs")
+    )

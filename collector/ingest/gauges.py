@@ -19,16 +19,14 @@ from ...core.hardware import (
     PROCESS_ID,
     Measure,
     Of,
-    hardware_key,
     place,
 )
 from ...core.histogram import Histogram
 from ...core.names import DEVICE, HARDWARE, SERVICE_INSTANCE, SERVICE_NAME
 from ...store import Point
 from ..otlp.model import CUMULATIVE, DELTA, GAUGE, NO_RECORDED_VALUE, SUM, Attributes, Metric, NumberPoint
-from .dimensions import SeriesReader, text
-from .point_rules import MAX_COUNT, NANOSECONDS, Window
-from .validation import Reason, RejectedError, Tally
+from .series import SeriesReader
+from .validation import MAX_COUNT, NANOSECONDS, IngestResult, Reason, RejectedError, Window, printable_text
 
 # No machine has as many GPUs, and no process as many modes of its time.
 MAX_POINTS = 256
@@ -37,7 +35,7 @@ MAX_INTERVAL_SECONDS = 120
 _DEVICE_KEYS = {"gpu": GPU_ID, "device": DEVICE}
 
 
-def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: Tally) -> list[Point]:
+def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: IngestResult) -> list[Point]:
     """Return what *metric*, one of `core.hardware`, says; what cannot be believed is tallied.
 
     Args:
@@ -47,7 +45,7 @@ def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: Tal
         tally: Told what was refused.
     """
     kind = BY_METRIC[metric.name][0].kind
-    if not _is(metric, kind) or SERVICE_NAME not in resource:
+    if not _is_kind(metric, kind) or SERVICE_NAME not in resource:
         tally.ignored += metric.size
         return []
     tally.ignored += max(0, len(metric.numbers) - MAX_POINTS)
@@ -60,10 +58,10 @@ def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: Tal
         except RejectedError as error:
             tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
     series = SeriesReader(resource).series({})
-    return [Point(series, HARDWARE, name, at, _observed(value)) for (name, at), value in found.items()]
+    return [Point(series, HARDWARE, name, at, _single_value(value)) for (name, at), value in found.items()]
 
 
-def _is(metric: Metric, kind: str) -> bool:
+def _is_kind(metric: Metric, kind: str) -> bool:
     """Say whether *metric* comes as its measure does."""
     if kind == "rate":
         return metric.kind == SUM and metric.temporality == DELTA and metric.monotonic
@@ -91,25 +89,25 @@ def _values(metric: str, point: NumberPoint, resource: Attributes, window: Windo
         if measure.direction and point.attributes.get(DIRECTION) != measure.direction:
             continue
         if measure.kind != "rate":
-            yield _name(measure, point, resource), at, float(point.value)
+            yield _measure_name(measure, point, resource), at, float(point.value)
         elif seconds:
-            yield _name(measure, point, resource), at, point.value / seconds
+            yield _measure_name(measure, point, resource), at, point.value / seconds
 
 
-def _name(measure: Measure, point: NumberPoint, resource: Attributes) -> str:
-    device = text(point.attributes.get(_DEVICE_KEYS.get(measure.of, ""), ""))
-    return hardware_key(measure.key, place_of(resource, measure.of, device))
+def _measure_name(measure: Measure, point: NumberPoint, resource: Attributes) -> str:
+    device = printable_text(point.attributes.get(_DEVICE_KEYS.get(measure.of, ""), ""))
+    return joined(measure.key, place_of(resource, measure.of, device))
 
 
 def place_of(resource: Attributes, of: Of = "process", device: str = "") -> str:
     """Return how *resource*, or a device of it, is called, as `core.hardware.place` writes it."""
-    instance = text(resource.get(SERVICE_INSTANCE, ""))
-    host = text(resource.get(POD) or resource.get(HOST) or instance)
-    process = text(resource.get(PROCESS_ID) or instance)
+    instance = printable_text(resource.get(SERVICE_INSTANCE, ""))
+    host = printable_text(resource.get(POD) or resource.get(HOST) or instance)
+    process = printable_text(resource.get(PROCESS_ID) or instance)
     return place(of, host, process, device)
 
 
-def _observed(value: float) -> Histogram:
+def _single_value(value: float) -> Histogram:
     histogram = Histogram()
     histogram.record(value)
     return histogram

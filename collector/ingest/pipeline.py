@@ -20,33 +20,46 @@ from ...core.errors import StagelensError, StoreError, WireError
 from ...store.events import Event, from_json
 from ...store.outgoing import Outgoing
 from ..config import CollectorConfig
-from ..forward.admission import LoopError, Room
+from ..forward.admission import ForwardQueue, LoopError
 from ..health import Health
 from ..otlp.model import TooLargeError, UnsupportedError
-from ..otlp.responses import JSON, PROTOBUF, Exported, Reply, event_reply, export_reply, failure_reply
+from ..otlp.responses import (
+    JSON,
+    PROTOBUF,
+    ExportSignal,
+    OtlpResponse,
+    event_response,
+    export_response,
+    failure_response,
+)
 from ..self_metrics import SelfMetrics
-from ..server.auth import Admission, Caller, Gate, RefusedError
-from ..server.body import encoding_of
-from ..server.body_reader import MAX_RECEIVE_SECONDS, Hold, Receiving
-from ..server.decoders import Decoders, Together, apart
-from ..traces.reading import SpanReader
+from ..server.auth import AccessControl, AdmittedClient, Caller, RefusedError
+from ..server.body_reader import (
+    MAX_RECEIVE_SECONDS,
+    BodyReader,
+    DecoderPool,
+    DecodeTogether,
+    Hold,
+    encoding_of,
+    identity,
+)
+from ..traces.span_reader import SpanReader
 from . import writer as committing
-from .export import Export, Parsed, judge, parse_metrics, read_export
-from .logs import read_logs
+from .export import Export, ParsedMetrics, parse_metrics, read_export, read_logs, validate_metrics
 from .points import Window
-from .validation import Tally
+from .validation import IngestResult
 from .writer import FullError, UncommittedError, UnwritableError, Writer
 
 _log = logging.getLogger(__name__)
 
 D = TypeVar("D")
 T = TypeVar("T")
-Destination: TypeAlias = Exported | Literal["events"]
+Endpoint: TypeAlias = ExportSignal | Literal["events"]
 
 # A commit that takes longer outlives most clients' patience (10 s).
 MAX_COMMIT_SECONDS = 9.0
-_AHEAD_SECONDS = 86_400
-_STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first that fits
+_MAX_AHEAD_SECONDS = 86_400
+_STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first that fits
     (UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     (TooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (WireError, HTTPStatus.BAD_REQUEST),
@@ -60,7 +73,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first that fi
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class IngestRequest:
     """A request whose body is still to come.
 
     Args:
@@ -73,7 +86,7 @@ class Arrival:
         via: Whom it has passed, by its sender's word.
     """
 
-    destination: Destination
+    endpoint: Endpoint
     media_type: str
     encoding: str | None
     name: str | None
@@ -82,7 +95,7 @@ class Arrival:
     via: str = ""
 
 
-class Intake:
+class IngestPipeline:
     """Takes in what arrives.
 
     Args:
@@ -104,114 +117,116 @@ class Intake:
         self,
         config: CollectorConfig,
         *,
-        gate: Gate,
+        access_control: AccessControl,
         writer: Writer,
-        decoders: Decoders,
-        receiving: Receiving,
+        decoders: DecoderPool,
+        body_reader: BodyReader,
         health: Health,
         metrics: SelfMetrics,
         spans: SpanReader,
         admit_spans: Callable[[int], None],
-        forward: Room,
+        forward: ForwardQueue,
         add_event: Callable[[Event], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._config, self._gate, self._writer, self._decoders = config, gate, writer, decoders
-        self._receiving, self._health, self._metrics = receiving, health, metrics
+        self._config, self._access_control, self._writer, self._decoders = config, access_control, writer, decoders
+        self._body_reader, self._health, self._metrics = body_reader, health, metrics
         self._add_event, self._clock = add_event, clock
         self._spans, self._admit_spans, self._forward = spans, admit_spans, forward
 
-    async def answer(self, arrival: Arrival) -> Reply:
-        """Take in what *arrival* brings; whatever happens, there is something to say."""
+    async def answer(self, request: IngestRequest) -> OtlpResponse:
+        """Take in what *request* brings; whatever happens, there is something to say."""
         try:
-            reply = await self._taken(arrival)
+            reply = await self._taken(request)
         except (StagelensError, TimeoutError) as error:
-            reply = self._failure(arrival.media_type, error)
+            reply = self._failure(request.media_type, error)
         except Exception as error:  # noqa: BLE001 - one body must not cost others their connection
             _log.exception("a request could not be read for a fault of the collector's own")
             message = f"the collector failed ({type(error).__name__}); its log says more"
-            reply = failure_reply(arrival.media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
-        self._metrics.request(arrival.destination, reply.status)
+            reply = failure_response(request.media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
+        self._metrics.request(request.endpoint, reply.status)
         return reply
 
-    async def _taken(self, arrival: Arrival) -> Reply:
-        match arrival.destination:
+    async def _taken(self, request: IngestRequest) -> OtlpResponse:
+        match request.endpoint:
             case "events":
-                event, _ = await self._received(arrival, self._read_event, apart)
+                event, _ = await self._received(request, self._read_event, identity)
                 # Not in a thread of the decoders: while the store is slow, exports are read on.
-                await _committed(asyncio.to_thread(self._add_event, event), "send it again")
-                return event_reply()
+                await _wait_for_commit(asyncio.to_thread(self._add_event, event), "send it again")
+                return event_response()
             case "logs":
-                export, onward = await self._received(arrival, functools.partial(self._read_logs, arrival), apart)
+                export, onward = await self._received(request, functools.partial(self._read_logs, request), identity)
                 if onward:
                     # Whom they are sent on to keeps them.
-                    export = replace(export, tally=Tally())
-                return await self._counted("logs", arrival, export, onward)
+                    export = replace(export, tally=IngestResult())
+                return await self._counted("logs", request, export, onward)
             case "metrics":
-                read = functools.partial(self._parse_metrics, arrival)
-                return await self._counted("metrics", arrival, *await self._received(arrival, read, self._judge))
+                read = functools.partial(self._parse_metrics, request)
+                return await self._counted("metrics", request, *await self._received(request, read, self._judge))
             case "traces":
-                read = functools.partial(self._read_traces, arrival)
-                return await self._counted("traces", arrival, *await self._received(arrival, read, apart))
+                read = functools.partial(self._read_traces, request)
+                return await self._counted("traces", request, *await self._received(request, read, identity))
 
-    async def _counted(self, signal: Exported, arrival: Arrival, export: Export, onward: Sequence[Outgoing]) -> Reply:
+    async def _counted(
+        self, signal: ExportSignal, request: IngestRequest, export: Export, onward: Sequence[Outgoing]
+    ) -> OtlpResponse:
         if onward:
             export = replace(export, batch=replace(export.batch, onward=onward))
         if export.empty or await self._commit(export):
             self._metrics.tally(signal, export.tally)
         tally = export.tally
         rejected = tally.rejected.total() + (0 if signal == "metrics" else tally.ignored)
-        return export_reply(signal, arrival.media_type, rejected, tally.error_message)
+        return export_response(signal, request.media_type, rejected, tally.error_message)
 
     async def _received(
-        self, arrival: Arrival, read: Callable[[Admission, bytes], D], together: Together[D, T]
+        self, request: IngestRequest, read: Callable[[AdmittedClient, bytes], D], together: DecodeTogether[D, T]
     ) -> tuple[T, Sequence[Outgoing]]:
-        """Receive the body of *arrival*, if its caller is let in, and *read* it in a worker thread once it is inflated.
+        """Receive the body of *request*, if its caller is let in, and *read* it in a worker thread once it is inflated.
 
-        What is read there of several bodies is gone on with *together*, see `Decoders.read`. Returned with it is what of the
+        What is read there of several bodies is gone on with *together*, see `DecoderPool.read`. Returned with it is what of the
         body is to be sent on: all of it, whatever becomes of it here, unless it cannot be read.
         """
         try:
-            admission = self._gate.admit(arrival.caller)
-            _check_media_type(arrival)
-            via = self._forward.check_via(arrival.via)
+            admission = self._access_control.admit(request.caller)
+            _check_media_type(request)
+            via = self._forward.check_via(request.via)
         except (RefusedError, UnsupportedError, LoopError):
-            await arrival.body(None)  # its sender reads the answer when all is sent
+            await request.body(None)  # its sender reads the answer when all is sent
             raise
 
-        with self._receiving.held() as hold:
-            body = await arrival.body(hold)
-            self._gate.received(admission, len(body))
-            encoding = encoding_of(body) if arrival.encoding is None else arrival.encoding
+        with self._body_reader.held() as hold:
+            body = await request.body(hold)
+            self._access_control.received(admission, len(body))
+            encoding = encoding_of(body) if request.encoding is None else request.encoding
             onward: list[Outgoing] = []
 
             def read_and_pack(body: bytes) -> D:
                 found = read(admission, body)
-                onward.extend(self._forward.pack(arrival.destination, arrival.media_type, body, via))
+                onward.extend(self._forward.pack(request.endpoint, request.media_type, body, via))
                 return found
 
             return await self._decoders.read(body, encoding, read_and_pack, together), onward
 
-    def _parse_metrics(self, arrival: Arrival, admission: Admission, body: bytes) -> Parsed:
-        return parse_metrics(arrival.media_type, body, arrival.name, admission.correct)
+    def _parse_metrics(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> ParsedMetrics:
+        return parse_metrics(request.media_type, body, request.name, admission.correct)
 
-    def _judge(self, exports: Sequence[Parsed]) -> list[Export]:
-        return judge(exports, self._window())
+    def _judge(self, exports: Sequence[ParsedMetrics]) -> list[Export]:
+        return validate_metrics(exports, self._window())
 
-    def _read_traces(self, arrival: Arrival, admission: Admission, body: bytes) -> Export:
+    def _read_traces(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> Export:
         window = self._window()
-        return read_export("traces", arrival.media_type, body, arrival.name, window, self._spans, admission.correct)
+        return read_export("traces", request.media_type, body, request.name, window, self._spans, admission.correct)
 
     def _window(self) -> Window:
         now = int(self._clock())
         # Of what is older, the name may be forgotten already: a retry would count twice.
         oldest = now - int(self._config.retention.batches.total_seconds())
-        return Window(oldest, now + _AHEAD_SECONDS)
+        return Window(oldest, now + _MAX_AHEAD_SECONDS)
 
-    def _read_logs(self, arrival: Arrival, _admission: Admission, body: bytes) -> Export:
-        return read_logs(arrival.media_type, body, arrival.name)
+    def _read_logs(self, request: IngestRequest, _admission: AdmittedClient, body: bytes) -> Export:
+        return read_logs(request.media_type, body, request.name)
 
-    def _read_event(self, _admission: Admission, body: bytes) -> Event:
+    def _read_event(self, _admission: AdmittedClient, body: bytes) -> Event:
         try:
             return from_json(body, datetime.fromtimestamp(self._clock(), UTC))
         except ValueError as error:
@@ -222,33 +237,33 @@ class Intake:
             self._admit_spans(len(export.batch.spans))
         with self._forward.admitted(export.batch.onward):
             sender = asyncio.wrap_future(self._writer.submit(export.batch, export.size_bytes))
-            return await _committed(sender, "the batch stays queued")
+            return await _wait_for_commit(sender, "the batch stays queued")
 
-    def _failure(self, media_type: str, error: Exception) -> Reply:
+    def _failure(self, media_type: str, error: Exception) -> OtlpResponse:
         if isinstance(error, RefusedError):
-            return refused(media_type, error)
-        status = next(status for kind, status in _STATUS if isinstance(error, kind))
-        if status == HTTPStatus.TOO_MANY_REQUESTS and self._health.is_failing(committing.PART):
+            return refusal_response(media_type, error)
+        status = next(status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind))
+        if status == HTTPStatus.TOO_MANY_REQUESTS and self._health.is_failing(committing.WRITER_PART):
             status = HTTPStatus.SERVICE_UNAVAILABLE
         close = status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
         message = str(error) or f"the body was not received within {MAX_RECEIVE_SECONDS:g} s"
-        return failure_reply(media_type, status, message, {"Connection": "close"} if close else {})
+        return failure_response(media_type, status, message, {"Connection": "close"} if close else {})
 
 
-def refused(media_type: str, error: RefusedError) -> Reply:
+def refusal_response(media_type: str, error: RefusedError) -> OtlpResponse:
     """Answer who is not let in."""
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
-    return failure_reply(media_type, error.status, error.message, headers, error.retry_after_seconds)
+    return failure_response(media_type, error.status, error.message, headers, error.retry_after_seconds)
 
 
-def _check_media_type(arrival: Arrival) -> None:
-    wanted = (JSON,) if arrival.destination == "events" else (PROTOBUF, JSON)
-    if arrival.media_type not in wanted:
-        msg = f"Content-Type {arrival.media_type[:60]!r} is not supported; send {' or '.join(wanted)}"
+def _check_media_type(request: IngestRequest) -> None:
+    wanted = (JSON,) if request.endpoint == "events" else (PROTOBUF, JSON)
+    if request.media_type not in wanted:
+        msg = f"Content-Type {request.media_type[:60]!r} is not supported; send {' or '.join(wanted)}"
         raise UnsupportedError(msg)
 
 
-async def _committed(writing: Awaitable[T], cure: str) -> T:
+async def _wait_for_commit(writing: Awaitable[T], cure: str) -> T:
     """Return what *writing* does; *cure* is what is said to who has waited too long."""
     try:
         async with asyncio.timeout(MAX_COMMIT_SECONDS):

@@ -6,6 +6,11 @@ buckets add up to its count. Metrics of other names are not ours to judge: they 
 All points of an export are judged at once, as columns, and with those of the exports that came at the same time: most of
 what an export takes is the same for one point and for a hundred. The few that do not pass are judged again, one by one and
 by `point_rules`, which say what is wrong with them.
+
+Which data points can be believed as they are: the checks of `points`, on columns.
+
+A point that passes here passes there. One that does not may still do so, where a sum lies within a rounding of what is
+possible; and why it does not is said there.
 """
 
 from __future__ import annotations
@@ -20,17 +25,124 @@ import numpy as np
 
 from ...core import names
 from ...core.hardware import BY_METRIC
+from ...core.histogram import MAX_SCALE, MIN_SCALE, SCALE
 from ...store import Point
+from ...store.columns import Floats
+from ...store.encoding import Buckets, Ints
+from ...store.histograms import Histograms
 from ...store.point_columns import Identity, PointColumns
 from ..otlp import protobuf_encoding
-from ..otlp.columns import HistogramColumns, from_points, from_protobuf
+from ..otlp.columns import Flags, HistogramColumns, Unsigned, from_points, from_protobuf
 from ..otlp.model import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics
-from .dimensions import SeriesReader
 from .gauges import read_gauges
-from .point_checks import believable, believed
-from .point_rules import NANOSECONDS, Window, check_interval, check_metric, dropped_requests, histogram_of
-from .series import Identities, stage_of
-from .validation import Reason, RejectedError, Tally
+from .series import SeriesCache, SeriesReader, stage_of
+from .validation import (
+    MAX_BUCKETS,
+    MAX_COUNT,
+    NANOSECONDS,
+    SUM_TOLERANCE,
+    IngestResult,
+    Reason,
+    RejectedError,
+    Window,
+    check_interval,
+    check_metric,
+    dropped_requests,
+    histogram_of,
+)
+
+_SUM_ROUNDING = 1e-9
+# Float64 ends at 2**1024 and, with its subnormals, begins at 2**-1074.
+_MAX_EXPONENT = 1075
+
+
+def valid_mask(columns: HistogramColumns, timed: Flags, window: Window) -> Flags:
+    """Return which points can be believed, but for what they are about, and hold anything; shape (n,).
+
+    Args:
+        columns: The points.
+        timed: Which of them have a sum of what their buckets hold; shape (n,).
+        window: Which times are plausible.
+    """
+    buckets, low, high = columns.buckets, *_outermost(columns)
+    filled = _sums(buckets.amount, buckets)
+    too_large = _sums((buckets.amount <= 0) | (buckets.amount > MAX_COUNT), buckets)
+    scale = np.clip(columns.scale, MIN_SCALE, SCALE)
+    with np.errstate(all="ignore"):
+        fits = ~timed | _sum_fits(columns, filled, _edge(low, scale), _edge(high + 1, scale))
+    return (
+        ~columns.odd
+        & _in_time(columns, window)
+        & (columns.scale >= MIN_SCALE)
+        & (columns.scale <= MAX_SCALE)
+        & (columns.lengths <= MAX_BUCKETS)
+        & (columns.count > 0)
+        & (columns.count <= MAX_COUNT)
+        & (columns.zero <= MAX_COUNT)
+        & (too_large == 0)
+        & (filled + columns.zero.view(np.int64) == columns.count.view(np.int64))
+        & (np.maximum(high, -low) <= np.ldexp(float(_MAX_EXPONENT), scale))
+        & fits
+    )
+
+
+def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identity], timed: Flags) -> PointColumns:
+    """Return the *good* points, at a scale no finer than ours; the others may hold anything."""
+    buckets = columns.buckets
+    finer = np.maximum(columns.scale - SCALE, 0)[good]
+    kept, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    start_ns = _starts(columns)
+    middle = (start_ns + (columns.time_ns - start_ns) // 2) // NANOSECONDS
+    return PointColumns(
+        about,
+        middle[good].astype(np.int64),
+        Histograms(
+            np.minimum(columns.scale, SCALE)[good],
+            columns.zero[good].astype(np.int64),
+            np.where(timed, columns.sum, 0.0)[good],
+            Buckets(offsets, buckets.index[kept] >> np.repeat(finer, lengths), buckets.amount[kept]),
+        ),
+    )
+
+
+def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
+    """Return what *values*, one for each bucket, add up to in each point."""
+    running = np.concatenate((np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)))
+    return np.diff(running[buckets.offsets])
+
+
+def _in_time(columns: HistogramColumns, window: Window) -> Flags:
+    start_ns = _starts(columns)
+    oldest, newest = (np.uint64(max(at, 0)) for at in (window.oldest, window.newest))
+    return (
+        (start_ns // NANOSECONDS >= oldest) & (columns.time_ns // NANOSECONDS <= newest) & (start_ns <= columns.time_ns)
+    )
+
+
+def _starts(columns: HistogramColumns) -> Unsigned:
+    """Return where the interval of each begins, in Unix nanoseconds; shape (n,)."""
+    return np.where(columns.start_ns == 0, columns.time_ns, columns.start_ns)
+
+
+def _outermost(columns: HistogramColumns) -> tuple[Ints, Ints]:
+    """Return the lowest and the highest bucket of each, at a scale no finer than ours; any where it has none."""
+    index, offsets = np.append(columns.buckets.index, 0), columns.buckets.offsets
+    finer = np.clip(columns.scale - SCALE, 0, MAX_SCALE)
+    return index[offsets[:-1]] >> finer, index[offsets[1:] - 1] >> finer
+
+
+def _sum_fits(columns: HistogramColumns, filled: Ints, low: Floats, high: Floats) -> Flags:
+    """Return whose sum its values can have; they lie between *low* and *high*."""
+    least = filled * low / SUM_TOLERANCE * (1 + _SUM_ROUNDING)
+    most = np.where(columns.zero > 0, np.inf, filled * high * SUM_TOLERANCE * (1 - _SUM_ROUNDING))
+    return columns.has_sum & np.isfinite(columns.sum) & (least <= columns.sum) & (columns.sum <= most)
+
+
+def _edge(index: Ints, scale: Ints) -> Floats:
+    """Return the lower edge of each bucket, at most the largest power of two there is."""
+    return np.exp2(np.minimum(np.ldexp(index.astype(np.float64), -scale), 1023))
+
 
 __all__ = ["PointReader", "Window"]
 
@@ -39,14 +151,14 @@ MAX_BUCKETS_A_BATCH = 500_000
 # Nine years of stage time in microseconds: what a fleet of a million requests at a time spends in two minutes.
 MAX_COUNT_A_BATCH = 2**48
 # Points read at once, as they came: what is made of them in between takes up to fifty times the room. [bytes]
-_AT_ONCE_BYTES = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 # What a point of JSON takes beside its buckets, about. [bytes]
 _POINT_BYTES = 100
 
-_REMEMBERED = Identities()
+_SERIES_CACHE = SeriesCache()
 
 
-class _Part(NamedTuple):
+class _PointGroup(NamedTuple):
     """Points of one metric and one process, from number *first* on; as they are or serialized."""
 
     owner: PointReader
@@ -69,7 +181,7 @@ class PointReader:
 
     window: Window
     dropped: int = 0
-    tally: Tally = field(default_factory=Tally)
+    tally: IngestResult = field(default_factory=IngestResult)
     _pieces: list[PointColumns] = field(default_factory=list[PointColumns])
     _exact: list[Point] = field(default_factory=list[Point])
     _buckets: int = 0
@@ -81,7 +193,7 @@ class PointReader:
         Raises:
             WireError: A point is malformed.
         """
-        read_together([(self, export)])
+        read_exports([(self, export)])
 
     @property
     def points(self) -> PointColumns:
@@ -89,7 +201,7 @@ class PointReader:
         exact = [PointColumns.of(self._exact)] if self._exact or not self._pieces else []
         return PointColumns.join([*self._pieces, *exact])
 
-    def parts(self, item: ResourceMetrics) -> Iterator[_Part]:
+    def parts(self, item: ResourceMetrics) -> Iterator[_PointGroup]:
         """Yield the points of *item* that are to be judged; everything else of it is taken in."""
         reader = SeriesReader(item.resource)
         for metric in item.metrics:
@@ -125,7 +237,7 @@ class PointReader:
         self._buckets += len(points.histograms.buckets.index)
         self._count += int(points.histograms.zero.sum() + points.histograms.buckets.amount.sum())
 
-    def read_exactly(self, part: _Part, number: int) -> None:
+    def read_exactly(self, part: _PointGroup, number: int) -> None:
         """Take in point *number* of *part* if it can be believed, or say why not."""
         sent = part.points[number]
         try:
@@ -133,7 +245,7 @@ class PointReader:
         except RejectedError as error:
             self.tally.reject(error.reason, f"{part.metric}[{part.first + number}]: {error}")
 
-    def _read_one(self, part: _Part, point: HistogramPoint) -> None:
+    def _read_one(self, part: _PointGroup, point: HistogramPoint) -> None:
         if point.flags & NO_RECORDED_VALUE:
             return
         start_ns, time_ns = check_interval(point, self.window)
@@ -154,32 +266,32 @@ class PointReader:
         self._exact.append(Point(series, part.metric, stage, at, histogram))
 
 
-def read_together(exports: Sequence[tuple[PointReader, Sequence[ResourceMetrics]]]) -> None:
+def read_exports(exports: Sequence[tuple[PointReader, Sequence[ResourceMetrics]]]) -> None:
     """Let each reader take in the points of its export; all of them have the same window.
 
     Raises:
         WireError: A point is malformed; what was taken in of any of them is of no use.
     """
-    for parts in _at_once(part for reader, export in exports for item in export for part in reader.parts(item)):
+    for parts in _chunked(part for reader, export in exports for item in export for part in reader.parts(item)):
         _read_points(parts)
 
 
-def _read_points(parts: Sequence[_Part]) -> None:
+def _read_points(parts: Sequence[_PointGroup]) -> None:
     columns = _columns(parts)
     sizes = [len(part.points) for part in parts]
     ends = np.cumsum(sizes).tolist()
     about: list[Identity | None] = []
     for part, size, end in zip(parts, sizes, ends, strict=True):
-        about += _REMEMBERED.of(part.reader, part.metric, columns.attributes[end - size : end])
+        about += _SERIES_CACHE.of(part.reader, part.metric, columns.attributes[end - size : end])
     timed = np.repeat([part.metric not in names.TIME_METRICS for part in parts], sizes)
-    good = believable(columns, timed, parts[0].owner.window) & [identity is not None for identity in about]
-    owned = list(_owned(parts))
+    good = valid_mask(columns, timed, parts[0].owner.window) & [identity is not None for identity in about]
+    owned = list(_point_ranges(parts))
     offsets = columns.buckets.offsets
     for owner, low, high in owned:
         count = columns.count[low:high][good[low:high]].sum(dtype=np.float64)
         if not owner.has_room(int(offsets[high] - offsets[low]), float(count)):
             good[low:high] = False
-    chosen = believed(columns, good, [one for one, ok in zip(about, good, strict=True) if ok and one], timed)
+    chosen = valid_points(columns, good, [one for one, ok in zip(about, good, strict=True) if ok and one], timed)
     place = np.concatenate((np.zeros(1, np.int64), np.cumsum(good))).tolist()
     for owner, low, high in owned:
         owner.add(chosen.between(place[low], place[high]))
@@ -188,7 +300,7 @@ def _read_points(parts: Sequence[_Part]) -> None:
         parts[which].owner.read_exactly(parts[which], number - (ends[which] - sizes[which]))
 
 
-def _owned(parts: Sequence[_Part]) -> Iterator[tuple[PointReader, int, int]]:
+def _point_ranges(parts: Sequence[_PointGroup]) -> Iterator[tuple[PointReader, int, int]]:
     """Yield each owner of *parts*, and from which to which point they are its own."""
     high = 0
     for owner, own in groupby(parts, lambda part: part.owner):
@@ -196,26 +308,26 @@ def _owned(parts: Sequence[_Part]) -> Iterator[tuple[PointReader, int, int]]:
         yield owner, low, high
 
 
-def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator[_Part]:
+def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator[_PointGroup]:
     """Yield the histograms of *metric* in parts of a size to be read at once."""
     points = metric.histograms
     sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
     first = size = 0
     for number, more in enumerate(sizes):
-        if size and size + more > _AT_ONCE_BYTES:
-            yield _Part(owner, reader, metric.name, first, points[first:number], size)
+        if size and size + more > _CHUNK_BYTES:
+            yield _PointGroup(owner, reader, metric.name, first, points[first:number], size)
             first, size = number, 0
         size += more
     if points:
-        yield _Part(owner, reader, metric.name, first, points[first:], size)
+        yield _PointGroup(owner, reader, metric.name, first, points[first:], size)
 
 
-def _at_once(parts: Iterator[_Part]) -> Iterator[list[_Part]]:
+def _chunked(parts: Iterator[_PointGroup]) -> Iterator[list[_PointGroup]]:
     """Yield *parts* in lists of a size to be read at once, serialized or not."""
-    held: list[_Part] = []
+    held: list[_PointGroup] = []
     size = 0
     for part in parts:
-        if held and (size + part.size_bytes > _AT_ONCE_BYTES or _is_serialized(part) != _is_serialized(held[0])):
+        if held and (size + part.size_bytes > _CHUNK_BYTES or _is_serialized(part) != _is_serialized(held[0])):
             yield held
             held, size = [], 0
         held.append(part)
@@ -224,11 +336,11 @@ def _at_once(parts: Iterator[_Part]) -> Iterator[list[_Part]]:
         yield held
 
 
-def _is_serialized(part: _Part) -> bool:
+def _is_serialized(part: _PointGroup) -> bool:
     return isinstance(part.points[0], bytes)
 
 
-def _columns(parts: Sequence[_Part]) -> HistogramColumns:
+def _columns(parts: Sequence[_PointGroup]) -> HistogramColumns:
     points = list(chain.from_iterable(part.points for part in parts))
     if _is_serialized(parts[0]):
         return from_protobuf(cast("list[bytes]", points))

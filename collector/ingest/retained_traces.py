@@ -14,10 +14,10 @@ from ...core import names
 from ...store import KeptTrace
 from ...store.loads import Load
 from ..otlp.model import Attributes, ResourceSpans, Scalar, Span
-from .dimensions import SeriesReader, stage_name, text
 from .gauges import place_of
 from .points import Window
-from .validation import Reason, RejectedError, Tally
+from .series import SeriesReader, stage_name
+from .validation import IngestResult, Reason, RejectedError, printable_text
 
 MAX_SPANS_A_TRACE = 5000
 MAX_TRACES_A_BATCH = 5000
@@ -38,7 +38,7 @@ _COLUMNS = {
 
 
 @dataclass(slots=True)
-class TraceReader:
+class RetainedTraceReader:
     """Reads the spans of one export into kept traces.
 
     Args:
@@ -51,7 +51,7 @@ class TraceReader:
     window: Window
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
     loads: list[Load] = field(default_factory=list[Load])
-    tally: Tally = field(default_factory=Tally)
+    tally: IngestResult = field(default_factory=IngestResult)
 
     def read(self, export: list[ResourceSpans]) -> None:
         """Take in the spans of *export*; nothing is raised for a bad one, it is tallied."""
@@ -70,7 +70,7 @@ class TraceReader:
         try:
             self.loads.append(self._load(span, resource, reader))
         except RejectedError as error:
-            self.tally.reject(error.reason, f"load {text(span.span_id)[:16]}: {error}")
+            self.tally.reject(error.reason, f"load {printable_text(span.span_id)[:16]}: {error}")
 
     def _load(self, span: Span, resource: Attributes, reader: SeriesReader) -> Load:
         if len(self.loads) >= MAX_LOADS_A_BATCH:
@@ -79,9 +79,9 @@ class TraceReader:
         _check_span(span)
         # However long ago: a process tells when it has served its first request.
         replace(self.window, oldest=0).check(span.end_ns)
-        phase, spent = text(span.attributes[names.LOAD_PHASE]), span.attributes.get(names.LOAD_OWN)
-        if phase not in LOAD_PHASES:
-            msg = f"{names.LOAD_PHASE} must be one of {', '.join(LOAD_PHASES)}, got {phase[:40]!r}"
+        phase, spent = printable_text(span.attributes[names.LOAD_PHASE]), span.attributes.get(names.LOAD_OWN)
+        if phase not in PHASES:
+            msg = f"{names.LOAD_PHASE} must be one of {', '.join(PHASES)}, got {phase[:40]!r}"
             raise RejectedError(Reason.STAGE, msg)
         duration = span.end_ns - span.start_ns
         if type(spent) is not int or not 0 <= spent <= duration:
@@ -92,11 +92,11 @@ class TraceReader:
             service,
             version,
             environment,
-            instance=text(resource.get(names.SERVICE_INSTANCE, "")),
+            instance=printable_text(resource.get(names.SERVICE_INSTANCE, "")),
             place=place_of(resource),
             phase=phase,
-            model=text(span.attributes.get(names.MODEL, "")),
-            shape=text(span.attributes.get(names.INPUT_SHAPE, "")),
+            model=printable_text(span.attributes.get(names.MODEL, "")),
+            shape=printable_text(span.attributes.get(names.INPUT_SHAPE, "")),
             started=span.start_ns,
             ended=span.end_ns,
             own=spent,
@@ -130,11 +130,11 @@ class TraceReader:
             series=reader.series(root.attributes, error=root.error),
             started_ns=root.start_ns,
             duration_ns=root.end_ns - root.start_ns,
-            because=text(root.attributes[names.KEPT_BECAUSE]),
-            dominant=dominant_stage(stages_ns),
+            because=printable_text(root.attributes[names.KEPT_BECAUSE]),
+            dominant=dominant(stages_ns),
             stages_ns=stages_ns,
-            spans=[_child(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
-            attributes=_kept(root.attributes),
+            spans=[_child_span(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
+            attributes=_shown_attributes(root.attributes),
         )
 
 
@@ -194,7 +194,7 @@ def _stages_ns(root: Span) -> dict[str, int]:
         if not key.startswith(names.STAGE_SELF_PREFIX):
             continue
         if type(value) is not int or value < 0:
-            msg = f"{text(key)} must be whole nanoseconds from 0 up, got {text(value)!r}"
+            msg = f"{printable_text(key)} must be whole nanoseconds from 0 up, got {printable_text(value)!r}"
             raise RejectedError(Reason.STAGE, msg)
         found[stage_name(key.removeprefix(names.STAGE_SELF_PREFIX), names.STAGE_SELF_PREFIX + "<key>")] = value
     duration = root.end_ns - root.start_ns
@@ -204,21 +204,21 @@ def _stages_ns(root: Span) -> dict[str, int]:
     return found
 
 
-def _child(root: Span, span: Span) -> dict[str, object]:
+def _child_span(root: Span, span: Span) -> dict[str, object]:
     return {
-        "name": text(span.name),
+        "name": printable_text(span.name),
         # A request inside the request is no stage.
         "stage": stage_name(span.attributes[names.STAGE], names.STAGE) if names.STAGE in span.attributes else "",
         "start_ns": span.start_ns - root.start_ns,
         "duration_ns": span.end_ns - span.start_ns,
-        "attributes": _kept(span.attributes, {names.STAGE}),
+        "attributes": _shown_attributes(span.attributes, {names.STAGE}),
     }
 
 
-def _kept(attributes: Attributes, left_out: set[str] = _COLUMNS) -> dict[str, Scalar]:
+def _shown_attributes(attributes: Attributes, left_out: set[str] = _COLUMNS) -> dict[str, Scalar]:
     """Return what of *attributes* is worth keeping, with keys and texts cut to a length that is safe to show."""
     kept = {
-        text(key): text(value) if isinstance(value, str) or not math.isfinite(value) else value
+        printable_text(key): printable_text(value) if isinstance(value, str) or not math.isfinite(value) else value
         for key, value in attributes.items()
         if key not in left_out and not key.startswith(names.STAGE_SELF_PREFIX)
     }

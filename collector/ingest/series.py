@@ -1,24 +1,111 @@
-"""What points are about, by their attributes: read once and remembered, for exports say the same again and again."""
+"""What points are about, by their attributes: read once and remembered, for exports say the same again and again.
+
+Attributes as dimensions: which series a point or a trace belongs to, and text that is safe to store and to show.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...core import names, stages
+from ...core.bands import BATCHES
+from ...core.names import TOKENS
+from ...store import Series
 from ...store.point_columns import Identity
-from ..otlp.model import Attributes
+from ...store.series import COLD, WARM
+from ..otlp.model import Attributes, Scalar
 from ..otlp.protobuf_encoding import read_attributes
-from .dimensions import SeriesReader, stage_name, text
-from .validation import Reason, RejectedError
+from .validation import Reason, RejectedError, printable_text
+
+MAX_STAGE_CHARS = 64
+UNKNOWN_SERVICE = "unknown_service"
+
+_POINT_KEYS = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, names.COLD)
+
+
+class SeriesReader:
+    """Turns the attributes of points into series, for one resource.
+
+    Args:
+        resource: The attributes of the resource.
+    """
+
+    def __init__(self, resource: Attributes) -> None:
+        self._service = printable_text(resource.get(names.SERVICE_NAME, "")) or UNKNOWN_SERVICE
+        self._version = printable_text(resource.get(names.SERVICE_VERSION, ""))
+        self._environment = printable_text(resource.get(names.ENVIRONMENT, ""))
+        # The points of an export share few series: one for each stage and metric.
+        self._known: dict[tuple[Scalar, ...], Series] = {}
+
+    @property
+    def process(self) -> tuple[str, str, str]:
+        """What series take from the resource: service, version and environment."""
+        return self._service, self._version, self._environment
+
+    def series(self, attributes: Attributes, *, error: bool = False) -> Series:
+        """Return the series *attributes* belong to.
+
+        Args:
+            attributes: Of the point or of the root span.
+            error: The status when `inference.status` is not there.
+
+        Raises:
+            RejectedError: `inference.status` is neither `ok` nor `error`.
+        """
+        status = attributes.get(names.STATUS)
+        if status is None:
+            status = names.STATUS_ERROR if error or names.ERROR_TYPE in attributes else names.STATUS_OK
+        key = (*(attributes.get(name, "") for name in _POINT_KEYS), status)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._build(attributes, status)
+        return found
+
+    def _build(self, attributes: Attributes, status: Scalar) -> Series:
+        if status not in (names.STATUS_OK, names.STATUS_ERROR):
+            msg = (
+                f"{names.STATUS} must be {names.STATUS_OK!r} or {names.STATUS_ERROR!r}, got {printable_text(status)!r}"
+            )
+            raise RejectedError(Reason.STATUS, msg)
+        model, model_version, route, device, cold = (printable_text(attributes.get(name, "")) for name in _POINT_KEYS)
+        return Series(
+            service=self._service,
+            version=self._version,
+            environment=self._environment,
+            model=model,
+            model_version=model_version,
+            route=route,
+            device=device,
+            status=str(status),
+            cold=COLD if cold == "true" else WARM,
+        )
+
+
+def stage_name(value: Scalar | None, key: str) -> str:
+    """Return *value* as the name of a stage.
+
+    Args:
+        value: What the attribute holds, None if it is missing.
+        key: The attribute's name, for the message.
+
+    Raises:
+        RejectedError: It is no text of 1 to `MAX_STAGE_CHARS` printable characters.
+    """
+    if isinstance(value, str) and 0 < len(value) <= MAX_STAGE_CHARS and value.isprintable():
+        return value
+    shown = "nothing" if value is None else repr(printable_text(value)[:40])
+    msg = f"{key} must be 1 to {MAX_STAGE_CHARS} printable characters, got {shown}"
+    raise RejectedError(Reason.STAGE, msg)
+
 
 # With what they are remembered by, a few tens of megabytes at the very most: two thousand series have fewer.
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 50_000, 512
 
 # Attributes whose values are bands of sizes.
-_BANDS = {names.BATCH_BAND: BATCH_SIZES, names.TOKEN_BAND: TOKEN_COUNTS}
+_SIZE_BUCKETS = {names.BATCH_BAND: BATCHES, names.TOKEN_BAND: TOKENS}
 
 
-class Identities:
+class SeriesCache:
     """What was read before. Thread-safe."""
 
     def __init__(self) -> None:
@@ -73,8 +160,8 @@ def stage_of(metric: str, attributes: Attributes) -> str:
     """
     key = names.METRICS[metric]
     value = attributes.get(key, stages.OVERHEAD if key == names.DOMINANT else None)
-    if key in _BANDS and value not in _BANDS[key].names:
-        msg = f"{key} must be one of {', '.join(_BANDS[key].names)}, got {'nothing' if value is None else repr(text(value)[:40])}"
+    if key in _SIZE_BUCKETS and value not in _SIZE_BUCKETS[key].names:
+        msg = f"{key} must be one of {', '.join(_SIZE_BUCKETS[key].names)}, got {'nothing' if value is None else repr(printable_text(value)[:40])}"
         raise RejectedError(Reason.STAGE, msg)
     name = stage_name(value, key)
     if key == names.STALL and (split_stall_key(name)[0] not in STALL_CAUSES or not split_stall_key(name)[1]):

@@ -1,13 +1,22 @@
-"""What became of an export's points or spans: how many were believed, passed over, refused, and why."""
+"""What became of an export's points or spans: how many were believed, passed over, refused, and why.
+
+What a data point must say to be believed, and what its sender is told where it does not.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ...core import names
+from ...core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
+from ..otlp.model import DELTA, EXPONENTIAL_HISTOGRAM, SUM, HistogramPoint, Metric, Scalar
+
 # A batch may hold thousands of bad points; the first few say what is wrong with the sender.
 MAX_MESSAGES = 5
+MAX_VALUE_CHARS = 200
 
 
 class Reason(StrEnum):
@@ -45,7 +54,7 @@ class RejectedError(Exception):
 
 
 @dataclass(slots=True)
-class Tally:
+class IngestResult:
     """The count of one export.
 
     Args:
@@ -79,3 +88,175 @@ class Tally:
         """The explanations as one text for the sender."""
         more = [f"and {self.unexplained} more"] if self.unexplained else []
         return "; ".join([*self.messages, *more])
+
+
+def printable_text(value: Scalar) -> str:
+    r"""Return *value* as text of at most `MAX_VALUE_CHARS` printable characters; others show as U+FFFD.
+
+    >>> text(7), text(True), text("a\x00b")
+    ('7', 'true', 'a�b')
+    """
+    if isinstance(value, str):
+        shown = value[:MAX_VALUE_CHARS]
+    else:
+        shown = str(value).lower() if isinstance(value, bool) else str(value)
+    if shown.isprintable():
+        return shown
+    return "".join(character if character.isprintable() else "\ufffd" for character in shown)
+
+
+# 20,000 buckets cover, at scale 10, more than the whole range from a nanosecond to a day.
+MAX_BUCKETS = 20_000
+# Far above any real count, and 200 days of stage time in microseconds; half a million such points still add up within a signed
+# 64-bit integer.
+MAX_COUNT = 2**44
+# A sum may leave its outermost buckets by rounding, never by more than this factor.
+SUM_TOLERANCE = 1.05
+
+NANOSECONDS = 1_000_000_000
+_METRIC_FIXES = {
+    EXPONENTIAL_HISTOGRAM: "set the OpenTelemetry view's aggregation to ExponentialBucketHistogramAggregation",
+    SUM: "record it with a counter",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which times are plausible: [oldest, newest], in Unix seconds."""
+
+    oldest: int
+    newest: int
+
+    def check(self, time_ns: int) -> None:
+        """Refuse a time outside the window.
+
+        Raises:
+            RejectedError: *time_ns* is outside.
+        """
+        at = time_ns // NANOSECONDS
+        if at < self.oldest:
+            msg = f"its time, {at} s after 1970, is too long ago, before {self.oldest}; check the sender's clock"
+            raise RejectedError(Reason.TIME, msg)
+        if at > self.newest:
+            msg = f"its time, {at} s after 1970, is more than a day ahead ({self.newest}); check the sender's clock"
+            raise RejectedError(Reason.TIME, msg)
+
+
+def check_metric(metric: Metric, wanted: str) -> None:
+    """Refuse a metric none of whose points can be believed.
+
+    Args:
+        metric: One of ours.
+        wanted: Of which kind it must be.
+
+    Raises:
+        RejectedError: It is of another kind, or not a delta.
+    """
+    if metric.kind != wanted:
+        msg = f"must be of type {wanted}, got {metric.kind or 'nothing'}; {_METRIC_FIXES[wanted]}"
+        raise RejectedError(Reason.TYPE, msg)
+    if metric.temporality != DELTA:
+        msg = (
+            f"aggregationTemporality must be delta ({DELTA}), got {metric.temporality}; set "
+            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta in the sending process"
+        )
+        raise RejectedError(Reason.TEMPORALITY, msg)
+    if wanted == SUM and not metric.monotonic:
+        msg = "isMonotonic must be true; record it with a counter, not an up-down counter"
+        raise RejectedError(Reason.TYPE, msg)
+
+
+def dropped_requests(value: float) -> int:
+    """Return how many requests a sender could not count.
+
+    Raises:
+        RejectedError: *value* is no such number.
+    """
+    if not 0 <= value <= MAX_COUNT:  # refuses NaN too
+        msg = f"value must lie between 0 and 2**44, got {value}"
+        raise RejectedError(Reason.NUMBER, msg)
+    return int(value)
+
+
+def check_interval(point: HistogramPoint, window: Window) -> tuple[int, int]:
+    """Return the interval *point* stands for, in Unix nanoseconds.
+
+    Raises:
+        RejectedError: It is none, or lies outside *window*.
+    """
+    start_ns = point.start_ns or point.time_ns
+    window.check(start_ns)
+    window.check(point.time_ns)
+    if start_ns > point.time_ns:
+        msg = f"startTimeUnixNano {start_ns} is after timeUnixNano {point.time_ns}"
+        raise RejectedError(Reason.TIME, msg)
+    return start_ns, point.time_ns
+
+
+def histogram_of(metric: str, point: HistogramPoint) -> Histogram:
+    """Return what *point* of *metric* counts.
+
+    Raises:
+        RejectedError: Its numbers contradict each other.
+    """
+    _check_counts(point)
+    timed = metric not in names.TIME_METRICS
+    if timed:
+        _check_sum(point)
+    try:
+        histogram = Histogram.from_otlp(
+            scale=point.scale,
+            zero=point.zero,
+            offset=point.offset,
+            counts=point.counts,
+            total=(point.sum or 0.0) if timed else 0.0,
+        )
+    except ValueError as error:
+        raise RejectedError(Reason.BUCKETS, printable_text(str(error))) from error
+    if timed:
+        _check_sum_range(histogram)
+    return histogram
+
+
+def _check_counts(point: HistogramPoint) -> None:
+    if not MIN_SCALE <= point.scale <= MAX_SCALE:
+        msg = f"scale must lie between {MIN_SCALE} and {MAX_SCALE}, got {point.scale}"
+        raise RejectedError(Reason.SCALE, msg)
+    if len(point.counts) > MAX_BUCKETS:
+        msg = f"it has {len(point.counts)} buckets, more than {MAX_BUCKETS}; send a coarser scale"
+        raise RejectedError(Reason.BUCKETS, msg)
+    if point.negative:
+        raise RejectedError(Reason.NEGATIVE, "it holds negative values; a duration is never below zero")
+    if min(point.count, point.zero) < 0 or min(point.counts, default=0) < 0:
+        raise RejectedError(Reason.NEGATIVE, "counts must not be negative")
+    held = sum(point.counts) + point.zero
+    if held != point.count:
+        msg = f"count is {point.count}, but its buckets and zeroCount hold {held}"
+        raise RejectedError(Reason.COUNT, msg)
+    if point.count > MAX_COUNT:
+        msg = f"count must not be above 2**44, got {point.count}"
+        raise RejectedError(Reason.COUNT, msg)
+
+
+def _check_sum(point: HistogramPoint) -> None:
+    if point.sum is None:
+        if point.count:
+            raise RejectedError(Reason.SUM, "sum is missing; without it no mean can be shown")
+        return
+    if not math.isfinite(point.sum):
+        msg = f"sum must be a finite number, got {point.sum}"
+        raise RejectedError(Reason.SUM, msg)
+
+
+def _check_sum_range(histogram: Histogram) -> None:
+    """Refuse a sum that values in these buckets cannot have: it tells of mixed-up units or a corrupted point."""
+    filled = sum(histogram.buckets.values())
+    low = high = 0.0
+    if filled:
+        low = filled * bucket_bounds(min(histogram.buckets), histogram.scale)[0] / SUM_TOLERANCE
+        high = filled * bucket_bounds(max(histogram.buckets), histogram.scale)[1] * SUM_TOLERANCE
+    if histogram.zero:
+        high = math.inf  # how large a zero may be is the sender's choice (zeroThreshold)
+    if not low <= histogram.sum <= high:
+        msg = f"sum is {histogram.sum:g}, but values in its buckets add up to between {low:g} and {high:g}"
+        raise RejectedError(Reason.SUM, msg)

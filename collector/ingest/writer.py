@@ -21,7 +21,7 @@ from ..self_metrics import SelfMetrics
 
 _log = logging.getLogger(__name__)
 
-PART = "committing to the store"
+WRITER_PART = "committing to the store"
 # A transaction holds the writer lock: long enough to share its fsync, short enough to leave room for others.
 MAX_ROWS_A_COMMIT = 20_000
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
@@ -129,7 +129,7 @@ class Writer:
         except Exception:  # noqa: BLE001 - it must not end in silence
             _log.exception("the writer ended by a fault of its own")
             self._health.failed(
-                PART, "the writer ended by a fault of its own; restart the collector, its log says more"
+                WRITER_PART, "the writer ended by a fault of its own; restart the collector, its log says more"
             )
 
     def _write_groups(self) -> None:
@@ -167,7 +167,7 @@ class Writer:
         self._changed.wait_for(lambda: self._stopping or self._hurried != hurried, seconds)
 
     def _committed(self, group: list[_Waiting], counted: list[bool], seconds: float) -> None:
-        self._health.succeeded(PART)
+        self._health.succeeded(WRITER_PART)
         self._metrics.committed([waiting.batch for waiting in group], counted, seconds)
         with self._changed:
             self._pause_seconds = 0.0
@@ -178,7 +178,7 @@ class Writer:
                 sender.set_result(new and position == 0)
 
     def _failed(self, error: StoreError) -> None:
-        self._health.failed(PART, str(error))
+        self._health.failed(WRITER_PART, str(error))
         with self._changed:
             self._pause_seconds = min(max(self._pause_seconds * 2, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
             # Nobody waits longer than one attempt, in this group or behind it.

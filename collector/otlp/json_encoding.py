@@ -1,26 +1,192 @@
-"""OTLP metrics in their JSON form; what the form asks for is written in `json_fields`."""
+"""OTLP metrics in their JSON form; what the form asks for is written in `json_fields`.
+
+The fields of OTLP's JSON form: an object's values, each with the type OTLP gives it.
+
+OTLP departs from protobuf's JSON mapping: trace and span ids are hexadecimal, enumerations are integers. 64-bit integers
+come as strings or numbers, fields nobody knows are passed over, null means "not set".
+
+All functions raise `WireError` for a field of the wrong type.
+
+Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any, NoReturn, TypeAlias, cast
 
-from .json_fields import (
-    INT32,
-    INT64,
-    UINT64,
-    Object,
-    attributes,
-    boolean,
-    double,
-    integer,
-    load,
-    object_at,
-    objects,
-    refuse,
-    string,
-    whole,
+from ...core.errors import WireError
+from .model import (
+    EXPONENTIAL_HISTOGRAM,
+    KINDS,
+    MAX_ELEMENTS,
+    MAX_OBJECTS,
+    Attributes,
+    HistogramPoint,
+    Metric,
+    NumberPoint,
+    ResourceMetrics,
+    Scalar,
+    TooLargeError,
+    is_wanted,
 )
-from .model import EXPONENTIAL_HISTOGRAM, KINDS, HistogramPoint, Metric, NumberPoint, ResourceMetrics, is_wanted
+
+Object: TypeAlias = dict[str, Any]
+
+INT64, UINT64, INT32 = (-(2**63), 2**63 - 1), (-(2**63), 2**64 - 1), (-(2**31), 2**31 - 1)
+# At most the 20 digits of 2**64.
+_INTEGER = re.compile(r"-?[0-9]{1,20}")
+
+
+def load(body: bytes) -> Object:
+    """Return the object that *body* is.
+
+    Raises:
+        TooLargeError: It has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
+        WireError: It is no JSON object.
+    """
+    if body.count(b"{") > MAX_OBJECTS or body.count(b",") + body.count(b"[") > MAX_ELEMENTS:
+        msg = f"the body has more than {MAX_OBJECTS} objects or {MAX_ELEMENTS} list elements; send smaller batches"
+        raise TooLargeError(msg)
+    try:
+        root = json.loads(body.decode(), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        msg = "the body is not OTLP: its JSON is nested too deeply"
+        raise WireError(msg) from error
+    except ValueError as error:  # bad JSON, bad UTF-8, or an integer of thousands of digits
+        msg = f"the body is not valid JSON ({error})"
+        raise WireError(msg) from error
+    if not isinstance(root, dict):
+        refuse("the body", "an object", root)
+    return cast("Object", root)
+
+
+def attributes(node: Object) -> Attributes:
+    """Return the scalar `attributes` of *node*; of two with one key the last."""
+    found: Attributes = {}
+    for pair in objects(node, "attributes"):
+        value = scalar(object_at(pair, "value"))
+        if value is not None:
+            found[string(pair, "key")] = value
+    return found
+
+
+def scalar(value: Object) -> Scalar | None:
+    """Return what an AnyValue holds, or None for nothing, bytes, a list or a map: none of these is a dimension."""
+    if value.get("stringValue") is not None:
+        return string(value, "stringValue")
+    if value.get("intValue") is not None:
+        return whole(value, "intValue", INT64)
+    if value.get("doubleValue") is not None:
+        return double(value, "doubleValue")
+    if value.get("boolValue") is not None:
+        return boolean(value, "boolValue")
+    return None
+
+
+def objects(node: Object, key: str) -> list[Object]:
+    """Return the list of objects at *key*."""
+    found = node.get(key)
+    if found is None:
+        return []
+    if type(found) is not list:
+        refuse(key, "a list", found)
+    for index, item in enumerate(found):
+        if type(item) is not dict:
+            refuse(f"{key}[{index}]", "an object", item)
+    return found
+
+
+def object_at(node: Object, key: str) -> Object:
+    """Return the object at *key*."""
+    found = node.get(key)
+    if found is None:
+        return {}
+    if type(found) is not dict:
+        refuse(key, "an object", found)
+    return found
+
+
+def string(node: Object, key: str) -> str:
+    """Return the text at *key*."""
+    found = node.get(key)
+    if found is None:
+        return ""
+    if type(found) is not str:
+        refuse(key, "a string", found)
+    if not found.isascii():
+        try:
+            found.encode()
+        except UnicodeEncodeError as error:  # "\ud800": JSON can write half a character, UTF-8 cannot
+            msg = f"{key} is not valid Unicode ({error.reason})"
+            raise WireError(msg) from error
+    return found
+
+
+def boolean(node: Object, key: str) -> bool:
+    """Return the truth value at *key*."""
+    found = node.get(key)
+    if found is None:
+        return False
+    if type(found) is not bool:
+        refuse(key, "true or false", found)
+    return found
+
+
+def whole(node: Object, key: str, span: tuple[int, int]) -> int:
+    """Return the integer at *key*, which must lie in *span*, ends included."""
+    found = node.get(key)
+    return 0 if found is None else integer(found, key, span)
+
+
+def integer(found: Any, key: str, span: tuple[int, int]) -> int:
+    """Return *found* as an integer in *span*, ends included; *key* is where it was."""
+    value = found
+    if type(value) is str:
+        value = int(value) if _INTEGER.fullmatch(value) else None
+    elif type(value) is float:  # JSON has one kind of number: 5.0 is an integer
+        value = int(value) if value.is_integer() else None
+    if type(value) is not int or not span[0] <= value <= span[1]:
+        refuse(key, f"an integer between {span[0]} and {span[1]}", found)
+    return value
+
+
+def double(node: Object, key: str) -> float:
+    """Return the number at *key*."""
+    found = node.get(key)
+    if type(found) is float:
+        return found
+    # As strings, protobuf's JSON mapping allows "NaN", "Infinity" and "-Infinity"; whether they make sense comes later.
+    if type(found) is not str and type(found) is not int:
+        refuse(key, "a number", found)
+    try:
+        return float(found)
+    except (ValueError, OverflowError):
+        refuse(key, "a number", found)
+
+
+def identifier(node: Object, key: str) -> str:
+    """Return the id at *key*, in small hexadecimal digits."""
+    found = string(node, key).lower()
+    try:
+        return bytes.fromhex(found).hex()
+    except ValueError:
+        refuse(key, "hexadecimal digits", found)
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    msg = f"{constant} is no JSON number"
+    raise ValueError(msg)
+
+
+def refuse(key: str, wanted: str, found: Any) -> NoReturn:
+    """Refuse the body, because *key* is *found* and not *wanted*."""
+    shapes = {dict: "an object", list: "a list", type(None): "nothing"}
+    shown = shapes.get(type(found)) or repr(found)[:40]
+    msg = f"{key} must be {wanted}, got {shown}"
+    raise WireError(msg)
+
 
 # A list of counts, joined, each shorter than the 19 digits of 2**63.
 _INTEGERS, _SHORT = re.compile(r"[0-9]+(?:,[0-9]+)*"), 19

@@ -14,13 +14,15 @@ from typing import Literal, TypeAlias
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.requests import Request
+from starlette.responses import Response
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 
-Exported: TypeAlias = Literal["metrics", "traces", "logs"]
+ExportSignal: TypeAlias = Literal["metrics", "traces", "logs"]
 
 # google/rpc/code.proto
-_CODES = {
+_GRPC_CODES = {
     HTTPStatus.BAD_REQUEST: 3,  # INVALID_ARGUMENT
     HTTPStatus.UNAUTHORIZED: 16,  # UNAUTHENTICATED
     HTTPStatus.FORBIDDEN: 7,  # PERMISSION_DENIED
@@ -76,7 +78,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class OtlpResponse:
     """An answer, ready to send."""
 
     status: HTTPStatus
@@ -86,43 +88,53 @@ class Reply:
     failure: Failure | None = None
 
 
-def export_reply(signal: Exported, media_type: str, rejected: int, message: str) -> Reply:
+def export_response(signal: ExportSignal, media_type: str, rejected: int, message: str) -> OtlpResponse:
     """Answer an export of *signal* that was taken in, but for *rejected* of its points, spans or records."""
     response_type, name, json_name = _RESPONSES[signal]
     if media_type == JSON:
         partial = {"partialSuccess": {json_name: str(rejected), "errorMessage": message}}
-        return Reply(HTTPStatus.OK, JSON, json.dumps(partial if rejected or message else {}).encode())
+        return OtlpResponse(HTTPStatus.OK, JSON, json.dumps(partial if rejected or message else {}).encode())
     response = response_type()
     if rejected or message:
         setattr(response.partial_success, name, rejected)
         response.partial_success.error_message = message
-    return Reply(HTTPStatus.OK, PROTOBUF, response.SerializeToString())
+    return OtlpResponse(HTTPStatus.OK, PROTOBUF, response.SerializeToString())
 
 
-def event_reply() -> Reply:
+def event_response() -> OtlpResponse:
     """Answer an event that was kept."""
-    return Reply(HTTPStatus.OK, JSON, b"{}")
+    return OtlpResponse(HTTPStatus.OK, JSON, b"{}")
 
 
-def failure_reply(
+def failure_response(
     media_type: str,
     status: HTTPStatus,
     message: str,
     headers: dict[str, str] | None = None,
     retry_after_seconds: int | None = None,
-) -> Reply:
+) -> OtlpResponse:
     """Answer a request that was not taken in; any *media_type* but protobuf gets JSON.
 
     With 429 and 503 it says when to come back, be it in *retry_after_seconds* or not.
     """
     retry = RETRY_AFTER.get(status) if retry_after_seconds is None else retry_after_seconds
-    failure = Failure(_CODES.get(status, 2), message[:_MAX_MESSAGE_CHARS], retry)  # 2: UNKNOWN
+    failure = Failure(_GRPC_CODES.get(status, 2), message[:_MAX_MESSAGE_CHARS], retry)  # 2: UNKNOWN
     if media_type == PROTOBUF:
         body = failure.status()
     else:
         body = json.dumps({"code": failure.code, "message": failure.message}).encode()
     said = (headers or {}) | ({} if retry is None else {"Retry-After": str(retry)})
-    return Reply(status, PROTOBUF if media_type == PROTOBUF else JSON, body, said, failure)
+    return OtlpResponse(status, PROTOBUF if media_type == PROTOBUF else JSON, body, said, failure)
+
+
+def media_type_of(request: Request) -> str:
+    """Return the media type of the body of *request*, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def http_response(reply: OtlpResponse) -> Response:
+    """Return *reply* as what the server sends."""
+    return Response(reply.body, reply.status, reply.headers, media_type=reply.media_type)
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -23,8 +23,7 @@ from ...store.columns import Floats
 from ...store.encoding import Ints
 from ...store.point_columns import Identity, PointColumns
 from ...store.texts import name as storable_name
-from . import buckets
-from .config import LABELS, Settings
+from .config import BUCKETS, LABELS, LADDER_BOUNDS, PrometheusSettings, bucket_positions
 
 # A scrape a minute, which is Prometheus' own default, sees it empty once, even a late one.
 EMPTY_SECONDS = 75.0
@@ -81,7 +80,7 @@ _BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class HistogramFamily:
     """The histograms of one metric.
 
     Args:
@@ -114,19 +113,21 @@ class Counters:
     """
 
     def __init__(
-        self, settings: Callable[[], Settings] = Settings, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: Callable[[], PrometheusSettings] = PrometheusSettings,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._clock = settings, clock
         self._lock = threading.Lock()
         self._begin(settings())
 
-    def _begin(self, settings: Settings) -> None:
+    def _begin(self, settings: PrometheusSettings) -> None:
         self._in_force = settings
         self._dimensions = attrgetter("service", "status", *settings.labels)
         # The last ones are for those that no room is left for: one for each metric and status.
         size = settings.histograms + 2 * len(FAMILIES)
         # Memory is only taken by what is written to.
-        self._counts = np.zeros((size, buckets.NUMBER), np.int64)
+        self._counts = np.zeros((size, BUCKETS), np.int64)
         self._zero, self._sum = np.zeros(size, np.int64), np.zeros(size)
         self._born, self._grown = np.zeros(size), np.zeros(size)
         self._rows: dict[_Key, int] = {}
@@ -155,8 +156,8 @@ class Counters:
         lengths = histograms.buckets.lengths
         wide, scale = np.repeat(row, lengths), np.repeat(histograms.scale, lengths)
         within = wide >= 0
-        place = buckets.place(histograms.buckets.index[within], scale[within])
-        np.add.at(self._counts.reshape(-1), wide[within] * buckets.NUMBER + place, histograms.buckets.amount[within])
+        place = bucket_positions(histograms.buckets.index[within], scale[within])
+        np.add.at(self._counts.reshape(-1), wide[within] * BUCKETS + place, histograms.buckets.amount[within])
 
     def _row(self, about: Identity) -> int:
         """Return the row that counts what *about* is about; below zero for what is not told."""
@@ -190,7 +191,7 @@ class Counters:
         """How many there may be."""
         return self._in_force.histograms
 
-    def read(self) -> list[Counted]:
+    def read(self) -> list[HistogramFamily]:
         """Return all histograms as they are to be shown now, metric by metric."""
         with self._lock:
             self._forget()
@@ -200,14 +201,14 @@ class Counters:
             counts = self._counts[rows] * shown[:, np.newaxis]
             zero, total = self._zero[rows] * shown, self._sum[rows] * shown
             settings = self._in_force
-        bounds = tuple(sorted({*buckets.LADDER, *settings.buckets}))
+        bounds = tuple(sorted({*LADDER_BOUNDS, *settings.buckets}))
         names = ("service_name", "status", *(LABELS[label] for label in settings.labels))
-        found: list[Counted] = []
+        found: list[HistogramFamily] = []
         for number, family in enumerate(FAMILIES):
             own = [place for place, key in enumerate(keys) if key[0] == number]
             named = (*names, family.key) if family.key else names
             labels = [tuple(zip(named, keys[place][1], strict=True)) for place in own]
-            found.append(Counted(family, labels, counts[own], zero[own], total[own], bounds))
+            found.append(HistogramFamily(family, labels, counts[own], zero[own], total[own], bounds))
         return found
 
     def _forget(self) -> None:

@@ -15,9 +15,7 @@ from ...core.egress.addresses import ENV, MayCall
 from ...core.egress.tls import CallTls
 from ...core.settings.yaml_document import Document, Place
 from ...core.settings.yaml_fields import Fields, meant
-from . import rules
-from .catalog import engines
-from .rules import Engine
+from .engine_rules import Engine, engines, read_engine
 
 AUTO, GENERIC = "auto", "generic"
 DEFAULT_EVERY_SECONDS = 10.0
@@ -58,7 +56,7 @@ class Target:
     statistics_url: str | None = None
 
 
-def read(document: Document, place: Place, value: Any, may_call: MayCall) -> tuple[Target, ...]:
+def read_targets(document: Document, place: Place, value: Any, may_call: MayCall) -> tuple[Target, ...]:
     """Read the section; what is wrong with it, or *may_call* has not, is in the document's problems, and left out."""
     fields = Fields(document, place, value, example="targets: []")
     found: dict[str, Target] = {}
@@ -127,7 +125,7 @@ def _engine(fields: Fields) -> Engine | None:
         elif named not in (GENERIC, AUTO):
             fields.complain(f"{fields.name('rules')} go with `engine: {GENERIC}`, not with {named!r}", "rules")
         elif not given.broken:
-            return rules.read(given, GENERIC)
+            return read_engine(given, GENERIC)
         return None
     known = engines()
     if named != AUTO and named not in known:

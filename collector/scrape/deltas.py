@@ -3,15 +3,76 @@
 Counters only grow while a process lives. One that has become smaller, or that says it began later than it did before, began
 anew: what it has now was counted since. What a target had counted before it was read for the first time nobody can date: the
 first reading counts nothing. A reading that failed leaves the one before it standing, and only widens the time in between.
+
+From what was counted to points: fixed buckets stay intervals.
+
+Each observation is counted at both edges of its bucket, in two histograms; see `core.intervals`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from .reading import Counted, Reading, Stream
+from ...core import names
+from ...core.histogram import Distribution, Histogram
+from ...store import Point, Series
+from ..ingest.validation import printable_text
+from .config import Target
+from .engine_rules import Engine
+from .snapshot import Labels, MetricStream, Snapshot, StreamCounts
+
+_SERVER_ERROR = 500
+# What stands in a label that has nothing to say: BentoML's, of a service that was not built.
+_UNTOLD = "not available"
+_PAIRS = {
+    "request": names.ENGINE_REQUEST,
+    "stage": names.ENGINE_STAGE,
+    "first_token": names.ENGINE_FIRST_TOKEN,
+    "output_token": names.ENGINE_OUTPUT_TOKEN,
+}
+
+
+def points_of(added: Mapping[MetricStream, StreamCounts], target: Target, engine: Engine, at: int) -> Iterator[Point]:
+    """Yield the points of what *added* counted at a *target*, around *at*, in Unix seconds."""
+    for stream, counted in added.items():
+        series = _series(stream.labels, target, engine)
+        if stream.kind in _PAIRS:
+            for metric, histogram in zip(_PAIRS[stream.kind], _edges(counted), strict=True):
+                yield Point(series, metric, stream.key, at, histogram)
+        else:
+            metric = names.ENGINE_TOKENS if stream.kind == "tokens" else names.ENGINE_BATCH
+            yield Point(series, metric, stream.key, at, Histogram(zero=counted.count, sum=counted.sum))
+
+
+def _edges(counted: StreamCounts) -> tuple[Histogram, Histogram]:
+    found = Distribution()
+    for (low, high), count in counted.buckets.items():
+        found.add(low, high, count)
+    found.set_sum(counted.sum)
+    return found.lows, found.highs
+
+
+def _series(labels: Labels, target: Target, engine: Engine) -> Series:
+    values = dict(labels)
+
+    def told(dimension: str) -> str:
+        found = (values.get(name, "") for name in engine.labels.get(dimension, ()))
+        return next((printable_text(value) for value in found if value not in ("", _UNTOLD)), "")
+
+    status = told("status")
+    failed = status.isdecimal() and int(status) >= _SERVER_ERROR
+    return Series(
+        service=target.service,
+        version=target.version or told("version"),
+        environment=target.environment,
+        model=told("model"),
+        model_version=told("model_version"),
+        route=told("route"),
+        status=names.STATUS_ERROR if failed else names.STATUS_OK,
+    )
+
 
 # What happened in a longer time cannot be told by one point: a chart would show it as a moment's rush, an alert believe it.
 MAX_GAP_SECONDS = 600.0
@@ -32,13 +93,13 @@ class Difference:
         lost_seconds: How long a time nobody will know of.
     """
 
-    base: Reading
-    added: dict[Stream, Counted] = field(default_factory=dict[Stream, Counted])
+    base: Snapshot
+    added: dict[MetricStream, StreamCounts] = field(default_factory=dict[MetricStream, StreamCounts])
     note: str = ""
     lost_seconds: float = 0.0
 
 
-def between(before: Reading | None, after: Reading) -> Difference:
+def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
     """Return what was counted between *before*, the base so far, and *after*."""
     if before is None:
         return Difference(after, note="read for the first time: counted from now on")
@@ -53,7 +114,7 @@ def between(before: Reading | None, after: Reading) -> Difference:
         # Whoever answered before is still alive, and so is this one: both would be counted again with every turn.
         note = "another process answers than last time: scrape each process by its own address"
         return Difference(after, note=note, lost_seconds=max(seconds, 0.0))
-    then: Mapping[Stream, Counted] = {} if restarted else before.streams
+    then: Mapping[MetricStream, StreamCounts] = {} if restarted else before.streams
     added = {
         stream: more
         for stream, now in after.streams.items()
@@ -65,7 +126,7 @@ def between(before: Reading | None, after: Reading) -> Difference:
     return Difference(after.with_streams(gone), added)
 
 
-def _more(then: Counted | None, now: Counted) -> Counted:
+def _more(then: StreamCounts | None, now: StreamCounts) -> StreamCounts:
     """Return what *now* has more than *then*; all of it if it began anew."""
     if then is None or _differ(then.created, now.created):
         return now
@@ -73,7 +134,7 @@ def _more(then: Counted | None, now: Counted) -> Counted:
     rest.subtract(then.buckets)
     if min(rest.values(), default=0) < 0 or now.sum < then.sum:
         return now
-    return Counted({edges: count for edges, count in rest.items() if count}, now.sum - then.sum, now.created)
+    return StreamCounts({edges: count for edges, count in rest.items() if count}, now.sum - then.sum, now.created)
 
 
 def _differ(earlier: float, later: float) -> bool:

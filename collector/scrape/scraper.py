@@ -4,6 +4,10 @@
 
 A target that is slow, huge or garbage takes a bounded time and nothing from the others. One that fails keeps its last good
 reading: the next one that succeeds counts for the whole time since.
+
+Asking a target: within a time and a size, of an address that may be called, and nowhere else.
+
+Redirects are not followed and proxies of the environment not used: only what is written in the configuration gets a token.
 """
 
 from __future__ import annotations
@@ -12,25 +16,142 @@ import asyncio
 import hashlib
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ...core.errors import StagelensError
+import httpx
+
+from ...core.egress.addresses import MayCall, NotCalledError
+from ...core.egress.transport import CheckedTransport
+from ...core.errors import StagelensError, WireError
 from ...store import Batch, Store
 from ...store.scrapes import LostError
-from ..task_supervisor import Tending
-from . import exposition, reading, saved, triton_statistics
-from .catalog import detect, engines
+from ..otlp.model import TooLargeError
+from ..server.body_reader import inflate
+from ..task_supervisor import TaskSupervisor
 from .config import Target
-from .deltas import Difference, between
-from .exposition import ExpositionError, Samples
-from .fetch import TIMEOUT_SECONDS, Answer, FetchError, fetch
-from .intervals import points
-from .reading import Counted, Reading, Stream
-from .rules import Engine
-from .state import States
-from .triton_statistics import StatisticsError
+from .deltas import Difference, difference_between, points_of
+from .engine_rules import Engine, detect, engines
+from .snapshot import (
+    OPENMETRICS,
+    ExpositionError,
+    MetricStream,
+    Samples,
+    Snapshot,
+    StatisticsError,
+    StreamCounts,
+    dump_snapshot,
+    load_snapshot,
+    parse_exposition,
+    read_snapshot,
+    read_triton_statistics,
+)
+from .state import TargetStates
+
+TIMEOUT_SECONDS = 5.0
+# A vLLM server exposes 100 kB, a Ray node with many deployments some MB.
+MAX_BYTES = 16 * 1024**2
+_ACCEPT = f"text/plain;version=0.0.4;q=1,{OPENMETRICS};version=1.0.0;q=0.5,*/*;q=0.1"
+
+
+class FetchError(StagelensError):
+    """The target gave no answer that can be read."""
+
+
+class TargetResponse(NamedTuple):
+    """What a target answered.
+
+    Args:
+        text: The body.
+        media_type: What it says it is.
+    """
+
+    text: str
+    media_type: str
+
+
+async def fetch(url: str, target: Target, env: Mapping[str, str]) -> TargetResponse:
+    """Return what is at *url*, one of *target*'s.
+
+    Args:
+        url: What to ask for.
+        target: How to ask.
+        env: Where its token may be.
+
+    Raises:
+        FetchError: There is no answer in time, it is an error, too large, or the address is not to be asked.
+    """
+    parsed = httpx.URL(url)
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            transport = CheckedTransport(
+                _may_call(target, env), verify=parsed.scheme == "https" and target.tls.context()
+            )
+            async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=None) as client:  # noqa: S113 - the limit above is for all of it
+                return await _read_response(client, client.build_request("GET", parsed, headers=_headers(target, env)))
+    except NotCalledError as error:
+        raise FetchError(str(error)) from error
+    except httpx.ConnectError as error:
+        msg = f"it cannot be connected to ({error})"
+        raise FetchError(msg) from error
+    except TimeoutError as error:
+        msg = f"it did not answer within {TIMEOUT_SECONDS:g} s"
+        raise FetchError(msg) from error
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ssl.SSLError, UnicodeError) as error:
+        msg = f"it did not answer ({error or type(error).__name__})"
+        raise FetchError(msg) from error
+
+
+async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> TargetResponse:
+    response = await client.send(request, stream=True, follow_redirects=False)
+    try:
+        if response.is_redirect:
+            msg = "it redirects elsewhere, which is not followed; write the address it redirects to"
+            raise FetchError(msg)
+        if not response.is_success:
+            msg = f"it answers {response.status_code} {response.reason_phrase}; look at its address and token"
+            raise FetchError(msg)
+        body = bytearray()
+        async for piece in response.aiter_raw():
+            body += piece
+            if len(body) > MAX_BYTES:
+                break
+        # What was cut is larger than that inflated, too, or ends early.
+        text = inflate(bytes(body), response.headers.get("content-encoding", ""), MAX_BYTES).decode()
+    except TooLargeError as error:
+        msg = f"its answer is larger than {MAX_BYTES // 1024**2} MiB; drop metrics or labels there"
+        raise FetchError(msg) from error
+    except (WireError, UnicodeDecodeError) as error:
+        msg = f"its answer cannot be read ({error})"
+        raise FetchError(msg) from error
+    finally:
+        await response.aclose()
+    return TargetResponse(text, response.headers.get("content-type", ""))
+
+
+def _may_call(target: Target, env: Mapping[str, str]) -> MayCall:
+    may_call = MayCall.from_env(env)
+    return may_call.also("metadata") if target.link_local else may_call
+
+
+def _headers(target: Target, env: Mapping[str, str]) -> dict[str, str]:
+    headers = {**target.headers, "accept": _ACCEPT, "accept-encoding": "gzip"}
+    if token := _token(target, env):
+        headers["authorization"] = f"Bearer {token}"
+    return headers
+
+
+def _token(target: Target, env: Mapping[str, str]) -> str:
+    if target.token_file is not None:
+        return target.token_file.read_text(encoding="ascii").strip()
+    if target.token_env and not env.get(target.token_env):
+        msg = f"the environment has no {target.token_env}, which its token is to be in"
+        raise FetchError(msg)
+    return env[target.token_env] if target.token_env else ""
+
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +165,7 @@ class _Hold:
     """A target that is ours to read until then, in Unix seconds, and what was read last."""
 
     until: float
-    base: Reading | None
+    base: Snapshot | None
 
 
 class Scraper:
@@ -72,8 +193,8 @@ class Scraper:
         self._store, self._env, self._clock = store, env, clock
         self._holder = secrets.token_hex(8)
         self._holds: dict[str, _Hold] = {}
-        self.states = States()
-        self._tending = Tending(
+        self.states = TargetStates()
+        self._tending = TaskSupervisor(
             "stagelens-scraper",
             wanted=lambda: {target.url: target for target in targets()},
             tend=self._repeat,
@@ -137,38 +258,43 @@ class Scraper:
         hold = self._holds.get(target.url)
         if hold is None or hold.until < now + 2 * TIMEOUT_SECONDS:
             last = self._store.take_target(target.url, self._holder, now, _seconds(target))
-            hold = None if last is None else _Hold(now + _seconds(target), saved.load(last))
+            hold = None if last is None else _Hold(now + _seconds(target), load_snapshot(last))
         self._holds.pop(target.url, None)
         if hold is not None:
             self._holds[target.url] = hold
         return hold
 
-    async def _statistics(self, target: Target) -> tuple[Mapping[Stream, Counted] | None, str]:
+    async def _statistics(self, target: Target) -> tuple[Mapping[MetricStream, StreamCounts] | None, str]:
         """Return Triton's statistics, if they are asked for and told, and what was wrong."""
         if target.statistics_url is None:
             return None, ""
         try:
             answer = await fetch(target.statistics_url, target, self._env)
-            return await self._in_thread(triton_statistics.read, answer.text), ""
+            return await self._in_thread(read_triton_statistics, answer.text), ""
         except (FetchError, StatisticsError) as error:
             return None, f"{target.statistics_url}: {error}"
 
     def _count(
-        self, target: Target, base: Reading | None, at: float, answer: Answer, told: Mapping[Stream, Counted] | None
+        self,
+        target: Target,
+        base: Snapshot | None,
+        at: float,
+        answer: TargetResponse,
+        told: Mapping[MetricStream, StreamCounts] | None,
     ) -> tuple[Difference, Engine]:
         """Count what *target* has added, and keep what was read, in one transaction."""
         samples, engine = _understood(target, answer)
         now = _reading(target, engine, samples, at, told)
-        difference = between(base, now)
+        difference = difference_between(base, now)
         middle = int((at + base.at) / 2) if base else int(at)
         batch = Batch(
             f"scrape:{target.url}:{secrets.token_hex(8)}",
-            list(points(difference.added, target, engine, middle)),
+            list(points_of(difference.added, target, engine, middle)),
         )
         until = self._clock() + _seconds(target)
         # Whatever happens to the transaction, what the database has is asked for again unless it was committed.
         self._holds.pop(target.url, None)
-        self._store.write_reading(target.url, self._holder, until, saved.dump(difference.base), batch)
+        self._store.write_reading(target.url, self._holder, until, dump_snapshot(difference.base), batch)
         self._holds[target.url] = _Hold(until, difference.base)
         return difference, engine
 
@@ -178,7 +304,7 @@ def _seconds(target: Target) -> float:
     return _MISSED * target.every + 4 * TIMEOUT_SECONDS
 
 
-def _understood(target: Target, answer: Answer) -> tuple[Samples, Engine]:
+def _understood(target: Target, answer: TargetResponse) -> tuple[Samples, Engine]:
     """Return the samples of *answer*, and whose they are.
 
     Raises:
@@ -186,7 +312,7 @@ def _understood(target: Target, answer: Answer) -> tuple[Samples, Engine]:
     """
     asked = [target.engine] if target.engine else list(engines().values())
     wanted = {name for engine in asked for name in engine.wanted()}
-    samples = exposition.parse(answer.text, answer.media_type, wanted)
+    samples = parse_exposition(answer.text, answer.media_type, wanted)
     if target.engine:
         return samples, target.engine
     found = detect(samples)
@@ -201,10 +327,10 @@ def _understood(target: Target, answer: Answer) -> tuple[Samples, Engine]:
 
 
 def _reading(
-    target: Target, engine: Engine, samples: Samples, at: float, told: Mapping[Stream, Counted] | None
-) -> Reading:
+    target: Target, engine: Engine, samples: Samples, at: float, told: Mapping[MetricStream, StreamCounts] | None
+) -> Snapshot:
     rules = hashlib.blake2b(repr((engine, target.statistics_url)).encode(), digest_size=8).hexdigest()
-    found = reading.read(samples, engine, at, rules)
+    found = read_snapshot(samples, engine, at, rules)
     if target.statistics_url is None:
         return found
     if told is None:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from .config import Target
 from .deltas import Difference
-from .rules import Engine
+from .engine_rules import Engine
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _PREFIX = "stagelens_collector_scrape_"
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TargetState:
     """How a target is.
 
     Args:
@@ -52,14 +52,14 @@ class State:
     lost_seconds: float = 0.0
 
 
-class States(Collector):
+class TargetStates(Collector):
     """The states of all targets. Thread-safe; a change is logged once, not with each reading."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._states: dict[str, State] = {}
+        self._states: dict[str, TargetState] = {}
 
-    def all(self) -> list[State]:
+    def all(self) -> list[TargetState]:
         """Return them, by service and address."""
         with self._lock:
             return sorted(self._states.values(), key=lambda state: (state.service, state.url))
@@ -95,11 +95,11 @@ class States(Collector):
         with self._lock:
             self._states.pop(url, None)
 
-    def _of(self, target: Target) -> State:
+    def _of(self, target: Target) -> TargetState:
         with self._lock:
-            return self._states.get(target.url) or State(target.url, target.service)
+            return self._states.get(target.url) or TargetState(target.url, target.service)
 
-    def _set(self, state: State) -> None:
+    def _set(self, state: TargetState) -> None:
         with self._lock:
             before = self._states.get(state.url)
             self._states[state.url] = state

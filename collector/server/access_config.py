@@ -11,6 +11,10 @@ access:
   certificates:                            # left out: every certificate that client_ca signed
     - {common_name: checkout.prod, environment: prod}
   anonymous: {requests_per_second: 5}
+
+Who may send to the collector, as its configuration says it.
+
+Nobody listens where others can reach it without asking who they are, unless told so.
 """
 
 from __future__ import annotations
@@ -22,11 +26,94 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...core.addresses import is_loopback
 from ...core.errors import ConfigError
 from ...core.settings.values import parse_size
 from ...core.settings.yaml_document import Document, Place, Problem, spell
 from ...core.settings.yaml_fields import Fields, Secrets
-from .clients import Access, Certificate, Limits, TlsFiles, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one client may send, over `rates.BURST_SECONDS`; None for as much as it likes.
+
+    Args:
+        requests_per_second: Exports and events.
+        bytes_per_second: Bodies, as they come.
+    """
+
+    requests_per_second: float | None = None
+    bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token.
+
+    Args:
+        name: What its client is called; shown, unlike the token.
+        digest: The SHA-256 of the token: the token itself is kept nowhere.
+        environment: What takes the place of the environment that a resource claims, or None.
+        limits: How much may be sent with it.
+    """
+
+    name: str
+    digest: bytes = field(repr=False)
+    environment: str | None = None
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A client certificate that is let in.
+
+    Args:
+        common_name: The common name of its subject; the client is called so.
+        environment: What takes the place of the environment that a resource claims, or None.
+        limits: How much may be sent with it.
+    """
+
+    common_name: str
+    environment: str | None = None
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The PEM files of a TLS server.
+
+    Args:
+        certificate: Its certificate, followed by those between it and an authority.
+        key: The private key, without a password.
+        client_ca: The authorities that sign clients' certificates; None asks for none.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may send, and how much.
+
+    Args:
+        tokens: The tokens that are good.
+        certificates: The client certificates that are let in; empty for all that `client_ca` signed.
+        anonymous: How much an address may send that shows neither, where that is allowed.
+        tls: The files to speak TLS with; None speaks plain text.
+    """
+
+    tokens: tuple[Token, ...] = ()
+    certificates: tuple[Certificate, ...] = ()
+    anonymous: Limits = Limits()
+    tls: TlsFiles | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether a client must show who it is."""
+        return bool(self.tokens) or (self.tls is not None and self.tls.client_ca is not None)
+
 
 T = TypeVar("T", Token, Certificate)
 
@@ -39,7 +126,7 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class AccessSection:
     """What the section says.
 
     Args:
@@ -51,35 +138,37 @@ class Read:
     files: tuple[Path, ...] = ()
 
 
-def read(document: Document, place: Place, value: Any, env: Mapping[str, str], held: dict[str, str]) -> Read:
+def read_access(
+    document: Document, place: Place, value: Any, env: Mapping[str, str], held: dict[str, str]
+) -> AccessSection:
     """Read the section; what is wrong with it is added to the document's problems. Of *held* see `Secrets`."""
     fields = Fields(document, place, value, example="tokens: [{name: team-a, token_env: TEAM_A_TOKEN}]")
     files: list[Path] = []
 
     def token(place: Place, item: Any) -> Token:
-        return _token(document, Fields(document, place, item, example="name: team-a"), env, held, files)
+        return _read_token(document, Fields(document, place, item, example="name: team-a"), env, held, files)
 
     def certificate(place: Place, item: Any) -> Certificate:
-        return _certificate(Fields(document, place, item, example="common_name: checkout.prod"))
+        return _read_certificate(Fields(document, place, item, example="common_name: checkout.prod"))
 
-    tokens = _each(fields, "tokens", token)
-    certificates = _each(fields, "certificates", certificate)
+    tokens = _read_items(fields, "tokens", token)
+    certificates = _read_items(fields, "certificates", certificate)
     anonymous = fields.mapping("anonymous", example="requests_per_second: 5")
     tls = fields.mapping("tls", example="certificate: /etc/stagelens/tls.crt")
-    access = Access(tokens, certificates, _alone(anonymous), _tls(tls) if tls else None)
+    access = Access(tokens, certificates, _anonymous_limits(anonymous), _read_tls(tls) if tls else None)
     if certificates and not (access.tls and access.tls.client_ca):
         cure = "say under tls: who signed them, such as client_ca: /etc/stagelens/clients.crt"
         fields.complain(
             f"{fields.name('certificates')} asks for certificates that nothing checks; {cure}", "certificates"
         )
     fields.finish()
-    _unique(document, (*place, "tokens"), (each.name for each in tokens), "called")
-    _unique(document, (*place, "tokens"), (each.digest.hex() for each in tokens if each.digest), "")
-    _unique(document, (*place, "certificates"), (each.common_name for each in certificates), "called")
-    return Read(access, tuple(files))
+    _check_unique(document, (*place, "tokens"), (each.name for each in tokens), "called")
+    _check_unique(document, (*place, "tokens"), (each.digest.hex() for each in tokens if each.digest), "")
+    _check_unique(document, (*place, "certificates"), (each.common_name for each in certificates), "called")
+    return AccessSection(access, tuple(files))
 
 
-def from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
+def tokens_from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
     """Return the token that STAGELENS_COLLECTOR_TOKEN, or the file STAGELENS_COLLECTOR_TOKEN_FILE, holds, if any.
 
     Raises:
@@ -96,18 +185,18 @@ def from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
             raise ConfigError(msg) from error
     if not text and not path:
         return ()
-    trouble = _trouble(text)
+    trouble = _token_fault(text)
     if trouble:
         msg = f"{key} {trouble}; {MAKE_ONE}"
         raise ConfigError(msg)
     return (Token("token", _digest(text)),)
 
 
-def _each(fields: Fields, key: str, read_one: Callable[[Place, Any], T]) -> tuple[T, ...]:
+def _read_items(fields: Fields, key: str, read_one: Callable[[Place, Any], T]) -> tuple[T, ...]:
     return tuple(read_one(place, item) for place, item in fields.items(key))
 
 
-def _token(
+def _read_token(
     document: Document, fields: Fields, env: Mapping[str, str], held: dict[str, str], files: list[Path]
 ) -> Token:
     if fields.broken:
@@ -117,7 +206,7 @@ def _token(
     shown = fields.has("token")
     secret, written = secrets.take("token"), fields.text("sha256")
     files += secrets.files
-    token = Token(name, b"", fields.optional("environment"), _limits(fields))
+    token = Token(name, b"", fields.optional("environment"), _read_limits(fields))
     fields.finish()
     if shown:
         cure = "put it into a file and write token_file: with its path, or write sha256: with its hash"
@@ -134,14 +223,14 @@ def _token(
         fields.complain(f"{fields.name('sha256')} is no SHA-256; {cure}", "sha256")
     elif not secret:
         fields.missing("token_env", "TEAM_A_TOKEN")
-    elif trouble := _trouble(secret):
+    elif trouble := _token_fault(secret):
         fields.complain(f"{fields.name('token')} {trouble}; {MAKE_ONE}")
     else:
         return replace(token, digest=_digest(secret))
     return token
 
 
-def _trouble(text: str) -> str:
+def _token_fault(text: str) -> str:
     if len(text) < MIN_TOKEN_CHARS:
         return f"has {len(text)} characters, which can be guessed; it needs at least {MIN_TOKEN_CHARS}"
     return "" if text.isascii() and text.isprintable() and " " not in text else "is not one word of plain characters"
@@ -151,25 +240,25 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _certificate(fields: Fields) -> Certificate:
+def _read_certificate(fields: Fields) -> Certificate:
     if fields.broken:
         return Certificate("")
     certificate = Certificate(
-        fields.text("common_name", example="checkout.prod"), fields.optional("environment"), _limits(fields)
+        fields.text("common_name", example="checkout.prod"), fields.optional("environment"), _read_limits(fields)
     )
     fields.finish()
     return certificate
 
 
-def _alone(fields: Fields | None) -> Limits:
+def _anonymous_limits(fields: Fields | None) -> Limits:
     if fields is None or fields.broken:
         return Limits()
-    limits = _limits(fields)
+    limits = _read_limits(fields)
     fields.finish()
     return limits
 
 
-def _limits(fields: Fields) -> Limits:
+def _read_limits(fields: Fields) -> Limits:
     size = fields.text("bytes_per_second")
     bytes_per_second: float | None = None
     if size:
@@ -184,7 +273,7 @@ def _limits(fields: Fields) -> Limits:
     return Limits(fields.amount("requests_per_second", example="50"), bytes_per_second)
 
 
-def _tls(fields: Fields) -> TlsFiles | None:
+def _read_tls(fields: Fields) -> TlsFiles | None:
     if fields.broken:
         return None
     certificate = fields.text("certificate", example="/etc/stagelens/tls.crt")
@@ -199,7 +288,7 @@ def _tls(fields: Fields) -> TlsFiles | None:
     return TlsFiles(Path(certificate), Path(key), Path(client_ca) if client_ca else None)
 
 
-def _unique(document: Document, place: Place, names: Iterable[str], called: str) -> None:
+def _check_unique(document: Document, place: Place, names: Iterable[str], called: str) -> None:
     """Complain about the items at *place* that say the same as one before; a digest, which is not *called*, is not shown."""
     seen: dict[str, Place] = {}
     for position, name in enumerate(names):
@@ -210,3 +299,26 @@ def _unique(document: Document, place: Place, names: Iterable[str], called: str)
         what = f"is called {name!r} like" if called else "has the same token as"
         text = f"{spell(here)} {what} {spell(first)}; give each its own"
         document.problems.append(Problem(document.line(here), text))
+
+
+def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
+    """Refuse to listen on *host* where it can be reached from elsewhere and nobody is asked who they are.
+
+    Args:
+        host: The address to listen on.
+        access: Who may send.
+        is_open: STAGELENS_COLLECTOR_OPEN: whether that was asked for.
+
+    Raises:
+        ConfigError: It would; what to do about it.
+    """
+    if is_loopback(host) or access.asks or is_open:
+        return
+    msg = (
+        f"the collector would listen on {host}, where others can reach it, and asks nobody who they are.\n"
+        "    Set STAGELENS_COLLECTOR_TOKEN to a long secret that agents share (openssl rand -hex 32),\n"
+        "    or name tokens or a client_ca under access: in the file STAGELENS_COLLECTOR_CONFIG names,\n"
+        "    or set STAGELENS_COLLECTOR_OPEN=true if nobody but those who may send can reach it,\n"
+        "    or listen on 127.0.0.1."
+    )
+    raise ConfigError(msg)

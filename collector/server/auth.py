@@ -15,27 +15,26 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from ...core.addresses import client_of
 from ...core.errors import StagelensError
 from ...core.names import ENVIRONMENT, SERVICE_NAME
 from ...core.stages import OTHER
-from ..ingest.dimensions import UNKNOWN_SERVICE, text
+from ..ingest.series import UNKNOWN_SERVICE
+from ..ingest.validation import printable_text
 from ..otlp.model import Attributes
-from .clients import Access, Certificate, Limits, Token
-from .rates import Meter, Meters, whole_seconds
-from .service_shares import ServiceShares
+from .access_config import Access, Certificate, Limits, Token
+from .client_limits import ClientMeter, ClientMeters, ServiceShares, whole_seconds
 
 # Longer than any token, and short enough that to hash it costs nothing. [characters]
 MAX_AUTHORIZATION_CHARS = 4096
 
-_SHOW_ONE = (
+_CREDENTIALS_REQUIRED = (
     "this collector asks for a token: set OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token> where you send from"
 )
-_NO_CERTIFICATE = (
+_CERTIFICATE_REQUIRED = (
     "this collector asks for a client certificate: set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
     "OTEL_EXPORTER_OTLP_CLIENT_KEY where you send from"
 )
-_UNKNOWN = "this token is not known to the collector: compare it with the one in its configuration"
+_NOT_KNOWN = "this token is not known to the collector: compare it with the one in its configuration"
 _NOT_BEARER = "the Authorization header must say `Bearer <token>`"
 
 
@@ -72,7 +71,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmittedClient:
     """A caller that was let in.
 
     Args:
@@ -85,13 +84,13 @@ class Admission:
     client: str
     environment: str | None = None
     names: Callable[[str], bool] = field(default=lambda _: True, repr=False, compare=False)
-    meter: Meter | None = field(default=None, repr=False, compare=False)
+    meter: ClientMeter | None = field(default=None, repr=False, compare=False)
 
     def correct(self, resource: Attributes) -> None:
         """Put into the attributes of a resource what its sender cannot choose: its environment, and `__other__` past its share of services."""
         if self.environment is not None:
             resource[ENVIRONMENT] = self.environment
-        if not self.names(text(resource.get(SERVICE_NAME, "")) or UNKNOWN_SERVICE):
+        if not self.names(printable_text(resource.get(SERVICE_NAME, "")) or UNKNOWN_SERVICE):
             resource[SERVICE_NAME] = OTHER
 
 
@@ -103,7 +102,7 @@ class _Client:
     limits: Limits
 
 
-class Gate:
+class AccessControl:
     """Lets callers in. Thread-safe.
 
     Args:
@@ -125,11 +124,11 @@ class Gate:
         known_services: Collection[str] = (),
     ) -> None:
         self._access, self._is_open, self._clock = access, is_open, clock
-        self._meters = Meters()
+        self._meters = ClientMeters()
         self.shares = ServiceShares(clock, known_services)
         self._lock = threading.Lock()
 
-    def admit(self, caller: Caller) -> Admission:
+    def admit(self, caller: Caller) -> AdmittedClient:
         """Let *caller* in.
 
         Raises:
@@ -138,7 +137,7 @@ class Gate:
         client = self._client(self._access(), caller)
         names = functools.partial(self.shares.admit, (client.kind, client.name))
         if client.limits == Limits():
-            return Admission(client.name, client.environment, names)
+            return AdmittedClient(client.name, client.environment, names)
         with self._lock:
             now = self._clock()
             meter = self._meters.of((client.kind, client.name), client.limits, now)
@@ -147,9 +146,9 @@ class Gate:
             seconds = whole_seconds(wait_seconds)
             msg = f"{client.name} sends more than it may; send it again in {seconds} s, or raise its limit"
             raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, msg, seconds)
-        return Admission(client.name, client.environment, names, meter)
+        return AdmittedClient(client.name, client.environment, names, meter)
 
-    def received(self, admission: Admission, size_bytes: int) -> None:
+    def received(self, admission: AdmittedClient, size_bytes: int) -> None:
         """Note how large the body was that came with *admission*, as it came; the client's next request waits for it."""
         if admission.meter is not None:
             with self._lock:
@@ -157,17 +156,19 @@ class Gate:
 
     def _client(self, access: Access, caller: Caller) -> _Client:
         if caller.authorization and access.tokens:
-            token = _with_token(access.tokens, caller.authorization)
+            token = _match_token(access.tokens, caller.authorization)
             return _Client("token", token.name, token.environment, token.limits)
         if caller.certificate:
-            known = _with_certificate(access.certificates, caller.certificate)
+            known = _match_certificate(access.certificates, caller.certificate)
             return _Client("certificate", caller.certificate, known.environment, known.limits)
         if access.asks and not self._is_open:
-            raise RefusedError(HTTPStatus.UNAUTHORIZED, _SHOW_ONE if access.tokens else _NO_CERTIFICATE)
-        return _Client("address", client_of(caller.address), None, access.anonymous)
+            raise RefusedError(
+                HTTPStatus.UNAUTHORIZED, _CREDENTIALS_REQUIRED if access.tokens else _CERTIFICATE_REQUIRED
+            )
+        return _Client("address", owner_of(caller.address), None, access.anonymous)
 
 
-def _with_token(tokens: tuple[Token, ...], authorization: str) -> Token:
+def _match_token(tokens: tuple[Token, ...], authorization: str) -> Token:
     scheme, _, shown = authorization.partition(" ")
     if scheme.lower() != "bearer" or len(authorization) > MAX_AUTHORIZATION_CHARS:
         raise RefusedError(HTTPStatus.UNAUTHORIZED, _NOT_BEARER)
@@ -178,11 +179,11 @@ def _with_token(tokens: tuple[Token, ...], authorization: str) -> Token:
         if hmac.compare_digest(token.digest, digest):
             found = token
     if found is None:
-        raise RefusedError(HTTPStatus.UNAUTHORIZED, _UNKNOWN)
+        raise RefusedError(HTTPStatus.UNAUTHORIZED, _NOT_KNOWN)
     return found
 
 
-def _with_certificate(certificates: tuple[Certificate, ...], common_name: str) -> Certificate:
+def _match_certificate(certificates: tuple[Certificate, ...], common_name: str) -> Certificate:
     if not certificates:
         return Certificate(common_name)
     for certificate in certificates:

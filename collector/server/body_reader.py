@@ -1,36 +1,263 @@
-"""Receiving bodies: how large one may be, how long it may take, and how much all of them may hold."""
+"""Request bodies: receive, inflate and decode them within limits of size, time and memory.
+
+`BodyReader` receives bodies in the event loop. `DecoderPool` inflates and decodes them in threads: two for small bodies, one for
+large ones. Decoding is Python code and holds the interpreter lock, so more threads would not be faster. The memory of a body
+follows from its inflated size, which is known only after inflating: one large body at a time is inflated, few may wait, and small
+ones do not wait for it. Small bodies that wait at the same time are decoded together.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import zstandard
 from starlette.requests import ClientDisconnect, Request
 
 from ...core.errors import WireError
 from ..ingest.writer import FullError
-from ..otlp.model import TooLargeError
+from ..otlp.model import TooLargeError, UnsupportedError
 from ..self_metrics import SelfMetrics
 
-# An OTLP exporter gives up after so long (OTEL_EXPORTER_OTLP_TIMEOUT): a body that is not here by then is not coming.
+# zlib's name for "a gzip header and trailer must be there".
+_GZIP = 16 + zlib.MAX_WBITS
+# RFC 9659: content sent over HTTP needs a window of at most 8 MB. A frame that asks for more is refused.
+MAX_WINDOW_BYTES = 8 * 1024**2
+# RFC 8878: a block has at least 4 bytes and inflates to at most 128 KiB.
+_MAX_INFLATED_PER_BYTE = 128 * 1024 // 4
+_MIN_CHUNK_BYTES = 64
+
+
+def encoding_of(body: bytes) -> str:
+    """Return the encoding of *body*, a gRPC message: gRPC does not report it, and no protobuf message starts like gzip."""
+    return "gzip" if body.startswith(b"\x1f\x8b") else "identity"
+
+
+def inflate(body: bytes, encoding: str, limit_bytes: int) -> bytes:
+    """Return *body* without its Content-Encoding.
+
+    Args:
+        body: The body as received.
+        encoding: The Content-Encoding header; "" and "identity" mean none.
+        limit_bytes: Size limit of the result.
+
+    Raises:
+        UnsupportedError: *encoding* is not supported.
+        TooLargeError: The result would be larger than *limit_bytes*; at most that plus 2 MiB was inflated.
+        WireError: *body* does not match *encoding*, is truncated, or has trailing bytes.
+    """
+    match encoding.strip().lower():
+        case "" | "identity":
+            inflated = body
+        case "gzip" | "x-gzip":
+            inflated = _gunzip(body, limit_bytes)
+        case "zstd":
+            inflated = _unzstd(body, limit_bytes)
+        case _:
+            msg = f"Content-Encoding {encoding[:40]!r} is not supported; send gzip, zstd or identity"
+            raise UnsupportedError(msg)
+    _check_inflated_size(len(inflated), limit_bytes)
+    return inflated
+
+
+def _gunzip(body: bytes, limit_bytes: int) -> bytes:
+    stream = zlib.decompressobj(_GZIP)
+    try:
+        inflated = stream.decompress(body, limit_bytes + 1)
+    except zlib.error as error:
+        msg = f"the body is not valid gzip ({error})"
+        raise WireError(msg) from error
+    if len(inflated) <= limit_bytes:
+        _check_stream_end("gzip stream", stream.eof, len(body), len(stream.unused_data))
+    return inflated
+
+
+def _unzstd(body: bytes, limit_bytes: int) -> bytes:
+    stream = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj()
+    pieces: list[bytes] = []
+    at = inflated = 0
+    try:
+        if body:
+            _check_inflated_size(zstandard.frame_content_size(body), limit_bytes)  # -1 for unknown
+        while at < len(body) and not stream.eof and inflated <= limit_bytes:
+            # A chunk inflates at once, so its size is limited by the remaining capacity.
+            end = at + max((limit_bytes - inflated) // _MAX_INFLATED_PER_BYTE, _MIN_CHUNK_BYTES)
+            pieces.append(stream.decompress(body[at:end]))
+            inflated += len(pieces[-1])
+            at = min(end, len(body))
+    except zstandard.ZstdError as error:
+        msg = f"the body is not valid zstd, or needs a window of more than {MAX_WINDOW_BYTES} bytes ({error})"
+        raise WireError(msg) from error
+    if inflated <= limit_bytes:
+        _check_stream_end("zstd frame", stream.eof, len(body), len(body) - at + len(stream.unused_data))
+    return b"".join(pieces)
+
+
+def _check_inflated_size(size_bytes: int, limit_bytes: int) -> None:
+    if size_bytes > limit_bytes:
+        msg = f"the body is larger than {limit_bytes} bytes once inflated; send smaller batches"
+        raise TooLargeError(msg)
+
+
+def _check_stream_end(what: str, ended: bool, size_bytes: int, left_bytes: int) -> None:
+    if not ended:
+        msg = f"the {what} ends early, after {size_bytes} bytes"
+        raise WireError(msg)
+    if left_bytes:
+        msg = f"{left_bytes} bytes follow the end of the {what}; send one {what.split()[1]} a request"
+        raise WireError(msg)
+
+
+D = TypeVar("D")
+T = TypeVar("T")
+# Converts the decoded forms of several bodies at once.
+DecodeTogether: TypeAlias = Callable[[Sequence[D]], Sequence[T]]
+
+# Ten times the size of an agent's export.
+SMALL_BYTES = 1024**2
+# Each takes up to two seconds, and an exporter gives up after ten.
+_MAX_LARGE = 8
+# Inflated bytes that are decoded together; more take longer without being faster.
+_MAX_TOGETHER_BYTES = 256 * 1024
+
+
+def identity(read: Sequence[T]) -> Sequence[T]:
+    """Return the decoded bodies unchanged."""
+    return read
+
+
+class _LargeError(Exception):
+    """A body is larger than `SMALL_BYTES` once inflated."""
+
+
+class _Job(NamedTuple):
+    body: bytes
+    encoding: str
+    read: Callable[[bytes], Any]
+    together: DecodeTogether[Any, Any]
+    done: Future[Any]
+
+
+class DecoderPool:
+    """Threads that inflate and decode bodies for one event loop.
+
+    Args:
+        max_inflated_bytes: Size limit of an inflated body.
+    """
+
+    def __init__(self, max_inflated_bytes: int) -> None:
+        self._max_inflated_bytes = max_inflated_bytes
+        self._waiting: deque[_Job] = deque()
+        self._small = ThreadPoolExecutor(2, "stagelens-decoder")
+        self._large = ThreadPoolExecutor(1, "stagelens-large-decoder")
+        self._large_bodies = 0
+
+    async def read(self, body: bytes, encoding: str, read: Callable[[bytes], D], together: DecodeTogether[D, T]) -> T:
+        """Inflate *body* and return the result of *read* and *together*.
+
+        Args:
+            body: The body as received.
+            encoding: Its Content-Encoding.
+            read: Decodes one body.
+            together: Converts the decoded forms of all bodies that wait with the same function; if it fails for all of
+                them, it is called for each alone. `identity` converts nothing.
+
+        Raises:
+            FullError: The body is large, and too many large ones wait.
+            WireError: `inflate`, *read* or *together* raised it.
+        """
+        job = _Job(body, encoding, read, together, Future())
+        self._waiting.append(job)
+        self._small.submit(self._read_small)
+        try:
+            return await asyncio.wrap_future(job.done)
+        except _LargeError:
+            pass
+        if self._large_bodies >= _MAX_LARGE:
+            msg = f"{self._large_bodies} other large requests are being read; send it again, or smaller batches"
+            raise FullError(msg)
+        self._large_bodies += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._large, self._read_large, job)
+        finally:
+            self._large_bodies -= 1
+
+    def stop(self) -> None:
+        """Decode the waiting bodies and stop the threads."""
+        self._small.shutdown()
+        self._large.shutdown()
+
+    def _read_small(self) -> None:
+        """Decode the waiting bodies. It runs once for each body; most runs find none left."""
+        shared: defaultdict[DecodeTogether[Any, Any], list[tuple[Future[Any], Any]]] = defaultdict(list)
+        size = 0
+        while self._waiting and size < _MAX_TOGETHER_BYTES:
+            try:
+                job = self._waiting.popleft()
+            except IndexError:  # the other thread took the last one
+                break
+            if not job.done.set_running_or_notify_cancel():
+                continue
+            try:
+                inflated = self._inflated_small(job)
+                size += len(inflated)
+                read = job.read(inflated)
+            except Exception as error:  # noqa: BLE001 - raised where the request waits
+                job.done.set_exception(error)
+            else:
+                shared[job.together].append((job.done, read))
+        for together, jobs in shared.items():
+            _finish_together(together, jobs)
+
+    def _inflated_small(self, job: _Job) -> bytes:
+        if self._max_inflated_bytes <= SMALL_BYTES:
+            return inflate(job.body, job.encoding, self._max_inflated_bytes)
+        try:
+            return inflate(job.body, job.encoding, SMALL_BYTES)
+        except TooLargeError as error:
+            raise _LargeError from error
+
+    def _read_large(self, job: _Job) -> Any:
+        return job.together([job.read(inflate(job.body, job.encoding, self._max_inflated_bytes))])[0]
+
+
+def _finish_together(together: DecodeTogether[Any, Any], jobs: Sequence[tuple[Future[Any], Any]]) -> None:
+    try:
+        results = together([read for _, read in jobs])
+    except Exception as error:  # noqa: BLE001 - as above
+        if len(jobs) == 1:
+            jobs[0][0].set_exception(error)
+            return
+        # One bad body must not fail the others.
+        for job in jobs:
+            _finish_together(together, [job])
+    else:
+        for (done, _), result in zip(jobs, results, strict=True):
+            done.set_result(result)
+
+
+# Default of OTEL_EXPORTER_OTLP_TIMEOUT: an exporter gives up after that time.
 MAX_RECEIVE_SECONDS = 10.0
-# How much memory a body takes shows only when a message of gRPC is here as a whole, so few are received at once.
+# The size of a gRPC message is known only after it was received, so few are received at once.
 MESSAGES_AT_ONCE = 16
-# The rest of a body that is too large is read and thrown away, so that its sender gets to read why; to this multiple.
+# The rest of a too large body is discarded, up to this multiple of the limit, so that its sender reads the response.
 _DISCARD_FACTOR = 4
 
 Hold: TypeAlias = Callable[[int], None]
 
 
-class Receiving:
-    """The bodies that are being received or wait to be read; of one event loop.
+class BodyReader:
+    """Receives bodies in one event loop and accounts for their memory.
 
     Args:
-        max_body_bytes: The largest body.
-        max_held_bytes: The most that all of them may hold together.
-        metrics: Told how much they hold.
+        max_body_bytes: Size limit of one body.
+        max_held_bytes: Size limit of all bodies that are being received or decoded.
+        metrics: Shows their size.
     """
 
     def __init__(self, max_body_bytes: int, max_held_bytes: int, metrics: SelfMetrics) -> None:
@@ -40,16 +267,16 @@ class Receiving:
 
     @contextmanager
     def held(self) -> Generator[Hold]:
-        """Give what accounts for the memory of one body, until the end.
+        """Provide a function that reserves memory for one body until the end of the block.
 
         Raises:
-            FullError: All bodies together take too much.
+            FullError: All bodies together are too large.
         """
         mine = 0
 
         def hold(size_bytes: int) -> None:
             nonlocal mine
-            # One that is alone may be as large as any: else it could never be received.
+            # A single body is always admitted; otherwise a large one could never be received.
             if self._held_bytes > mine and self._held_bytes + size_bytes > self._max_held_bytes:
                 msg = f"{self._held_bytes - mine} bytes of other requests are being read; send it again"
                 raise FullError(msg)
@@ -64,13 +291,13 @@ class Receiving:
             self._metrics.receiving(self._held_bytes)
 
     async def body(self, request: Request, hold: Hold | None) -> bytes:
-        """Return the body of *request* as it came; nothing of it where there is none to *hold* it.
+        """Return the body of *request* as received, or discard it if *hold* is None.
 
         Raises:
-            FullError: All bodies together take too much.
-            TooLargeError: It is larger than the limit.
-            TimeoutError: It took too long.
-            WireError: The sender left before its end.
+            FullError: All bodies together are too large.
+            TooLargeError: The body is larger than the limit.
+            TimeoutError: It took longer than `MAX_RECEIVE_SECONDS`.
+            WireError: The client disconnected before its end.
         """
         limit = self._max_body_bytes
         chunks: list[bytes] = []
@@ -86,7 +313,7 @@ class Receiving:
                         continue
                     hold(len(chunk))
                     chunks.append(chunk)
-        except ClientDisconnect as error:  # nobody is left to read it
+        except ClientDisconnect as error:
             msg = "the request ended early"
             raise WireError(msg) from error
         if size > limit:
@@ -95,11 +322,11 @@ class Receiving:
         return b"".join(chunks)
 
     async def message(self, read: Callable[[], Awaitable[bytes]], hold: Hold) -> bytes:
-        """Return the message of gRPC that *read* waits for, which must hold no more than a body may.
+        """Return the gRPC message that *read* receives; gRPC itself limits its size.
 
         Raises:
-            FullError: All bodies together take too much.
-            TimeoutError: It took too long, or others did before it.
+            FullError: All bodies together are too large.
+            TimeoutError: It, or the messages before it, took longer than `MAX_RECEIVE_SECONDS`.
         """
         async with asyncio.timeout(MAX_RECEIVE_SECONDS), self._messages:
             message = await read()
@@ -107,8 +334,8 @@ class Receiving:
         return message
 
 
-async def discard(request: Request) -> None:
-    """Throw the body of *request* away, so that its sender gets to read the answer; as far as it comes in time."""
+async def discard_body(request: Request) -> None:
+    """Discard the body of *request*, so that its sender reads the response, for at most `MAX_RECEIVE_SECONDS`."""
     with suppress(ClientDisconnect, TimeoutError):
         async with asyncio.timeout(MAX_RECEIVE_SECONDS):
             async for _ in request.stream():

@@ -1,133 +1,226 @@
-"""The connections of HTTP: how many there may be, how large a head may be, and how slow their other ends.
+"""HTTP connections with limits: their number, the size and duration of a request head, and slow readers.
 
-Uvicorn bounds none of this: a head that never ends would be collected for ever, one that never comes would keep its
-connection, and so would an answer that nobody reads. Bodies are bounded where they are received.
+Uvicorn bounds none of these: a head without an end would be buffered for ever, a connection that sends none would stay open,
+and so would one whose client does not read its response. `body_reader` bounds the bodies.
+
+`ConnectionLimits` counts connections in total and for each address. At a limit a new connection replaces the longest idle one,
+so idle connections never keep other clients out. `accept_tls` counts connections from before their TLS handshake, because an
+asyncio server reports a connection only after it and allows a minute for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import contextlib
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from ssl import SSLContext
+from typing import Any, Literal, Protocol
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from ...core.addresses import owner_of
 from ...core.errors import StagelensError
-from ..otlp.responses import failure_reply
-from .body_reader import discard
-from .connection_limits import ConnectionLimits, Waiter
-from .misc_routes import media_type_of, response_of
-from .tls import certificate_of, named
+from ..otlp.responses import failure_response, http_response, media_type_of
+from .body_reader import discard_body
+from .tls import certificate_of, with_certificate
 
-# Request line and headers; a token of the longest kind allowed takes an eighth of it.
+Place = Literal["in", "surplus", "out"]
+
+
+class LimitedConnection(Protocol):
+    """A connection that counts towards the limits."""
+
+    def give_way(self) -> None:
+        """Respond that there are too many connections, and close."""
+        ...
+
+
+@dataclass(eq=False)
+class ConnectionLimits:
+    """The connections of one server. For use in its event loop only.
+
+    Args:
+        name: Name of the server in messages.
+        probes: Health probe paths, which are served beyond the limits, or an orchestrator would restart the process.
+        most: Limit in total. [count]
+        most_of_one: Limit for one address, of IPv6 for one /64 network. [count]
+        surplus: Further connections that get a 503 to their request, unless it is a health probe. [count]
+    """
+
+    name: str
+    probes: Collection[str]
+    most: int = 600
+    most_of_one: int = 150
+    surplus: int = 100
+    _members: dict[LimitedConnection, str] = field(default_factory=dict[LimitedConnection, str])
+    _of: Counter[str] = field(default_factory=Counter[str])
+    _surplus_app: set[LimitedConnection] = field(default_factory=set[LimitedConnection])
+    # Idle connections, the longest idle one first.
+    _waiting: dict[LimitedConnection, None] = field(default_factory=dict[LimitedConnection, None])
+
+    def enter(self, connection: LimitedConnection, address: str) -> Place:
+        """Add a new *connection* from *address*, idle until its first request, and return how it counts."""
+        owner = owner_of(address)
+        if not self._has_room(owner):
+            takes_from = {owner} if self._of[owner] >= self.most_of_one else set(self._of)
+            self._end_oldest([each for each in self._waiting if self._members.get(each) in takes_from])
+        if self._has_room(owner):
+            self._members[connection] = owner
+            self._of[owner] += 1
+            self.waits(connection)
+            return "in"
+        if len(self._surplus) >= self.surplus:
+            self._end_oldest([each for each in self._waiting if each in self._surplus])
+        if len(self._surplus) >= self.surplus:
+            return "out"
+        self._surplus.add(connection)
+        self.waits(connection)
+        return "surplus"
+
+    def leave(self, connection: LimitedConnection) -> None:
+        """Remove *connection*; calling it again does nothing."""
+        self._waiting.pop(connection, None)
+        self._surplus.discard(connection)
+        owner = self._members.pop(connection, None)
+        if owner is not None:
+            self._of[owner] -= 1
+            if not self._of[owner]:
+                del self._of[owner]
+
+    def waits(self, connection: LimitedConnection) -> None:
+        """Mark *connection* as idle."""
+        self._waiting.pop(connection, None)
+        if connection in self._members or connection in self._surplus:
+            self._waiting[connection] = None
+
+    def works(self, connection: LimitedConnection) -> None:
+        """Mark *connection* as busy with a request."""
+        self._waiting.pop(connection, None)
+
+    def _has_room(self, owner: str) -> bool:
+        return len(self._members) < self.most and self._of[owner] < self.most_of_one
+
+    def _end_oldest(self, waiting: list[LimitedConnection]) -> None:
+        if waiting:
+            self.leave(waiting[0])
+            waiting[0].give_way()
+
+
+# Request line and headers. The longest allowed token takes an eighth of it.
 MAX_HEAD_BYTES = 32 * 1024
-# What a header takes besides its letters, as RFC 9113 (6.5.2) counts it.
-_A_HEADER_BYTES = 32
-# From the first byte of a head, or of a connection, to the head's last.
+# Overhead of one header, RFC 9113 (6.5.2).
+_HEADER_OVERHEAD_BYTES = 32
+# From the first byte of a connection, or of a head, to the end of the head.
 MAX_HEAD_SECONDS = 10.0
-# Requests on one connection that are sent without waiting for answers: the smallest of them take a hundred times their size,
-# and what was received at once may hold thousands. No exporter sends more than one.
+# Pipelined requests on one connection. The smallest requests take a hundred times their size in memory, and one read may
+# contain thousands of them. No exporter sends more than one.
 MAX_UNANSWERED = 16
 # How long a response may wait without any of it being read, and how long all of it may take. [seconds]
 MAX_UNREAD_SECONDS, MAX_SENDING_SECONDS = 10.0, 120.0
 
-_TOO_HASTY = f"{MAX_UNANSWERED} requests of this connection are not answered yet; wait for answers"
+_TOO_MANY_PIPELINED = f"{MAX_UNANSWERED} requests of this connection are not answered yet; wait for answers"
 
 
 class _HeadError(StagelensError):
-    """The head of a request is too large, or comes too early."""
+    """The head of a request is too large, or too many requests are pipelined."""
 
 
 class Connection(HttpToolsProtocol):
-    """A connection of uvicorn's, with bounds.
+    """Uvicorn connection with limits.
 
     Args:
-        limits: Of all connections of its server.
-        handshake: The TLS handshake it follows, which no longer counts towards the limits.
+        limits: Connection limits of its server.
+        handshake: The TLS handshake before it, which no longer counts towards the limits.
     """
 
     _head_bytes = 0
-    _unseen_bytes = 0  # of what was received since the parser last found something
-    _unanswered: deque[RequestResponseCycle]  # more than one where requests are sent without waiting for answers
+    _unparsed_bytes = 0  # received since the parser last reported an element
+    _unanswered: deque[RequestResponseCycle]  # more than one where requests are pipelined
     _head_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, limits: ConnectionLimits, handshake: Waiter | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, limits: ConnectionLimits, handshake: LimitedConnection | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._limits, self._handshake = limits, handshake
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] - as uvicorn has it
-        """Begin to wait for a head."""
+        """Start the deadline of the first request head."""
         super().connection_made(transport)
         self._unanswered = deque()
-        self.app: Any = named(self.app, certificate_of(transport))
+        self.app: Any = with_certificate(self.app, certificate_of(transport))
         self._expect_head()
         if self._handshake is not None:
             self._limits.leave(self._handshake)
         place = self._limits.enter(self, self.client[0] if self.client else "")
         if place == "surplus":
-            self.app = _surplus(self.app, self._limits)
+            self.app = _surplus_app(self.app, self._limits)
         elif place == "out":
             self.give_way()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadlines, and let no answer be written any more."""
+        """Cancel the deadlines and mark unfinished requests as disconnected."""
         self._limits.leave(self)
-        self._head_is_here()
-        self._answer_is_read()
+        self._stop_head_timer()
+        self._stop_unread_timer()
         for cycle in self._unanswered:
             cycle.disconnected = True
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse *data*, and give up on a head, or the head of a chunk, that goes on and on."""
-        self._unseen_bytes += len(data)
+        """Parse *data*; refuse a request head or chunk header without an end."""
+        self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._unseen_bytes > MAX_HEAD_BYTES:
-            self._end(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _too_large())
+        if self._unparsed_bytes > MAX_HEAD_BYTES:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _head_too_large_message())
         elif self._head_timer is None and not self._unanswered:
             self._expect_head()
 
     def on_message_begin(self) -> None:
-        """Count a new head."""
+        """Start to count the bytes of a new head."""
         if len(self._unanswered) >= MAX_UNANSWERED:
-            raise _HeadError(_TOO_HASTY)  # which comes back as a call of send_400_response
+            raise _HeadError(_TOO_MANY_PIPELINED)  # uvicorn calls send_400_response for it
         super().on_message_begin()
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the address."""
+        """Count a part of the URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or one that follows the body."""
-        self._count(len(name) + len(value) + _A_HEADER_BYTES)
+        """Count a header or trailer."""
+        self._count(len(name) + len(value) + _HEADER_OVERHEAD_BYTES)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to answer: from here on the application looks at the clock."""
-        self._unseen_bytes = 0
-        self._head_is_here()
+        """Stop the deadline of the head; the application bounds the time of the body."""
+        self._unparsed_bytes = 0
+        self._stop_head_timer()
         self._limits.works(self)
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
-        self._unseen_bytes = 0
+        """Pass on a part of the body."""
+        self._unparsed_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Take the end of a body."""
-        self._unseen_bytes = 0
+        """Pass on the end of the body."""
+        self._unparsed_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the last answer to be read."""
+        """Wait for the next request, or until the client has read the last response."""
         self._unanswered.popleft()
         if not self._unanswered and not self.flow.write_paused:
             self._limits.waits(self)
@@ -137,52 +230,52 @@ class Connection(HttpToolsProtocol):
 
     def give_way(self) -> None:
         """Respond that there are too many connections, and close this one."""
-        self._end(HTTPStatus.SERVICE_UNAVAILABLE, too_many(self._limits.name))
+        self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, too_many_message(self._limits.name))
         # It no longer counts, so it must not stay open until its client reads or closes.
         self.loop.call_soon(self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that nobody uses."""
+        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._abort_later()
 
     def pause_writing(self) -> None:
-        """Wait for somebody to read."""
+        """Start the deadline of a client that does not read its response."""
         super().pause_writing()
         self._abort_later()
 
     def resume_writing(self) -> None:
-        """Somebody reads."""
-        self._answer_is_read()
+        """Stop the deadline of a client that reads again."""
+        self._stop_unread_timer()
         if not self._unanswered:
             self._limits.waits(self)
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, or has a head that is too large."""
+        """Refuse a request that is not HTTP, or whose head is too large."""
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._end(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _too_large())
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _head_too_large_message())
         else:
-            self._end(HTTPStatus.BAD_REQUEST, msg)
+            self._refuse(HTTPStatus.BAD_REQUEST, msg)
 
     def _count(self, size_bytes: int) -> None:
-        self._unseen_bytes = 0
+        self._unparsed_bytes = 0
         self._head_bytes += size_bytes
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise _HeadError(_too_large())  # which comes back as a call of send_400_response
+            raise _HeadError(_head_too_large_message())  # uvicorn calls send_400_response for it
 
     def _expect_head(self) -> None:
         message = f"no request came within {MAX_HEAD_SECONDS:g} s"
-        self._head_timer = self.loop.call_later(MAX_HEAD_SECONDS, self._end, HTTPStatus.REQUEST_TIMEOUT, message)
+        self._head_timer = self.loop.call_later(MAX_HEAD_SECONDS, self._refuse, HTTPStatus.REQUEST_TIMEOUT, message)
 
-    def _head_is_here(self) -> None:
+    def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def _abort_later(self) -> None:
         """Abort the connection once nothing of its response was read for `MAX_UNREAD_SECONDS`, or after `MAX_SENDING_SECONDS`."""
-        self._answer_is_read()
+        self._stop_unread_timer()
         end = self.loop.time() + MAX_SENDING_SECONDS
 
         def check(before: int) -> None:
@@ -194,17 +287,17 @@ class Connection(HttpToolsProtocol):
 
         self._unread_timer = self.loop.call_later(MAX_UNREAD_SECONDS, check, self.transport.get_write_buffer_size())
 
-    def _answer_is_read(self) -> None:
+    def _stop_unread_timer(self) -> None:
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
 
-    def _end(self, status: HTTPStatus, message: str) -> None:
-        """Say why, unless an answer is under way, and close."""
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        """Respond with *status* and *message*, unless a response has started, and close."""
         if self.transport.is_closing():
             return
         if not (self._unanswered and self._unanswered[0].response_started):
-            reply = failure_reply("", status, message, {"Connection": "close"})
+            reply = failure_response("", status, message, {"Connection": "close"})
             headers = reply.headers | {"Content-Type": reply.media_type, "Content-Length": str(len(reply.body))}
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             self.transport.write(STATUS_LINE[status] + lines.encode() + b"\r\n" + reply.body)
@@ -212,26 +305,99 @@ class Connection(HttpToolsProtocol):
         self._abort_later()
 
 
-def _too_large() -> str:
+def _head_too_large_message() -> str:
     return f"the request's head is larger than {MAX_HEAD_BYTES} bytes; send fewer or shorter headers"
 
 
-def too_many(name: str) -> str:
+def too_many_message(name: str) -> str:
     """Return the error message of the server *name* at its connection limit."""
     return f"the {name} has as many connections as it can bear; send it again"
 
 
-def _surplus(application: ASGIApp, limits: ConnectionLimits) -> ASGIApp:
+def _surplus_app(application: ASGIApp, limits: ConnectionLimits) -> ASGIApp:
     """Return the application of a connection beyond the limits: health probes are served, other requests get a 503."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    async def respond(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in limits.probes:
             await application(scope, receive, send)
             return
         request = Request(scope, receive)
-        await discard(request)
+        await discard_body(request)
         headers = {"Connection": "close"}
-        reply = failure_reply(media_type_of(request), HTTPStatus.SERVICE_UNAVAILABLE, too_many(limits.name), headers)
-        await response_of(reply)(scope, receive, send)
+        reply = failure_response(
+            media_type_of(request), HTTPStatus.SERVICE_UNAVAILABLE, too_many_message(limits.name), headers
+        )
+        await http_response(reply)(scope, receive, send)
 
-    return answer
+    return respond
+
+
+_log = logging.getLogger(__name__)
+
+# Pause after a connection could not be accepted, for example without a free file descriptor. [seconds]
+_ACCEPT_PAUSE_SECONDS = 1.0
+
+
+@dataclass(eq=False)
+class Handshake:
+    """A connection during its TLS handshake.
+
+    Args:
+        socket: Its socket.
+    """
+
+    socket: socket.socket
+
+    def give_way(self) -> None:
+        """Close it, without a response: none can be sent before the handshake is done."""
+        # Not closed here: the event loop still uses the socket.
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+
+async def accept_tls(
+    listening: socket.socket,
+    tls: SSLContext,
+    limits: ConnectionLimits,
+    connection: Callable[[LimitedConnection], Connection],
+) -> None:
+    """Accept connections until cancelled.
+
+    Args:
+        listening: The listening socket.
+        tls: The TLS context.
+        limits: The connection limits of the server.
+        connection: Makes the connection that follows a handshake.
+    """
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    listening.setblocking(False)
+    while True:
+        try:
+            accepted, address = await loop.sock_accept(listening)
+        except OSError as error:
+            _log.warning("the %s cannot accept a connection: %s", limits.name, error.strerror or error)
+            await asyncio.sleep(_ACCEPT_PAUSE_SECONDS)
+            continue
+        handshake = Handshake(accepted)
+        if limits.enter(handshake, address[0]) == "out":
+            accepted.close()
+            continue
+        task = loop.create_task(_run_handshake(handshake, tls, limits, connection))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+
+async def _run_handshake(
+    handshake: Handshake,
+    tls: SSLContext,
+    limits: ConnectionLimits,
+    connection: Callable[[LimitedConnection], Connection],
+) -> None:
+    try:
+        # Raised for a timeout, a protocol error or a rejected certificate; the event loop has closed the socket then.
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection(handshake), handshake.socket, ssl=tls, ssl_handshake_timeout=MAX_HEAD_SECONDS
+            )
+    finally:
+        limits.leave(handshake)

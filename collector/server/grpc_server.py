@@ -1,7 +1,7 @@
-"""OTLP/gRPC: the three services of OpenTelemetry, and the health of gRPC.
+"""OTLP/gRPC: the three OpenTelemetry services and the gRPC health service.
 
-Messages come as bytes and are inflated by the intake, in a worker thread and no further than its limit allows. They are
-received one by one, a few at once: a message that nobody has asked for stays on the wire, where the sender holds it.
+Messages are received as bytes and inflated within limits in a worker thread. Only a few are received at once: a message that the
+server has not asked for stays with its sender.
 
 Source: OpenTelemetry protocol specification, "OTLP/gRPC"; google.golang.org/grpc/health/grpc_health_v1.
 """
@@ -20,36 +20,36 @@ import grpc.aio
 from ...core import names
 from ...core.errors import StagelensError
 from ..health import Health
-from ..ingest.pipeline import Arrival, Intake
+from ..ingest.pipeline import IngestPipeline, IngestRequest
 from ..otlp.model import TooLargeError
-from ..otlp.responses import PROTOBUF, Exported, Failure, Reply
+from ..otlp.responses import PROTOBUF, ExportSignal, Failure, OtlpResponse
 from .auth import Caller
-from .body_reader import Hold, Receiving
+from .body_reader import BodyReader, Hold
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-SERVICES: dict[str, Exported] = {
+SERVICES: dict[str, ExportSignal] = {
     "opentelemetry.proto.collector.metrics.v1.MetricsService": "metrics",
     "opentelemetry.proto.collector.trace.v1.TraceService": "traces",
     "opentelemetry.proto.collector.logs.v1.LogsService": "logs",
 }
-_METHODS: dict[str, Exported] = {f"/{service}/Export": signal for service, signal in SERVICES.items()}
+_METHODS: dict[str, ExportSignal] = {f"/{service}/Export": signal for service, signal in SERVICES.items()}
 _CHECK = "/grpc.health.v1.Health/Check"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse {ServingStatus status = 1}
 _BUSY = Failure(14, "the collector has too many calls; send it again", 1)
 
-# Calls that are received, read or committed. Each takes about 20 kB besides its message.
+# Calls in progress. Each takes about 20 kB besides its message.
 MAX_CALLS = 1000
-# With those of HTTP below the usual limit of 1024 open files of a process, which the database needs some of.
+# Together with HTTP below the usual limit of 1024 open files of a process, some of which the database needs.
 _MAX_CONNECTIONS = 200
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.so_reuseport", 0),  # a port that is taken is an error
+    ("grpc.so_reuseport", 0),  # a port in use is an error
     ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
     ("grpc.max_concurrent_streams", 100),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.per_message_decompression", 0),
-    ("grpc.compression_enabled_algorithms_bitset", 0b101),  # identity and gzip: what they are shows in the bytes
-    ("grpc.http2.bdp_probe", 0),  # what nobody has asked for stays small, however fast the sender is
+    ("grpc.compression_enabled_algorithms_bitset", 0b101),  # identity and gzip, which `encoding_of` tells apart
+    ("grpc.http2.bdp_probe", 0),  # keeps the receive window small, however fast the sender is
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.http2.settings_timeout", 10_000),
     ("grpc.max_connection_idle_ms", 300_000),
@@ -60,15 +60,15 @@ _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class GrpcServer(grpc.GenericRpcHandler):
-    """The server; all of it in one event loop.
+    """The gRPC server, which runs in one event loop.
 
     Args:
-        address: Where to listen: the host and the port, 0 for a free one.
-        max_body_bytes: The largest message, as it comes.
-        intake: Takes in what is exported.
-        receiving: Receives it.
-        health: Shown by the health service.
-        credentials: To speak TLS with; None speaks plain text.
+        address: Host and port to listen on; port 0 for a free one.
+        max_body_bytes: Size limit of a message as received.
+        pipeline: Ingests exports.
+        body_reader: Receives messages.
+        health: State shown by the health service.
+        credentials: TLS credentials; None serves plain text.
     """
 
     def __init__(
@@ -76,21 +76,21 @@ class GrpcServer(grpc.GenericRpcHandler):
         address: tuple[str, int],
         *,
         max_body_bytes: int,
-        intake: Intake,
-        receiving: Receiving,
+        pipeline: IngestPipeline,
+        body_reader: BodyReader,
         health: Health,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self._address, self._max_body_bytes, self._credentials = address, max_body_bytes, credentials
-        self._intake, self._receiving, self._health = intake, receiving, health
+        self._pipeline, self._body_reader, self._health = pipeline, body_reader, health
         self._server: grpc.aio.Server | None = None
-        self._calls: set[asyncio.Task[Reply]] = set()
+        self._calls: set[asyncio.Task[OtlpResponse]] = set()
 
     async def start(self) -> int:
         """Listen, and return the port.
 
         Raises:
-            StagelensError: The address cannot be listened on.
+            StagelensError: The address is not available.
         """
         server = grpc.aio.server(options=[*_OPTIONS, ("grpc.max_receive_message_length", self._max_body_bytes)])
         server.add_generic_rpc_handlers((self,))
@@ -113,14 +113,14 @@ class GrpcServer(grpc.GenericRpcHandler):
         return port
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no more calls, and answer those that were taken."""
+        """Refuse new calls and finish those in progress."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
-        """Return what handles a call.
+        """Return the handler of a call.
 
-        All are read as streams: only so a message is received when it is asked for. On the wire there is no difference.
+        All calls are handled as streams, because only those receive a message on demand. On the wire there is no difference.
         """
         method = handler_call_details.method
         handle: Callable[..., Awaitable[bytes]] = functools.partial(_unimplemented, method=method)
@@ -130,12 +130,12 @@ class GrpcServer(grpc.GenericRpcHandler):
             handle = self._check
         return grpc.stream_unary_rpc_method_handler(handle)  # pyright: ignore[reportArgumentType] - as grpc.aio has it
 
-    async def _export(self, _messages: object, context: Context, signal: Exported) -> bytes:
+    async def _export(self, _messages: object, context: Context, signal: ExportSignal) -> bytes:
         if len(self._calls) >= MAX_CALLS:
             await _abort(context, _BUSY)
         metadata = dict(context.invocation_metadata() or ())
-        arrival = Arrival(
-            destination=signal,
+        ingest_request = IngestRequest(
+            endpoint=signal,
             media_type=PROTOBUF,
             encoding=None,
             name=_text(metadata.get(names.BATCH_HEADER.lower())),
@@ -143,10 +143,10 @@ class GrpcServer(grpc.GenericRpcHandler):
             body=functools.partial(self._message, context),
             via=_text(metadata.get(names.VIA_HEADER.lower())) or "",
         )
-        call = asyncio.create_task(self._intake.answer(arrival))
+        call = asyncio.create_task(self._pipeline.handle(ingest_request))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
-        # A sender that leaves does not undo what was begun: its message takes memory until it is read.
+        # A call is finished even if its sender leaves: its message takes memory until it is decoded.
         reply = await asyncio.shield(call)
         if reply.failure is not None and not context.done():  # gRPC itself refuses messages that are too large
             await _abort(context, reply.failure)
@@ -160,10 +160,10 @@ class GrpcServer(grpc.GenericRpcHandler):
                 raise TooLargeError(msg)
             return message
 
-        return b"" if hold is None else await self._receiving.message(read, hold)
+        return b"" if hold is None else await self._body_reader.message(read, hold)
 
     async def _check(self, _messages: object, _context: Context) -> bytes:
-        """Answer for any service, unread: they share one store."""
+        """Respond for any service without reading the request: all services share one store."""
         return _NOT_SERVING if self._health.reasons else _SERVING
 
 
@@ -177,7 +177,7 @@ async def _unimplemented(_messages: object, context: Context, method: str) -> by
 async def _abort(context: Context, failure: Failure) -> NoReturn:
     details = [("grpc-status-details-bin", failure.status())]
     if failure.retry_after_seconds is not None:
-        # Where the Python exporter looks for it.
+        # The Python exporter reads it from here.
         details.append(("google.rpc.retryinfo-bin", failure.retry_info()))
     await context.abort(_STATUS[failure.code], failure.message, tuple(details))
 

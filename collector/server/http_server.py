@@ -13,9 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ...core.errors import StagelensError
-from .connection_limits import ConnectionLimits, Waiter
-from .connections import Connection
-from .tls_handshake import accept
+from .connections import Connection, ConnectionLimits, LimitedConnection, accept_tls
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +106,8 @@ class HttpServer(uvicorn.Server):
         else:
             await super().startup([])
             self._accepting = [
-                asyncio.create_task(accept(each, self._tls, self.limits, self._connection)) for each in sockets or ()
+                asyncio.create_task(accept_tls(each, self._tls, self.limits, self._connection))
+                for each in sockets or ()
             ]
         self.ready.set()
 
@@ -120,7 +119,7 @@ class HttpServer(uvicorn.Server):
         await asyncio.gather(*self._accepting, return_exceptions=True)
         await super().shutdown(sockets)
 
-    def _connection(self, handshake: Waiter) -> Connection:
+    def _connection(self, handshake: LimitedConnection) -> Connection:
         return Connection(
             config=self.config,
             server_state=self.server_state,
@@ -130,7 +129,7 @@ class HttpServer(uvicorn.Server):
         )
 
 
-def listen(host: str, port: int, who: str, fix: str) -> socket.socket:
+def open_listener(host: str, port: int, who: str, fix: str) -> socket.socket:
     """Return a listening socket on *host* and *port*.
 
     Args:

@@ -1,7 +1,7 @@
-"""TLS for HTTP and gRPC, from the same files; what is put in their place is used from the next connection on.
+"""TLS of the HTTP and gRPC servers, from the same files. Replaced files are used from the next connection on.
 
-Without `client_ca` nobody is asked for a certificate. With it, HTTP asks and lets the gate decide (a token may do
-instead, and probes of a scheduler, which have neither, reach /livez); gRPC cannot ask without requiring it.
+Without `client_ca` no certificate is requested. With it, HTTP requests one and `auth` decides (a token may replace it, and health
+probes, which have neither, reach /livez); gRPC cannot request a certificate without requiring it.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ import grpc
 
 from ...core.errors import ConfigError
 from ...core.settings.live_file import stamp_of
-from .clients import TlsFiles
+from .access_config import TlsFiles
 
 _log = logging.getLogger(__name__)
 
-# Where the application finds the common name of the client's certificate, in the scope of a request.
+# Key of the ASGI scope for the common name of the client's certificate.
 SCOPE_KEY = "stagelens.certificate"
 
 Scope = MutableMapping[str, Any]
-Application = Callable[[Scope, Any, Any], Awaitable[None]]
+AsgiApplication = Callable[[Scope, Any, Any], Awaitable[None]]
 T = TypeVar("T")
 
 
 class HttpTls:
-    """The context of an HTTPS server.
+    """TLS context of an HTTPS server.
 
     Args:
-        files: What it is made of.
+        files: Its PEM files.
 
     Attributes:
-        context: For the server; it hands each handshake on to the newest one that could be made of the files.
+        context: The context; it passes each handshake to the newest context made from the files.
 
     Raises:
-        ConfigError: They cannot be used.
+        ConfigError: The files cannot be used.
     """
 
     def __init__(self, files: TlsFiles) -> None:
-        self._watched = _Watched(files, _context)
+        self._watched = _ReloadedFiles(files, _ssl_context)
         self.context = self._watched.newest()
         # OpenSSL calls it for every handshake, also where the client names no server.
         self.context.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-        # Its authorities count for this handshake, too, and not its certificate alone.
+        # This replaces the certificate authorities of the handshake, too.
         connection.context = self._watched.newest()
 
 
 class GrpcTls:
-    """The credentials of a gRPC server.
+    """TLS credentials of a gRPC server.
 
     Args:
-        files: What they are made of.
+        files: Its PEM files.
 
     Attributes:
-        credentials: For `add_secure_port`.
+        credentials: Argument of `add_secure_port`.
 
     Raises:
-        ConfigError: They cannot be used.
+        ConfigError: The files cannot be used.
     """
 
     def __init__(self, files: TlsFiles) -> None:
-        self._watched = _Watched(files, _configuration)
+        self._watched = _ReloadedFiles(files, _grpc_configuration)
         self._given = self._watched.newest()
         self.credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
             self._given,
@@ -76,7 +76,7 @@ class GrpcTls:
         )
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what to go on with; gRPC asks before each handshake, and None keeps what it has."""
+        """Return a new configuration, or None to keep the current one; gRPC calls it before each handshake."""
         newest = self._watched.newest()
         if newest is self._given:
             return None
@@ -85,28 +85,25 @@ class GrpcTls:
 
 
 def certificate_of(transport: asyncio.BaseTransport) -> str:
-    """Return the common name of the verified certificate that the other end of *transport* showed, "" for none."""
-    # Only verified ones have any content here.
+    """Return the common name of the verified client certificate of *transport*, "" for none."""
+    # The dictionary is empty unless the certificate was verified.
     shown: dict[str, Any] = transport.get_extra_info("peercert") or {}
     subject: tuple[tuple[tuple[str, str], ...], ...] = shown.get("subject", ())
     names = [value for part in subject for key, value in part if key == "commonName"]
     return names[-1] if names else ""
 
 
-def named(application: Application, certificate: str) -> Application:
-    """Return *application*, told under `SCOPE_KEY` that its caller showed *certificate*.
+def with_certificate(application: AsgiApplication, certificate: str) -> AsgiApplication:
+    """Return *application* with *certificate*, a common name, under `SCOPE_KEY` of each scope."""
 
-    A protocol of uvicorn does `self.app = named(self.app, certificate_of(transport))` once a connection is made.
-    """
-
-    async def with_certificate(scope: Scope, receive: Any, send: Any) -> None:
+    async def call(scope: Scope, receive: Any, send: Any) -> None:
         await application(scope | {SCOPE_KEY: certificate} if isinstance(scope, dict) else scope, receive, send)
 
-    return with_certificate if certificate else application
+    return call if certificate else application
 
 
-class _Watched(Generic[T]):
-    """What is *made* of some files, made again when they change; while they are broken the last good one is used on."""
+class _ReloadedFiles(Generic[T]):
+    """An object made from files, and made again when they change; while they are invalid, the last good one is kept."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T]) -> None:
         self._files, self._make = files, make
@@ -126,7 +123,7 @@ class _Watched(Generic[T]):
         try:
             self._current = self._make(self._files)
         except ConfigError as error:
-            # Also while somebody replaces one file after the other.
+            # This happens while the files are replaced one after the other.
             _log.error("%s; the certificate read before is used on", error)
         else:
             _log.info("%s was read again", self._files.certificate)
@@ -137,14 +134,14 @@ def _stamps(files: TlsFiles) -> list[tuple[int, int, int] | None]:
     return [stamp_of(path) for path in paths if path is not None]
 
 
-def _context(files: TlsFiles) -> ssl.SSLContext:
+def _ssl_context(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A client that renegotiates without end costs more than it pays.
+    # Endless renegotiation would cost the server more than the client.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
     try:
-        # Without this, a key with a password would ask for it on the terminal.
+        # Without this, OpenSSL would ask for the password of a key on the terminal.
         context.load_cert_chain(files.certificate, files.key, password="")
     except OSError as error:  # ssl.SSLError is one
         cure = "give a certificate and its own key, without a password, as PEM"
@@ -160,9 +157,9 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
-    # gRPC takes broken files without a word and then refuses every connection.
-    _context(files)
+def _grpc_configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
+    # gRPC accepts invalid files silently and then refuses every connection.
+    _ssl_context(files)
     pair = (files.key.read_bytes(), files.certificate.read_bytes())
     return grpc.ssl_server_certificate_configuration(
         [pair], root_certificates=files.client_ca.read_bytes() if files.client_ca else None

@@ -14,9 +14,8 @@ from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
 from ...store.encoding import Buckets
 from ...store.histograms import Histograms
 from ...store.point_columns import Identity, PointColumns
-from .batching import Bools, Ints, groups
-from .requests import Requests
-from .self_time import split
+from .assembly import Bools, Ints, group_rows
+from .requests import Requests, split_by_stage
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +25,7 @@ _WIDTH_SECONDS = 10
 _CLOSE = 1e-9
 
 
-class _Counted(NamedTuple):
+class _MetricHistograms(NamedTuple):
     """The histograms of a metric; *key* counts groups of requests, and within each what the metric tells apart by *names*."""
 
     metric: str
@@ -56,7 +55,7 @@ def points_of(requests: Requests) -> PointColumns:
     if not len(counted):
         return PointColumns.of([])
     together = _groups(requests, counted)
-    found = [*_times(requests, counted, together.of_request[counted]), *_answers(requests, together)]
+    found = [*_time_histograms(requests, counted, together.of_request[counted]), *_token_histograms(requests, together)]
     series, at = [requests.kinds[number] for number in together.series.tolist()], together.at
     columns: list[PointColumns] = []
     for metric, by, key, histograms in found:
@@ -71,13 +70,13 @@ def points_of(requests: Requests) -> PointColumns:
 
 def _groups(requests: Requests, counted: Ints) -> _Groups:
     at = (requests.start + requests.duration)[counted] // (_WIDTH_SECONDS * _NS)
-    first, group = groups(requests.series[counted], at)
+    first, group = group_rows(requests.series[counted], at)
     of_request = np.full(len(requests.known), -1)
     of_request[counted] = group
     return _Groups(of_request, requests.series[counted][first], at[first] * _WIDTH_SECONDS)
 
 
-def _times(requests: Requests, counted: Ints, group: Ints) -> Iterator[_Counted]:
+def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator[_MetricHistograms]:
     """Yield where the time of requests went."""
     stages, duration = requests.stages, requests.duration[counted]
     own, present = requests.split.own[counted], requests.split.present[counted]
@@ -87,10 +86,10 @@ def _times(requests: Requests, counted: Ints, group: Ints) -> Iterator[_Counted]
     yield _histograms(
         names.STAGE_DURATION, stages, group[request], stage, own[request, stage] / _NS, own[request, stage]
     )
-    yield _spent(names.STAGE_TIME, stages, group, _buckets(duration / _NS), own)
+    yield _stage_time_histograms(names.STAGE_TIME, stages, group, _buckets(duration / _NS), own)
 
 
-def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
+def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_MetricHistograms]:
     """Yield what came token by token."""
     answers = requests.answers
     group = together.of_request[answers.request]
@@ -98,7 +97,7 @@ def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
 
     def told(  # noqa: PLR0917 - as `_histograms`
         metric: str, by: Sequence[str], which: Bools, name: Ints, values: Floats, ns: Ints | None = None
-    ) -> _Counted:
+    ) -> _MetricHistograms:
         exact = None if ns is None else ns[which]
         return _histograms(metric, by, group[which], name[which], values[which], exact)
 
@@ -108,20 +107,22 @@ def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
         yield told(names.FIRST_TOKEN, answers.definitions, timed, definition, first / _NS, first)
         chosen = answers.request[timed]
         until = requests.intervals.of(chosen, requests.start[chosen] + first[timed])
-        own = split(until, requests.stages, len(chosen)).own
-        yield _spent(names.FIRST_TOKEN_TIME, requests.stages, group[timed], _buckets(first[timed] / _NS), own)
+        own = split_by_stage(until, requests.stages, len(chosen)).own
+        yield _stage_time_histograms(
+            names.FIRST_TOKEN_TIME, requests.stages, group[timed], _buckets(first[timed] / _NS), own
+        )
         yield told(
             names.FIRST_TOKEN_BY_INPUT,
             TOKEN_COUNTS.names,
             timed & (answers.tokens_in > 0),
-            _bands(answers.tokens_in),
+            _token_buckets(answers.tokens_in),
             first / _NS,
             first,
         )
         flowed = timed & (answers.tokens_out > 1) & (answers.last > first)
         mean = (answers.last - first) / np.maximum(answers.tokens_out - 1, 1) / _NS
         yield told(names.OUTPUT_TOKEN, answers.definitions, flowed, definition, mean)
-        yield told(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.names, flowed, _bands(answers.tokens_out), mean)
+        yield told(names.OUTPUT_TOKEN_BY_OUTPUT, TOKENS.names, flowed, _token_buckets(answers.tokens_out), mean)
     gap = answers.gap
     yield told(names.STREAM_GAP, answers.definitions, counted & (gap > 0), definition, gap / _NS, gap)
     for place, tokens in enumerate((answers.tokens_in, answers.tokens_out)):
@@ -134,11 +135,9 @@ def _answers(requests: Requests, together: _Groups) -> Iterator[_Counted]:
         )
 
 
-def _bands(tokens: Ints) -> Ints:
-    """Return which band of `TOKEN_COUNTS` each number is in, as `SizeBuckets.bucket_of` does."""
-    return (
-        np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKEN_COUNTS.names)).astype(np.int64) - 1
-    )
+def _token_buckets(tokens: Ints) -> Ints:
+    """Return which band of `TOKENS` each number is in, as `Bands.of` does."""
+    return np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKENS.names)).astype(np.int64) - 1
 
 
 def _buckets(values: Floats) -> Ints:
@@ -153,7 +152,7 @@ def _buckets(values: Floats) -> Ints:
 
 def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
     metric: str, by: Sequence[str], group: Ints, name: Ints, values: Floats, ns: Ints | None
-) -> _Counted:
+) -> _MetricHistograms:
     """Count *values* by *group* and *name*, which counts into *by*; where they are times, *ns* has them exactly."""
     keys, owner = np.unique(group * len(by) + name, return_inverse=True)
     is_zero = values < ZERO_THRESHOLD
@@ -163,21 +162,23 @@ def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
     np.add.at(total, owner, exact)
     sums = total.astype(np.float64) if ns is None else np.array([each / _NS for each in total.tolist()], np.float64)
     owner, bucket = owner[~is_zero], _buckets(values[~is_zero])
-    first, cell = groups(owner, bucket)
+    first, cell = group_rows(owner, bucket)
     sizes = np.bincount(owner[first], minlength=len(keys))
     counts = np.bincount(cell, minlength=len(first))
     buckets = Buckets(np.append(0, np.cumsum(sizes)), bucket[first], counts)
-    return _Counted(metric, by, keys, Histograms(np.full(len(keys), SCALE), zero, sums, buckets))
+    return _MetricHistograms(metric, by, keys, Histograms(np.full(len(keys), SCALE), zero, sums, buckets))
 
 
-def _spent(metric: str, stages: Sequence[str], group: Ints, bucket: Ints, own: Ints) -> _Counted:
+def _stage_time_histograms(
+    metric: str, stages: Sequence[str], group: Ints, bucket: Ints, own: Ints
+) -> _MetricHistograms:
     """Count for each group and stage the microseconds its requests spent there, by the bucket of their latency.
 
     They are rounded as `core.request_histograms.round_to_microseconds` does, so that the stages of a bucket add up to its rounded total.
     """
     timed = own.any(axis=1)
     group, bucket = group[timed], bucket[timed]
-    first, cell = groups(group, bucket)
+    first, cell = group_rows(group, bucket)
     total = np.zeros((len(first), own.shape[1]), np.int64)
     np.add.at(total, cell, own[timed])
     until = (np.cumsum(total, axis=1) + 500) // 1000
@@ -189,6 +190,6 @@ def _spent(metric: str, stages: Sequence[str], group: Ints, bucket: Ints, own: I
     keys, sizes = np.unique(key, return_counts=True)
     buckets = Buckets(np.append(0, np.cumsum(sizes)), bucket[first][cells][order], microseconds[cells, stage][order])
     nothing = np.zeros(len(keys), np.int64)
-    return _Counted(
+    return _MetricHistograms(
         metric, stages, keys, Histograms(np.full(len(keys), SCALE), nothing, nothing.astype(np.float64), buckets)
     )

@@ -4,17 +4,162 @@ A request is what one process did for one call: its root is the topmost row that
 another process and is no call itself; everything below it of the same source is its own. A request inside a request is part of that one, except
 below a client or producer: there the process has called itself. Rows are found by their ids alone, never by the clock, but
 for one case: a row whose parent never came hangs on the root of its trace and source that it lies within, if there is one such.
+
+Many exports as one: the columns of their rows one after the other, with sources and labels that mean the same told once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .batching import Bools, Gathered, Ids, Ints, mixed
-from .columns import Flag, Rows
+from .columns import ROW, STREAM, Flag, Label, Rows, Source, Spans, Streams
+
+Ids: TypeAlias = NDArray[np.uint64]
+Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+T = TypeVar("T")
+
+# Far below what a number of a source can be in a row.
+_ROWS_A_PIECE = 30_000
+# Of a key, in 64 bits with a sign.
+_MOST = 2**62
+_FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanBatch:
+    """Rows of several parcels; every column has shape (n,).
+
+    Args:
+        rows: As they are stored; their `source` and `label` count into their own parcel's.
+        parcel: Which one each row is of.
+        source: Counts into *sources*.
+        label: Counts into *labels*.
+        sources: Each once.
+        labels: Each once.
+        streams: Of `STREAM`, in the order of the rows.
+    """
+
+    rows: Rows
+    parcel: Ints
+    source: Ints
+    label: Ints
+    sources: Sequence[Source]
+    labels: Sequence[Label]
+    streams: Streams
+
+    def flag(self, flag: Flag) -> Bools:
+        """Return which rows have *flag*."""
+        return (self.rows["flags"] & flag.value) != 0
+
+    def of_labels(self, what: Callable[[Label], T], kind: type[np.generic]) -> NDArray[np.generic]:
+        """Return for each row what its label says, as *kind*."""
+        return np.array([what(label) for label in self.labels], kind)[self.label]
+
+    def chosen(self, which: Ints) -> SpanBatch:
+        """Return the rows *which*, ascending."""
+        if len(which) == len(self.rows):
+            return self
+        return SpanBatch(
+            self.rows[which],
+            self.parcel[which],
+            self.source[which],
+            self.label[which],
+            self.sources,
+            self.labels,
+            _select_streams(self.streams, which),
+        )
+
+    def spans(self) -> Iterator[Spans]:
+        """Yield all as spans of their own, in pieces."""
+        for start in range(0, len(self.rows), _ROWS_A_PIECE):
+            yield self._piece(start, start + _ROWS_A_PIECE)
+
+    def _piece(self, start: int, stop: int) -> Spans:
+        sources, source = np.unique(self.source[start:stop], return_inverse=True)
+        labels, label = np.unique(self.label[start:stop], return_inverse=True)
+        rows = self.rows[start:stop].copy()
+        rows["source"], rows["label"] = source, label
+        return Spans(
+            rows,
+            [self.sources[place] for place in sources.tolist()],
+            [self.labels[place] for place in labels.tolist()],
+            _select_streams(self.streams, np.arange(start, start + len(rows))),
+        )
+
+
+def subset(spans: Spans, rows: Ints) -> Spans:
+    """Return the *rows* of *spans*, ascending; sources and labels stay as they are."""
+    if len(rows) == len(spans.rows):
+        return spans
+    return Spans(spans.rows[rows], spans.sources, spans.labels, _select_streams(spans.streams, rows))
+
+
+def _select_streams(streams: Streams, rows: Ints) -> Streams:
+    """Return those of the *rows*, ascending, counted among these."""
+    place = np.searchsorted(rows, streams["row"])
+    place[place == len(rows)] = 0
+    is_there = rows[place] == streams["row"] if len(rows) else np.zeros(len(streams), np.bool_)
+    found = streams[is_there].copy()
+    found["row"] = place[is_there]
+    return found
+
+
+def concatenate_spans(parcels: Sequence[Spans]) -> SpanBatch:
+    """Return *parcels* as one."""
+    sources: dict[Source, int] = {}
+    labels: dict[Label, int] = {}
+    lengths = np.array([len(spans.rows) for spans in parcels], np.int64)
+    ends = np.cumsum(lengths)
+    rows = np.empty(int(lengths.sum()), ROW)
+    streams = np.concatenate((np.zeros(0, STREAM), *(spans.streams for spans in parcels)))
+    streams["row"] += np.repeat(ends - lengths, [len(spans.streams) for spans in parcels]).astype(np.uint32)
+    source, label = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    for spans, length, stop in zip(parcels, lengths.tolist(), ends.tolist(), strict=True):
+        if not length:
+            continue
+        first = stop - length
+        rows[first:stop] = spans.rows
+        places = [sources.setdefault(each, len(sources)) for each in spans.sources]
+        source[first:stop] = np.array(places, np.int64)[spans.rows["source"]]
+        places = [labels.setdefault(each, len(labels)) for each in spans.labels]
+        label[first:stop] = np.array(places, np.int64)[spans.rows["label"]]
+    parcel = np.repeat(np.arange(len(parcels)), lengths)
+    return SpanBatch(rows, parcel, source, label, list(sources), list(labels), streams)
+
+
+def hash_pairs(one: Ids, other: Ids) -> Ids:
+    """Return a number for each pair, different for different pairs but for one in 2**64."""
+    found = one * _FIRST ^ (other + _SECOND)
+    found ^= found >> np.uint64(29)
+    found *= _SECOND
+    found ^= found >> np.uint64(32)
+    return found
+
+
+def group_rows(*parts: Ints) -> tuple[Ints, Ints]:
+    """Number rows by their *parts*, which all have shape (n,).
+
+    Returns:
+        For each group, in the order of the parts, a row of it; and for each row its group.
+    """
+    key, width = np.zeros(len(parts[0]), np.int64), 1
+    for part in parts:
+        low = int(part.min(initial=0))
+        size = int(part.max(initial=0)) - low + 1
+        if width * size >= _MOST:
+            values, key = np.unique(key, return_inverse=True)
+            width = len(values)
+        key, width = key * size + (part - low), width * size
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    return first, group
+
 
 _CALLS = ("client", "producer")
 
@@ -42,7 +187,7 @@ class Fate(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class AssembledSpans:
     """Rows and the requests they belong to; the columns have shape (n,).
 
     Args:
@@ -56,7 +201,7 @@ class Joined:
         called: The root of what each of them called there; shape (m,).
     """
 
-    gathered: Gathered
+    gathered: SpanBatch
     fate: Ints
     roots: Ints
     request: Ints
@@ -68,10 +213,10 @@ class Joined:
 
 def trace_keys(rows: Rows) -> Ids:
     """Return a number for the trace of each row."""
-    return mixed(rows["trace_high"], rows["trace_low"])
+    return hash_pairs(rows["trace_high"], rows["trace_low"])
 
 
-def join(gathered: Gathered, due: Bools, counted: Bools) -> Joined:
+def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> AssembledSpans:
     """Put rows together.
 
     Args:
@@ -88,7 +233,7 @@ def join(gathered: Gathered, due: Bools, counted: Bools) -> Joined:
     is_local = (parent >= 0) & (gathered.source == gathered.source[parent])
     cut = counted | ~is_local | (says_request & calls[parent])
     up = np.where(cut, -1, parent)
-    tree = _tops(up, kept & (counted | says_request | ((parent >= 0) & ~is_local & ~calls)))
+    tree = _find_roots(up, kept & (counted | says_request | ((parent >= 0) & ~is_local & ~calls)))
     root, top = tree.root, tree.top
     root[tree.circular] = -1
     ended_roots = (root == here) & (rows["end"] > 0)
@@ -97,7 +242,7 @@ def join(gathered: Gathered, due: Bools, counted: Bools) -> Joined:
     is_detached = lost & (up < 0) & (rows["parent"] != 0) & (parent < 0)
     detached = np.flatnonzero(is_detached)
     if len(detached):
-        up[detached] = root[detached] = _hosts(gathered, trace, np.flatnonzero(ended_roots), detached)
+        up[detached] = root[detached] = _find_enclosing_roots(gathered, trace, np.flatnonzero(ended_roots), detached)
         root[lost] = root[top[lost]]
 
     # What is above a root is of another request, or of none.
@@ -117,7 +262,7 @@ def join(gathered: Gathered, due: Bools, counted: Bools) -> Joined:
     called = np.flatnonzero(ended_roots & (parent >= 0) & (~is_local | calls[parent]))
     depth = np.where(top == here, 0, tree.depth) - tree.depth[root]
     depth[lost] = tree.depth[lost] + 1
-    return Joined(gathered, fate, roots, request, up, depth, parent[called], called)
+    return AssembledSpans(gathered, fate, roots, request, up, depth, parent[called], called)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +280,26 @@ class _Keys:
         return np.where(self.keys[at] == wanted, self.places[at], -1)
 
 
-def _parents(gathered: Gathered, trace: Ids, counted: Bools) -> tuple[Ints, Ints]:
+def _parents(gathered: SpanBatch, trace: Ids, counted: Bools) -> tuple[Ints, Ints]:
     """Return for each row the one that stands for it, and its parent; -1 for none, and for one that came again."""
-    parent_key = mixed(trace, gathered.rows["parent"])
+    parent_key = hash_pairs(trace, gathered.rows["parent"])
     keys, twin = _unique(gathered, _keys(gathered, trace, parent_key), counted)
     is_child = (twin == np.arange(len(twin))) & (gathered.rows["parent"] != 0)
     return twin, np.where(is_child, keys.find(parent_key), -1)
 
 
-def _keys(gathered: Gathered, trace: Ids, parent_key: Ids) -> Ids:
+def _keys(gathered: SpanBatch, trace: Ids, parent_key: Ids) -> Ids:
     """Return a number for each row that is the same when the row comes again."""
     rows = gathered.rows
-    keys = mixed(trace, rows["span"])
+    keys = hash_pairs(trace, rows["span"])
     derived = np.flatnonzero(gathered.flag(Flag.DERIVED))
     if len(derived):
-        times = mixed(rows["start"][derived].astype(np.uint64), rows["end"][derived].astype(np.uint64))
-        keys[derived] = mixed(parent_key[derived], mixed(times, gathered.label[derived].astype(np.uint64)))
+        times = hash_pairs(rows["start"][derived].astype(np.uint64), rows["end"][derived].astype(np.uint64))
+        keys[derived] = hash_pairs(parent_key[derived], hash_pairs(times, gathered.label[derived].astype(np.uint64)))
     return keys
 
 
-def _unique(gathered: Gathered, keys: Ids, counted: Bools) -> tuple[_Keys, Ints]:
+def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints]:
     """Return where to find each key, and for each row the one that stands for it: itself unless it came several times."""
     order = np.argsort(keys)
     ordered = keys[order]
@@ -191,7 +336,7 @@ class _Tree:
     circular: Bools
 
 
-def _tops(up: Ints, candidate: Bools) -> _Tree:
+def _find_roots(up: Ints, candidate: Bools) -> _Tree:
     """Go up from all rows at once, each time twice as far as before."""
     here = np.arange(len(up))
     top, root, depth = np.where(up >= 0, up, here), np.where(candidate, here, -1), (up >= 0).astype(np.int64)
@@ -206,12 +351,12 @@ def _tops(up: Ints, candidate: Bools) -> _Tree:
     return _Tree(root, top, depth, up[top] >= 0)
 
 
-def _hosts(gathered: Gathered, trace: Ids, roots: Ints, detached: Ints) -> Ints:
+def _find_enclosing_roots(gathered: SpanBatch, trace: Ids, roots: Ints, detached: Ints) -> Ints:
     """Return for each of *detached* the one of *roots* of its trace and source that it lies within; -1 for none, or several."""
     if not len(roots):
         return np.full(len(detached), -1)
     rows = gathered.rows
-    group = mixed(trace, gathered.source.astype(np.uint64))
+    group = hash_pairs(trace, gathered.source.astype(np.uint64))
     roots = roots[np.lexsort((rows["start"][roots], group[roots]))]
     groups, of_root = np.unique(group[roots], return_inverse=True)
     at = np.minimum(np.searchsorted(groups, group[detached]), len(groups) - 1)

@@ -7,6 +7,8 @@ Attributes that may hold content are in neither: a label has only those that `ru
 Whether a span is a request by itself is settled here (`Label.request`), by its rule, its kind and whether it has a parent. What
 takes more than one span to know is the fold's: a request below a request of the same source is part of that one, and a
 `Flag.COUNTED` holds for the whole tree of its source, above it and below.
+
+Processes that send spans, by what they say of themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core import names
 from ...core.errors import StoreError
+from ..ingest.series import UNKNOWN_SERVICE
+from ..ingest.validation import printable_text
+from ..otlp.model import Attributes
 
 Rows: TypeAlias = NDArray[np.void]
 Streams: TypeAlias = NDArray[np.void]
@@ -248,3 +254,27 @@ def _label(text: str) -> Label:
 
 def _damaged(error: Exception) -> StoreError:
     return StoreError(f"stored spans are damaged ({error}); check the disk")
+
+
+# Semantic conventions before 1.27.
+_OLD_ENVIRONMENT = "deployment.environment"
+# What tells processes of a service apart where it gives them no id of its own.
+_INSTANCES = (names.SERVICE_INSTANCE, "k8s.pod.uid", "k8s.pod.name", "container.id", "host.id", "host.name")
+_PROCESS = "process.pid"
+
+
+def source_of(resource: Attributes) -> Source:
+    """Return the process that says *resource* of itself.
+
+    >>> source_of({"service.name": "shop", "host.name": "a", "process.pid": 7})
+    Source(service='shop', version='', environment='', instance='a 7')
+    """
+    instance = next((printable_text(resource[key]) for key in _INSTANCES if key in resource), "")
+    if names.SERVICE_INSTANCE not in resource and _PROCESS in resource:
+        instance = f"{instance} {printable_text(resource[_PROCESS])}".strip()
+    return Source(
+        service=printable_text(resource.get(names.SERVICE_NAME, "")) or UNKNOWN_SERVICE,
+        version=printable_text(resource.get(names.SERVICE_VERSION, "")),
+        environment=printable_text(resource.get(names.ENVIRONMENT, resource.get(_OLD_ENVIRONMENT, ""))),
+        instance=instance,
+    )

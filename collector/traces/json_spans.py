@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ...core import names
-from ..otlp.json_fields import (
+from ..otlp.json_encoding import (
     INT32,
     UINT64,
     Object,
@@ -19,11 +19,10 @@ from ..otlp.json_fields import (
     whole,
 )
 from ..otlp.model import Attributes, Correction, Event, ResourceSpans, Scalar, Span
-from .conditions import KINDS
-from .rule_cache import Key, Meanings, Place
-from .rules import Meaning
-from .sources import source_of
-from .span_validation import NO_SPAN, Read, Tells
+from .columns import source_of
+from .rule_cache import Key, RuleCache, SpanOrigin
+from .rules import KINDS, SpanMeaning
+from .span_validation import NO_SPAN, DecodedSpans, SpanMeasurements
 
 # opentelemetry/proto/trace/v1/trace.proto, Status.StatusCode and Span.SpanKind.
 _ERROR = 2
@@ -32,9 +31,9 @@ _KINDS = {f"SPAN_KIND_{kind.upper()}": number for number, kind in enumerate(KIND
 _MAX_UINT64 = 2**64 - 1
 
 
-def read_json(body: bytes, meanings: Meanings, correct: Correction | None) -> tuple[Read, list[ResourceSpans]]:
+def read_json(body: bytes, meanings: RuleCache, correct: Correction | None) -> tuple[DecodedSpans, list[ResourceSpans]]:
     """Read *body*, as `read_protobuf` does."""
-    read = Read()
+    read = DecodedSpans()
     kept: list[ResourceSpans] = []
     for item in objects(load(body), "resourceSpans"):
         resource = attributes(object_at(item, "resource"))
@@ -55,7 +54,7 @@ def read_json(body: bytes, meanings: Meanings, correct: Correction | None) -> tu
     return read, kept
 
 
-def _take(node: Object, read: Read, meanings: Meanings, place: Place) -> None:
+def _take(node: Object, read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> None:
     span, values = _whole(node), _values(node)
     parent = bytes.fromhex(span.parent_id) or NO_SPAN
     shape = meanings.shapes[tuple(values)]
@@ -65,7 +64,7 @@ def _take(node: Object, read: Read, meanings: Meanings, place: Place) -> None:
     meaning = meanings.meanings.get(key) or _learn(meanings, key, _said({name: values[name] for name in shape.exact}))
     if meaning.rule is not None:
         numbers = _said({name: values[name] for name in meaning.measured})
-        read.tells.append(Tells(len(read.spans), meaning.rule, numbers, _events(node, meaning.events)))
+        read.tells.append(SpanMeasurements(len(read.spans), meaning.rule, numbers, _events(node, meaning.events)))
     if span.error:
         read.errors.append(len(read.spans))
     read.traces.append(bytes.fromhex(span.trace_id))
@@ -77,7 +76,7 @@ def _take(node: Object, read: Read, meanings: Meanings, place: Place) -> None:
     read.meanings.append(meaning)
 
 
-def _learn(meanings: Meanings, key: Key, said: Attributes) -> Meaning:
+def _learn(meanings: RuleCache, key: Key, said: Attributes) -> SpanMeaning:
     return meanings.learn(key, said, sum(4 * len(str(value)) for value in said.values()))
 
 

@@ -1,28 +1,160 @@
-"""What is known of whole requests besides their time: whose they are, how they ended, and what their answer was like."""
+"""What is known of whole requests besides their time: whose they are, how they ended, and what their answer was like.
+
+Whose time was it, for many requests at once: `core.partition` where intervals overlap, plain subtraction where they do not.
+
+The intervals of most requests lie within each other or follow each other, as their spans do. Then the time of each is its own
+but for that of the intervals right inside it, and the sweep of `partition` comes to the same.
+
+The intervals of requests: rows that have a stage, what is before the first row below one, and what a call did elsewhere.
+
+A call to a process that was seen as well is split by durations alone, since their clocks may differ: as much of it as the other
+process was busy belongs to the stage of the call, the rest was on the way, half of it before and half after.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core.names import STATUS_ERROR, STATUS_OK
-from ...core.stages import OTHER
+from ...core.partition import Interval, partition
+from ...core.stages import OTHER, OVERHEAD, position
 from ...store import Series
 from ...store.series import COLD, WARM
-from .assembly import Joined
-from .batching import Bools, Ints, groups
+from .assembly import AssembledSpans, Bools, Ints, group_rows
 from .columns import Flag, Label
-from .intervals import intervals_of, stages_of
-from .self_time import Intervals, Split, split
+
+# Starts within a request of up to 18 minutes fit beside the number of what they are in. [bits]
+_START_BITS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Intervals of requests; the columns have shape (n,). The first are the requests themselves, in their order.
+
+    Args:
+        request: Which request it is of.
+        start: [Unix nanoseconds]
+        end: [Unix nanoseconds]
+        stage: Counts into the stages, the last of which is `overhead`.
+        within: The number of the interval it was recorded in; of a request its own.
+    """
+
+    request: Ints
+    start: Ints
+    end: Ints
+    stage: Ints
+    within: Ints
+
+    def of(self, chosen: Ints, end: Ints) -> Intervals:
+        """Return those of the requests *chosen*, in order, which now *end* earlier; in Unix nanoseconds."""
+        number = np.full(int(self.request.max(initial=-1)) + 1, -1)
+        number[chosen] = np.arange(len(chosen))
+        stays = np.flatnonzero(number[self.request] >= 0)
+        place = np.full(len(self.request), -1)
+        place[stays] = np.arange(len(stays))
+        ends = self.end[stays].copy()
+        ends[: len(chosen)] = end
+        return Intervals(
+            number[self.request[stays]], self.start[stays], ends, self.stage[stays], place[self.within[stays]]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """What each request spent in each stage; both of shape (requests, stages).
+
+    Args:
+        own: Adds up to the wall time of each request. [nanoseconds]
+        present: Whether the request had the stage at all; `overhead` always.
+    """
+
+    own: Ints
+    present: Bools
+
+    @property
+    def main(self) -> Ints:
+        """The stage that took most of each request, of equal ones the first; `overhead` is the last."""
+        return np.where(self.present, self.own, -1).argmax(axis=1)
+
+
+def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -> StageTimes:
+    """Give each instant of each request to one of its stages, as `partition` does.
+
+    Args:
+        intervals: Of all requests.
+        stages: Their names, `overhead` last.
+        requests: How many requests there are.
+    """
+    t0, t1 = intervals.start[:requests][intervals.request], intervals.end[:requests][intervals.request]
+    is_request = np.arange(len(intervals.request)) < requests
+    inside = (intervals.start <= intervals.end) & (intervals.start <= t1) & (intervals.end >= t0)
+    start, end = np.clip(intervals.start, t0, t1), np.clip(intervals.end, t0, t1)
+    simple = np.ones(requests, np.bool_)
+    simple[intervals.request[_overlapping(intervals, start, end, t0, inside, is_request, len(stages) - 1)]] = False
+
+    counts = inside & simple[intervals.request]
+    # Exact: the nanoseconds of a hundred days fit into a float.
+    taken = np.bincount(
+        intervals.within[counts & ~is_request], (end - start)[counts & ~is_request], minlength=len(start)
+    ).astype(np.int64)
+    own = np.zeros((requests, len(stages)), np.int64)
+    present = np.zeros((requests, len(stages)), np.bool_)
+    np.add.at(own, (intervals.request[counts], intervals.stage[counts]), (end - start - taken)[counts])
+    present[intervals.request[counts], intervals.stage[counts]] = True
+    present[:, -1] = True
+    for request, found in _partition_overlapping(intervals, np.flatnonzero(~simple), stages, is_request):
+        own[request] = 0
+        for stage, spent in found.items():
+            place = len(stages) - 1 if stage == OVERHEAD else stages.index(stage)
+            own[request, place], present[request, place] = spent, True
+    return StageTimes(own, present)
+
+
+def _overlapping(  # noqa: PLR0917 - columns
+    intervals: Intervals, start: Ints, end: Ints, t0: Ints, inside: Bools, is_request: Bools, overhead: int
+) -> Bools:
+    """Return which intervals keep their request from being split by subtraction."""
+    within = intervals.within
+    bare = is_request[within] & (intervals.stage[within] == overhead)
+    # Of two with the same times `partition` has an order of its own.
+    same = (start == start[within]) & (end == end[within]) & ~bare
+    sticks_out = (start < start[within]) | (end > end[within]) | ~inside[within]
+    odd = inside & ~is_request & (same | sticks_out | ((start - t0) >> _START_BITS != 0))
+    chosen = np.flatnonzero(inside & ~is_request)
+    since = np.minimum(start - t0, (1 << _START_BITS) - 1)
+    order = chosen[np.argsort((within[chosen] << _START_BITS) + since[chosen])]
+    follows = within[order[1:]] == within[order[:-1]]
+    odd[order[1:][follows & (start[order[1:]] < end[order[:-1]])]] = True
+    return odd
+
+
+def _partition_overlapping(
+    intervals: Intervals, requests: Ints, stages: Sequence[str], is_request: Bools
+) -> Iterator[tuple[int, dict[str, int]]]:
+    """Yield each of *requests*, and what `partition` makes of it."""
+    wanted = np.zeros(int(intervals.request.max(initial=-1)) + 1, np.bool_)
+    wanted[requests] = True
+    # A request is an interval too, if it has a stage.
+    chosen = np.flatnonzero(wanted[intervals.request] & ~(is_request & (intervals.stage == len(stages) - 1)))
+    chosen = chosen[np.argsort(intervals.request[chosen], kind="stable")]
+    bounds: NDArray[np.int64] = np.searchsorted(intervals.request[chosen], np.array([requests, requests + 1]))
+    start, end = intervals.start[chosen].tolist(), intervals.end[chosen].tolist()
+    of_stage = intervals.stage[chosen].tolist()
+    times: list[Interval] = [(stages[int(stage)], t0, t1) for stage, t0, t1 in zip(of_stage, start, end, strict=True)]
+    for request, first, last in zip(requests.tolist(), *bounds.tolist(), strict=True):
+        yield request, partition(times[first:last], int(intervals.start[request]), int(intervals.end[request]))
+
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class StreamedResponses:
     """The answers of requests that came token by token; the columns have shape (a,).
 
     Each is told by the topmost row of its request that knows of it; of several such there is only how many tokens there were.
@@ -66,20 +198,20 @@ class Requests:
         answers: Those that came token by token.
     """
 
-    joined: Joined
+    joined: AssembledSpans
     stages: Sequence[str]
     intervals: Intervals
-    split: Split
+    split_by_stage: StageTimes
     start: Ints
     duration: Ints
     known: Bools
     failed: Bools
     series: Ints
     kinds: Sequence[Series]
-    answers: Answers
+    answers: StreamedResponses
 
 
-def requests_of(joined: Joined) -> Requests:
+def requests_of(joined: AssembledSpans) -> Requests:
     """Return the whole requests of *joined*."""
     rows = joined.gathered.rows
     start = rows["start"][joined.roots]
@@ -88,7 +220,7 @@ def requests_of(joined: Joined) -> Requests:
     known = np.zeros(len(joined.roots), np.bool_)
     known[joined.request[joined.gathered.flag(Flag.COUNTED) & (joined.request >= 0)]] = True
     failed = joined.gathered.flag(Flag.ERROR)[joined.roots]
-    times = split(intervals, stages, len(joined.roots))
+    times = split_by_stage(intervals, stages, len(joined.roots))
     cold = times.present[:, stages.index("load")] if "load" in stages else np.zeros_like(known)
     series, kinds = _series(joined, failed, cold)
     return Requests(
@@ -102,14 +234,14 @@ def requests_of(joined: Joined) -> Requests:
         failed=failed,
         series=series,
         kinds=kinds,
-        answers=_answers(joined),
+        answers=_streamed_responses(joined),
     )
 
 
-def _series(joined: Joined, failed: Bools, cold: Bools) -> tuple[Ints, list[Series]]:
-    models, model = _said(joined, lambda label: (label.model, label.model_version) if label.model else None)
-    routes, route = _said(joined, lambda label: label.route or None)
-    devices, device = _said(joined, lambda label: label.device or None)
+def _series(joined: AssembledSpans, failed: Bools, cold: Bools) -> tuple[Ints, list[Series]]:
+    models, model = _label_values(joined, lambda label: (label.model, label.model_version) if label.model else None)
+    routes, route = _label_values(joined, lambda label: label.route or None)
+    devices, device = _label_values(joined, lambda label: label.device or None)
     # Processes of one service count together.
     owners: dict[tuple[str, str, str], int] = {}
     owner = np.array(
@@ -120,7 +252,7 @@ def _series(joined: Joined, failed: Bools, cold: Bools) -> tuple[Ints, list[Seri
         np.int64,
     )[joined.gathered.source[joined.roots]]
     parts = (owner, model + 1, route + 1, device + 1, failed.astype(np.int64), cold.astype(np.int64))
-    first, series = groups(*parts)
+    first, series = group_rows(*parts)
     of_owner = list(owners)
     kinds = [
         Series(
@@ -140,7 +272,7 @@ def _series(joined: Joined, failed: Bools, cold: Bools) -> tuple[Ints, list[Seri
     return series, kinds
 
 
-def _said(joined: Joined, what: Callable[[Label], T | None]) -> tuple[list[T], Ints]:
+def _label_values(joined: AssembledSpans, what: Callable[[Label], T | None]) -> tuple[list[T], Ints]:
     """Return what labels say, and for each request which of it the topmost of its rows that say anything do: -1 if they differ."""
     values: dict[T, int] = {}
     numbers = [
@@ -163,7 +295,7 @@ def _said(joined: Joined, what: Callable[[Label], T | None]) -> tuple[list[T], I
     return list(values), np.where(highest == lowest, highest, -1)
 
 
-def _answers(joined: Joined) -> Answers:
+def _streamed_responses(joined: AssembledSpans) -> StreamedResponses:
     gathered, streams = joined.gathered, joined.gathered.streams
     rows = streams["row"].astype(np.int64)
     request, depth = joined.request[rows], joined.depth[rows]
@@ -183,7 +315,7 @@ def _answers(joined: Joined) -> Answers:
     names = {label.definition or OTHER: 0 for label in gathered.labels}
     place = {name: place for place, name in enumerate(names)}
     of_label = np.array([place[label.definition or OTHER] for label in gathered.labels], np.int64)
-    return Answers(
+    return StreamedResponses(
         request=answered,
         first_token=np.where(alone, first_token, 0),
         tokens_in=tokens[:, 0],
@@ -193,3 +325,99 @@ def _answers(joined: Joined) -> Answers:
         definition=of_label[gathered.label[row]],
         definitions=list(names),
     )
+
+
+# What a call takes beside what the other process was busy.
+NETWORK_STAGE = "network"
+
+
+def stages_of(joined: AssembledSpans) -> list[str]:
+    """Return all stages the labels know, in the order of charts, `overhead` last."""
+    labels = joined.gathered.labels
+    found = {NETWORK_STAGE} | {stage for label in labels for stage in (label.stage, label.head) if stage}
+    return [*sorted(found - {OVERHEAD}, key=position), OVERHEAD]
+
+
+def intervals_of(joined: AssembledSpans, stages: Sequence[str]) -> Intervals:
+    """Return the intervals of the whole requests of *joined*."""
+    gathered, requests = joined.gathered, len(joined.roots)
+    rows = gathered.rows
+    number = {stage: place for place, stage in enumerate(stages)}
+    stage = np.array([number.get(label.stage, -1) for label in gathered.labels], np.int64)[gathered.label]
+    head = np.array([number.get(label.head, -1) for label in gathered.labels], np.int64)[gathered.label]
+    is_root = np.zeros(len(rows), np.bool_)
+    is_root[joined.roots] = True
+    of_request = joined.request >= 0
+
+    staged = np.flatnonzero(of_request & ~is_root & (stage >= 0))
+    place = np.full(len(rows), -1)
+    place[joined.roots], place[staged] = np.arange(requests), requests + np.arange(len(staged))
+    around = _nearest_interval(joined, place >= 0)
+    start, end = rows["start"], rows["end"].copy()
+    # What has not ended does so with its request at the latest.
+    endless = np.flatnonzero(of_request & (end == 0))
+    end[endless] = end[joined.roots][joined.request[endless]]
+
+    parents, first = _first_child_start(joined, np.flatnonzero(of_request & (head >= 0)))
+    calls, busy = _calls(joined, staged, end)
+    inner = np.maximum(end[calls] - start[calls] - busy, 0) // 2
+    stage_of_root, stage_of_row = stage[joined.roots], stage[staged]
+    stage_of_root[stage_of_root < 0] = len(stages) - 1
+    stage_of_row[place[calls] - requests] = number[NETWORK_STAGE]
+    return Intervals(
+        request=np.concatenate((np.arange(requests), *(joined.request[each] for each in (staged, parents, calls)))),
+        start=np.concatenate((start[joined.roots], start[staged], start[parents], start[calls] + inner)),
+        end=np.concatenate((
+            end[joined.roots],
+            end[staged],
+            np.clip(first, start[parents], np.maximum(end[parents], start[parents])),
+            np.minimum(start[calls] + inner + busy, end[calls]),
+        )),
+        stage=np.concatenate((stage_of_root, stage_of_row, head[parents], stage[calls])),
+        within=np.concatenate((
+            np.arange(requests),
+            place[around[joined.up[staged]]],
+            place[around[parents]],
+            place[calls],
+        )),
+    )  # fmt: skip
+
+
+def _is_client(joined: AssembledSpans) -> Bools:
+    """Return which rows wait for what they call."""
+    return joined.gathered.of_labels(lambda label: label.kind == "client", np.bool_).astype(bool)
+
+
+def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
+    """Return for each row of a request the nearest from it upwards that is an interval."""
+    nearest = np.arange(len(is_interval))
+    passed = (joined.request >= 0) & ~is_interval
+    nearest[passed] = joined.up[passed]
+    while True:
+        further = nearest[nearest]
+        if np.array_equal(further, nearest):
+            return nearest
+        nearest = further
+
+
+def _first_child_start(joined: AssembledSpans, rows: Ints) -> tuple[Ints, Ints]:
+    """Return those of *rows* that have any below them, and when the first of them starts."""
+    below = np.flatnonzero((joined.request >= 0) & (joined.up >= 0))
+    first = np.full(len(joined.up), np.iinfo(np.int64).max)
+    np.minimum.at(first, joined.up[below], joined.gathered.rows["start"][below])
+    rows = rows[first[rows] != np.iinfo(np.int64).max]
+    return rows, first[rows]
+
+
+def _calls(joined: AssembledSpans, staged: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Return those of *staged* rows that called another process, and how long it was busy with them, in nanoseconds."""
+    rows = joined.gathered.rows
+    busy = np.zeros(len(rows), np.int64)
+    spent = np.maximum(rows["end"] - rows["start"], 0)
+    np.add.at(
+        busy, joined.callers, np.minimum(spent[joined.called], end[joined.callers] - rows["start"][joined.callers])
+    )
+    calls = np.intersect1d(staged, joined.callers)
+    calls = calls[_is_client(joined)[calls]]
+    took = np.maximum(end[calls] - rows["start"][calls], 0)
+    return calls, np.clip(busy[calls], 0, took)

@@ -12,8 +12,7 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from ..otlp.model import Attributes, Scalar
-from .conditions import KINDS, Facts
-from .rules import Meaning, Rules
+from .rules import KINDS, RuleSet, SpanFacts, SpanMeaning
 
 # What is remembered of shapes, and of kinds of spans: about so much memory each. [bytes]
 MAX_SHAPES_BYTES, MAX_MEANINGS_BYTES = 8 * 1024**2, 24 * 1024**2
@@ -46,7 +45,7 @@ def _nothing(_attributes: Any) -> Hashable:
     return ()
 
 
-class Place:
+class SpanOrigin:
     """Where spans come from; known by its identity.
 
     Args:
@@ -61,7 +60,7 @@ class Place:
 
 
 # The name of the span, its kind, whether it is a root, and what its shape takes from its attributes.
-Key: TypeAlias = tuple[Place, bytes, int, bool, Shape, Hashable]
+Key: TypeAlias = tuple[SpanOrigin, bytes, int, bool, Shape, Hashable]
 
 
 class Shapes(dict[tuple[str, ...], Shape]):
@@ -71,7 +70,7 @@ class Shapes(dict[tuple[str, ...], Shape]):
         rules: Which attributes count.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: RuleSet) -> None:
         super().__init__()
         self._rules = rules
         # Attributes that do not count, and their order, make no other shape.
@@ -94,7 +93,7 @@ class Shapes(dict[tuple[str, ...], Shape]):
         return shape
 
 
-class Meanings:
+class RuleCache:
     """What spans are.
 
     Args:
@@ -105,24 +104,24 @@ class Meanings:
         meanings: What was learnt of spans.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
         self.shapes = Shapes(rules)
-        self.meanings: dict[Key, Meaning] = {}
-        self._places: dict[tuple[str, tuple[tuple[str, Scalar], ...]], Place] = {}
+        self.meanings: dict[Key, SpanMeaning] = {}
+        self._places: dict[tuple[str, tuple[tuple[str, Scalar], ...]], SpanOrigin] = {}
         self._bytes = 0
 
-    def place(self, scope: str, resource: Attributes) -> Place:
+    def place(self, scope: str, resource: Attributes) -> SpanOrigin:
         """Return where spans of *scope* in a process that says *resource* of itself come from."""
         counts = tuple(sorted((key, value) for key, value in resource.items() if key in self.rules.resource))
         found = self._places.get((scope, counts))
         if found is None:
             if len(self._places) >= MAX_PLACES:
                 self._places.clear()
-            found = self._places[scope, counts] = Place(scope, dict(counts))
+            found = self._places[scope, counts] = SpanOrigin(scope, dict(counts))
         return found
 
-    def learn(self, key: Key, values: Mapping[str, Scalar], size_bytes: int) -> Meaning:
+    def learn(self, key: Key, values: Mapping[str, Scalar], size_bytes: int) -> SpanMeaning:
         """Return what spans of *key* are, and remember it.
 
         Args:
@@ -136,7 +135,7 @@ class Meanings:
         place, name, kind, root, shape, _ = key
         kind_name = KINDS[kind] if 0 <= kind < len(KINDS) else KINDS[0]
         attributes = {**dict.fromkeys(shape.present, True), **values}
-        found = self.rules.meaning(Facts(place.scope, name.decode(), kind_name, attributes, place.resource, root))
+        found = self.rules.meaning(SpanFacts(place.scope, name.decode(), kind_name, attributes, place.resource, root))
         size = _FIXED_BYTES + _ATTRIBUTE_BYTES * len(values) + len(name) + size_bytes
         if size <= MAX_REMEMBERED_BYTES:
             if self._bytes + size > MAX_MEANINGS_BYTES:

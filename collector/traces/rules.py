@@ -2,6 +2,8 @@
 
 The first rule that matches holds, the user's before those of `rules.yaml`; a span that none matches has no stage of its own:
 its time belongs to what is around it.
+
+Which spans a rule is about: texts with * and ? for the scope, the name, the kind, attributes and the process.
 """
 
 from __future__ import annotations
@@ -9,12 +11,117 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple, TypeAlias
 
 from ...core import names
-from ..ingest.dimensions import text
+from ..ingest.validation import printable_text
 from ..otlp.model import Scalar
 from .columns import Flag, Label
-from .conditions import ANY, MAX_MATCHED_CHARS, Facts, When
+
+# Attributes, each with the texts it may have, with * and ?; `ANY` for whichever.
+Conditions: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+ANY = ("*",)
+
+# opentelemetry/proto/trace/v1/trace.proto, Span.SpanKind; what is unspecified counts as internal.
+KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
+
+# Of the texts that are looked at; longer ones are cut.
+MAX_MATCHED_CHARS = 1000
+
+
+class SpanFacts(NamedTuple):
+    """What of a span rules look at.
+
+    Args:
+        scope: The name of its instrumentation scope.
+        name: Its own.
+        kind: One of `KINDS`.
+        attributes: Those that `Rules.exact` names, and of `Rules.present` at least that they are there.
+        resource: Of the process.
+        root: Whether it has no parent.
+    """
+
+    scope: str
+    name: str
+    kind: str
+    attributes: Mapping[str, Scalar]
+    resource: Mapping[str, Scalar]
+    root: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpanCondition:
+    """Which spans a rule is about; all that is written must hold, and of several texts one.
+
+    Args:
+        scopes: Of the instrumentation scope's name, with * and ?; empty for any.
+        spans: Of the span's name, the same.
+        kinds: Of `KINDS`; empty for any.
+        attributes: Of the span.
+        resource: Of the process.
+    """
+
+    scopes: tuple[str, ...] = ()
+    spans: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    attributes: Conditions = ()
+    resource: Conditions = ()
+
+    def concerns(self, scope: str, kind: str) -> bool:
+        """Say whether spans of *scope* and *kind* may be among them."""
+        return (not self.kinds or kind in self.kinds) and (not self.scopes or _any(self.scopes, scope))
+
+    def matches(self, span: SpanFacts) -> bool:
+        """Say whether *span* is one of them."""
+        return (
+            self.concerns(span.scope, span.kind)
+            and (not self.spans or _any(self.spans, span.name))
+            and _all(self.attributes, span.attributes)
+            and _all(self.resource, span.resource)
+        )
+
+    def covers(self, other: SpanCondition) -> bool:
+        """Say whether this certainly matches whatever *other* does."""
+        return (
+            (not self.kinds or (bool(other.kinds) and set(other.kinds) <= set(self.kinds)))
+            and _wider(self.scopes, other.scopes)
+            and _wider(self.spans, other.spans)
+            and all(_implied(condition, other.attributes) for condition in self.attributes)
+            and all(_implied(condition, other.resource) for condition in self.resource)
+        )
+
+
+@cache
+def _regex(glob: str) -> re.Pattern[str]:
+    return re.compile(re.escape(glob).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+
+
+def _any(globs: Iterable[str], found: str) -> bool:
+    return any(_regex(glob).fullmatch(found[:MAX_MATCHED_CHARS]) for glob in globs)
+
+
+def _all(conditions: Conditions, found: Mapping[str, Scalar]) -> bool:
+    return all(key in found and (texts == ANY or _any(texts, _text_of(found[key]))) for key, texts in conditions)
+
+
+def _text_of(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wider(globs: Sequence[str], others: Sequence[str]) -> bool:
+    if not globs:
+        return True
+    # A * in the other is matched by a * only; a ? of ours might match it, too: only equal texts count then.
+    return bool(others) and all(
+        any(glob == other or ("?" not in glob and _any((glob,), other)) for glob in globs) for other in others
+    )
+
+
+def _implied(condition: tuple[str, tuple[str, ...]], others: Conditions) -> bool:
+    key, texts = condition
+    return any(key == other and _wider(texts, found) for other, found in others)
+
 
 _REQUESTS = ("server", "consumer")
 # Scopes and kinds whose rules are remembered: a few kilobytes each.
@@ -23,7 +130,7 @@ _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IntervalRule:
     """An interval, or several, that a span tells of: a stage of their own within it.
 
     Where it lies is said by *lasts*, *until* or *to_event* alone, from the end of the part before or the start of the span; or by
@@ -51,7 +158,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Streaming:
+class StreamRule:
     """Where a span tells of an answer that came token by token.
 
     Args:
@@ -98,7 +205,7 @@ class Rule:
     """
 
     name: str
-    when: tuple[When, ...]
+    when: tuple[SpanCondition, ...]
     stage: str = ""
     head: str = ""
     request: bool | None = None
@@ -108,8 +215,8 @@ class Rule:
     model_version: tuple[str, ...] = ()
     route: tuple[str, ...] = ()
     device: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
-    stream: Streaming = Streaming()
+    parts: tuple[IntervalRule, ...] = ()
+    stream: StreamRule = StreamRule()
     show: tuple[str, ...] = ()
     source: str = ""
 
@@ -134,7 +241,7 @@ class Rule:
         sources = (*self.model, *self.model_version, *self.route, *self.device)
         conditions = (condition for when in self.when for condition in when.attributes)
         return frozenset(
-            {key for source in sources for key in named_in(source)}
+            {key for source in sources for key in template_attributes(source)}
             | {key for key, texts in conditions if texts != ANY}
             | {*self.show, *_TEMPLATE.findall(self.called)}
         )
@@ -144,7 +251,7 @@ _NO_RULE = Rule("no rule", ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Meaning:
+class SpanMeaning:
     """What the rules made of a span.
 
     Args:
@@ -162,7 +269,7 @@ class Meaning:
     events: frozenset[str] = frozenset()
 
 
-class Rules:
+class RuleSet:
     """All rules that hold.
 
     Args:
@@ -181,11 +288,11 @@ class Rules:
         conditions = {key for when in whens for key, _ in when.attributes}
         self.present = frozenset(conditions.union(*(rule.measured for rule in rules))) - self.exact
         self.resource = frozenset(key for when in whens for key, _ in when.resource)
-        self._nearby: dict[tuple[str, str], list[tuple[frozenset[str], When, Rule]]] = {}
+        self._nearby: dict[tuple[str, str], list[tuple[frozenset[str], SpanCondition, Rule]]] = {}
         # Made once: it is looked at for each new kind of span.
         self._tells = {id(rule): (rule.measured, rule.events) for rule in self.rules}
 
-    def find(self, span: Facts) -> Rule:
+    def find(self, span: SpanFacts) -> Rule:
         """Return the rule that holds for *span*; one that says nothing where none does."""
         there = span.attributes.keys()
         for needed, when, rule in self._near(span.scope, span.kind):
@@ -193,7 +300,7 @@ class Rules:
                 return rule
         return _NO_RULE
 
-    def _near(self, scope: str, kind: str) -> list[tuple[frozenset[str], When, Rule]]:
+    def _near(self, scope: str, kind: str) -> list[tuple[frozenset[str], SpanCondition, Rule]]:
         """Return what may match spans of *scope* and *kind*, in order, each with the attributes that it needs."""
         found = self._nearby.get((scope, kind))
         if found is None:
@@ -209,22 +316,22 @@ class Rules:
                 self._nearby[scope, kind] = found
         return found
 
-    def meaning(self, span: Facts) -> Meaning:
+    def meaning(self, span: SpanFacts) -> SpanMeaning:
         """Return what *span* is."""
         rule = self.find(span)
         counted = span.attributes.get(names.COUNTED) is True
         label, flags = _label(rule, span), Flag.COUNTED if counted else 0
         measured, events = self._tells.get(id(rule), (frozenset[str](), frozenset[str]()))
         measured &= span.attributes.keys()
-        return Meaning(label, flags, rule, measured, events) if measured or events else Meaning(label, flags)
+        return SpanMeaning(label, flags, rule, measured, events) if measured or events else SpanMeaning(label, flags)
 
 
-def _label(rule: Rule, span: Facts) -> Label:
+def _label(rule: Rule, span: SpanFacts) -> Label:
     by_kind = span.kind in _REQUESTS or span.root
     # What follows a ? in a name is part of a URL: content.
-    name = (_filled(rule.called, span.attributes) if rule.called else None) or span.name.partition("?")[0]
+    name = (_fill_template(rule.called, span.attributes) if rule.called else None) or span.name.partition("?")[0]
     return Label(
-        name=text(name),
+        name=printable_text(name),
         kind=span.kind,
         request=by_kind if rule.request is None else rule.request,
         stage=rule.stage,
@@ -238,25 +345,25 @@ def _label(rule: Rule, span: Facts) -> Label:
     )
 
 
-def named_in(source: str) -> list[str]:
+def template_attributes(source: str) -> list[str]:
     """Return the attributes that *source* names."""
     return _TEMPLATE.findall(source) if "{" in source else [source]
 
 
 def _first(sources: Iterable[str], attributes: Mapping[str, Scalar]) -> str:
     for source in sources:
-        found = _filled(source, attributes) if "{" in source else attributes.get(source)
+        found = _fill_template(source, attributes) if "{" in source else attributes.get(source)
         if found is not None and found != "":
-            return text(found)
+            return printable_text(found)
     return ""
 
 
-def _filled(template: str, attributes: Mapping[str, Scalar]) -> str | None:
+def _fill_template(template: str, attributes: Mapping[str, Scalar]) -> str | None:
     """Return *template* with the values of the attributes it names; None where one is not there."""
     if any(key not in attributes for key in _TEMPLATE.findall(template)):
         return None
-    return _TEMPLATE.sub(lambda match: text(attributes[match[1]]), template)
+    return _TEMPLATE.sub(lambda match: printable_text(attributes[match[1]]), template)
 
 
 def _shown(value: Scalar) -> Scalar:
-    return text(value) if isinstance(value, str) else value
+    return printable_text(value) if isinstance(value, str) else value

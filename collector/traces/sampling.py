@@ -2,26 +2,174 @@
 
 For each series and fold: failed ones, the slowest, and a share to compare them with, which their ids decide, so that it is the
 same whoever folds.
+
+The pictures of requests that are kept: their spans, written as the store keeps them.
+
+What spans of a label have in common is written once; the rest of a span is two numbers. A picture shows the attributes that the
+rules named, nothing else of a span.
 """
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
+from ...core import names
 from ...store import KeptTrace, documents
-from .assembly import trace_keys
-from .batching import Ints
-from .requests import Requests
-from .span_encoding import pictures
+from ...store.documents import written as to_json
+from .assembly import AssembledSpans, Bools, Ints, SpanBatch, trace_keys
+from .columns import Flag, Label
+from .requests import NETWORK_STAGE, Requests
 
-Because = Literal["forced", "error", "slow", "uniform"]
+# The longest of a request.
+MAX_SPANS_SHOWN = 1000
+# Nanoseconds by which what another process did was moved to lie within the call to it: their clocks differ.
+CLOCK_SHIFTED = "stagelens.clock.shifted"
+# Requests whose spans are written at once: a few megabytes.
+_REQUESTS_AT_ONCE = 1000
+
+
+def encode_spans(requests: Requests, chosen: Ints) -> Iterator[str]:
+    """Yield the spans of each of the requests *chosen*, ascending: objects of JSON, with commas between them."""
+    for first in range(0, len(chosen), _REQUESTS_AT_ONCE):
+        yield from _encode_chunk(requests, chosen[first : first + _REQUESTS_AT_ONCE])
+
+
+def _encode_chunk(requests: Requests, chosen: Ints) -> Iterator[str]:
+    joined, gathered = requests.joined, requests.joined.gathered
+    rows, request, is_root = _in_order(joined, chosen)
+    began = requests.start[chosen][request]
+    start, end = gathered.rows["start"][rows], gathered.rows["end"][rows]
+    # What has not ended does so with its request.
+    end = np.where(end > 0, end, began + requests.duration[chosen][request])
+    failed = (gathered.rows["flags"][rows] & Flag.ERROR.value) != 0
+    is_call = np.isin(rows, joined.callers) & gathered.of_labels(_can_call, np.bool_)[rows].astype(bool)
+
+    pieces = _SpanTemplates(gathered)
+    kinds = zip(gathered.label[rows].tolist(), failed.tolist(), is_call.tolist(), strict=True)
+    times = zip((start - began).tolist(), np.maximum(end - start, 0).tolist(), strict=True)
+    shown = [pieces[kind].between(at, took) for kind, (at, took) in zip(kinds, times, strict=True)]
+    number = (~is_root).astype(np.int64)
+    for place in np.flatnonzero(is_root).tolist():
+        shown[place] = ""
+    for place, besides in _extra_spans(joined, rows, start - began, end - start).items():
+        shown[place] = ",".join([*filter(None, (shown[place],)), *besides])
+        number[place] += len(besides)
+    bounds = [*np.flatnonzero(is_root).tolist(), len(rows)]
+    so_far = np.append(0, np.cumsum(number))[bounds].tolist()
+    for (first, last), (before, after) in zip(pairwise(bounds), pairwise(so_far), strict=True):
+        written = ",".join(shown[first if shown[first] else first + 1 : last])
+        yield written if after - before <= MAX_SPANS_SHOWN else _longest(written)
+
+
+def _in_order(joined: AssembledSpans, chosen: Ints) -> tuple[Ints, Ints, Bools]:
+    """Return the rows of the requests *chosen*, each root and then what is below it by its start; whose they are; the roots."""
+    number = np.full(len(joined.roots), -1)
+    number[chosen] = np.arange(len(chosen))
+    rows = np.flatnonzero(joined.request >= 0)
+    rows = rows[number[joined.request[rows]] >= 0]
+    request, is_root = number[joined.request[rows]], joined.up[rows] < 0
+    order = np.lexsort((joined.gathered.rows["start"][rows], ~is_root, request))
+    return rows[order], request[order], is_root[order]
+
+
+def _longest(written: str) -> str:
+    spans = json.loads(f"[{written}]")
+    longest = sorted(spans, key=lambda span: span["duration_ns"], reverse=True)[:MAX_SPANS_SHOWN]
+    return to_json(sorted(longest, key=lambda span: span["start_ns"]))[1:-1]
+
+
+def _can_call(label: Label) -> bool:
+    return label.kind == "client" and bool(label.stage)
+
+
+class _SpanTemplate:
+    """What stands before and behind the times of a span."""
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, name: str, stage: str, attributes: dict[str, Any]) -> None:
+        self._before = f'{{"name":{to_json(name)},"stage":{to_json(stage)},"start_ns":'
+        self._after = f',"attributes":{to_json(attributes)}}}'
+
+    def between(self, start: int, took: int) -> str:
+        """Return the span that begins at *start* and takes *took*, in nanoseconds."""
+        return f'{self._before}{start},"duration_ns":{took}{self._after}'
+
+
+class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
+    """By the number of a label, whether the span failed, and whether it called another process."""
+
+    def __init__(self, gathered: SpanBatch) -> None:
+        super().__init__()
+        self._labels = gathered.labels
+
+    def __missing__(self, kind: tuple[int, bool, bool]) -> _SpanTemplate:
+        number, failed, is_call = kind
+        label = self._labels[number]
+        attributes: dict[str, Any] = dict(label.attributes)
+        if failed:
+            attributes[names.STATUS] = names.STATUS_ERROR
+        found = self[kind] = _SpanTemplate(label.name, NETWORK_STAGE if is_call else label.stage, attributes)
+        return found
+
+
+def _extra_spans(joined: AssembledSpans, rows: Ints, since: Ints, took: Ints) -> dict[int, list[str]]:
+    """Return what else is shown of *rows*, by their place: their time before what is below them, and what they called elsewhere.
+
+    Args:
+        joined: All rows.
+        rows: Those of some requests.
+        since: When each of them began, after its request. [nanoseconds]
+        took: How long each took. [nanoseconds]
+    """
+    labels, label = joined.gathered.labels, joined.gathered.label[rows]
+    started = joined.gathered.rows["start"]
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    below = rows[joined.up[rows] >= 0]
+    first = np.full(len(started), np.iinfo(np.int64).max)
+    np.minimum.at(first, joined.up[below], started[below])
+    has_head = joined.gathered.of_labels(lambda each: bool(each.head), np.bool_)[rows].astype(bool)
+    for place in np.flatnonzero(has_head & (first[rows] < np.iinfo(np.int64).max)).tolist():
+        head = labels[label[place]].head
+        length = min(max(int(first[rows[place]] - started[rows[place]]), 0), int(took[place]))
+        found[place].append(_SpanTemplate(head, head, {}).between(int(since[place]), max(length, 0)))
+    callers = np.flatnonzero(np.isin(rows, joined.callers))
+    place_of = dict(zip(rows[callers].tolist(), callers.tolist(), strict=True))
+    for caller, server in zip(joined.callers.tolist(), joined.called.tolist(), strict=True):
+        place = place_of.get(caller)
+        if place is not None:
+            found[place].append(_remote_span(joined, caller, server, int(started[caller] - since[place])))
+    return found
+
+
+def _remote_span(joined: AssembledSpans, caller: int, server: int, began: int) -> str:
+    """Return the picture of what another process did for *caller*: of another clock, so it is moved to where it must have been."""
+    gathered = joined.gathered
+    call, there = gathered.rows[caller], gathered.rows[server]
+    low, start, end = int(call["start"]), int(there["start"]), int(there["end"])
+    calling, called = gathered.labels[gathered.label[caller]], gathered.labels[gathered.label[server]]
+    attributes: dict[str, Any] = dict(called.attributes)
+    attributes[names.SERVICE_NAME] = gathered.sources[int(gathered.source[server])].service
+    took, high, moved = end - start, int(call["end"]) or end, 0
+    if start < low or end > high:
+        moved = low + (high - low - took) // 2 - start
+        attributes[CLOCK_SHIFTED] = moved
+    stage = calling.stage if calling.kind == "client" else ""
+    return _SpanTemplate(called.name, stage, attributes).between(start + moved - began, max(took, 0))
+
+
+RetainReason = Literal["forced", "error", "slow", "uniform"]
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class SamplingPolicy:
     """How many requests of a series and fold are kept.
 
     Args:
@@ -37,7 +185,7 @@ class Keep:
     everything: bool = False
 
 
-def traces_of(requests: Requests, keep: Keep) -> list[KeptTrace]:
+def traces_of(requests: Requests, keep: SamplingPolicy) -> list[KeptTrace]:
     """Return those of *requests* that are kept."""
     chosen = _chosen(requests, keep)
     numbers = np.array(sorted(chosen), np.int64)
@@ -74,23 +222,23 @@ def traces_of(requests: Requests, keep: Keep) -> list[KeptTrace]:
             document=pack(f'{{"spans":[{spans}],"attributes":{documents.written(dict(labels[label].attributes))}}}'),
         )
         for (number, high, low, span, series, start, duration, main, label, own, present), spans in zip(
-            zip(*(column.tolist() for column in columns), strict=True), pictures(requests, numbers), strict=True
+            zip(*(column.tolist() for column in columns), strict=True), encode_spans(requests, numbers), strict=True
         )
     ]
 
 
-def _chosen(requests: Requests, keep: Keep) -> dict[int, Because]:
+def _chosen(requests: Requests, keep: SamplingPolicy) -> dict[int, RetainReason]:
     counted = np.flatnonzero(~requests.known)
     if keep.everything:
         return dict.fromkeys(counted.tolist(), "forced")
     draw = trace_keys(requests.joined.gathered.rows[requests.joined.roots[counted]])
     failed = np.flatnonzero(requests.failed[counted])
-    reasons: list[tuple[Because, Ints]] = [
+    reasons: list[tuple[RetainReason, Ints]] = [
         ("error", failed[_first(requests.series[counted[failed]], draw[failed], keep.errors)]),
         ("slow", _first(requests.series[counted], -requests.duration[counted], keep.slow)),
         ("uniform", _first(requests.series[counted], draw, keep.uniform)),
     ]
-    chosen: dict[int, Because] = {}
+    chosen: dict[int, RetainReason] = {}
     for because, found in reasons:
         for number in counted[found].tolist():
             chosen.setdefault(number, because)

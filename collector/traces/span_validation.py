@@ -1,24 +1,186 @@
 """Spans as they were read, judged one by one and put into columns.
 
 What is malformed or at an impossible time is refused and told of; the rest of the export is not touched by it.
+
+What a span tells of itself beyond its start and end: intervals within it, its first token, its tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeAlias
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..ingest.points import Window
-from ..ingest.validation import Reason, Tally
-from ..otlp.model import Attributes, Event
+from ..ingest.validation import IngestResult, Reason
+from ..otlp.model import Attributes, Event, Scalar
 from .columns import ROW, Flag, Label, Rows, Source, Spans, Stream, streams_of
-from .measuring import Interval, Told, measure
-from .rules import Meaning, Rule
+from .rules import IntervalRule, Rule, SpanMeaning, StreamRule
+
+# To nanoseconds. `text` is a number with its unit, as Rust and Go write durations: 1.5ms.
+UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+TEXT = "text"
+_DURATION = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*(ns|us|µs|μs|ms|s)\s*")
+_MAX_NS = 2**62
+_MAX_TOKENS = 2**40
+
+
+# Where a span has not ended: times that are past it are none, as in `folding`. [Unix nanoseconds]
+_LATEST_NS = 2**62
+
+
+class Interval(NamedTuple):
+    """A part of a span.
+
+    Args:
+        stage: Which stage.
+        start: When it began. [Unix nanoseconds]
+        end: When it ended. [Unix nanoseconds, >= start]
+    """
+
+    stage: str
+    start: int
+    end: int
+
+
+class Measured(NamedTuple):
+    """What a span told.
+
+    Args:
+        start: When it began, by the event that says so, or else by itself. [Unix nanoseconds]
+        intervals: Within it.
+        stream: What it says of its answer; None for nothing.
+    """
+
+    start: int
+    intervals: list[Interval]
+    stream: Stream | None
+
+
+def measure_span(rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[Event]) -> Measured:
+    """Read what *rule* says a span tells of itself; what makes no sense is passed over.
+
+    Args:
+        rule: What the span is.
+        start: When it began. [Unix nanoseconds]
+        end: When it ended, 0 for not yet. [Unix nanoseconds]
+        numbers: Those of its attributes that the rule measures.
+        events: What happened in it.
+    """
+    if events:
+        start = next((at for name, at in events if name == rule.start and 0 < at <= (end or _LATEST_NS)), start)
+    if not end:
+        return Measured(start, [], None)
+    found: list[Interval] = []
+    cursor = start
+    for part in rule.parts:
+        for begin, stop in _where(part, start, cursor, numbers, events):
+            # A part cannot reach beyond its span.
+            inside = Interval(part.stage, max(begin, start), min(stop, end))
+            if inside.start < inside.end:
+                found.append(inside)
+                cursor = inside.end
+    return Measured(start, found, _stream(rule.stream, start, end, numbers, events))
+
+
+def _where(
+    part: IntervalRule, start: int, cursor: int, numbers: Mapping[str, Scalar], events: Sequence[Event]
+) -> Iterator[tuple[int, int]]:
+    if part.from_event:
+        yield from _between(part.from_event, part.to_event, events)
+        return
+    if part.to_event:
+        yield from ((cursor, at) for at in _times((part.to_event,), events)[:1])
+        return
+    if part.begins:
+        begin, stop = (_nanoseconds(keys, part.unit, numbers) for keys in (part.begins, part.ends))
+        if begin is not None and stop is not None:
+            yield begin, stop
+        return
+    length = _nanoseconds(part.lasts or part.until, part.unit, numbers)
+    if length is not None:
+        yield cursor, (cursor if part.lasts else start) + length
+
+
+def _between(first: str, second: str, events: Sequence[Event]) -> Iterator[tuple[int, int]]:
+    """Yield the times from each event *first* to the next *second*."""
+    begun: int | None = None
+    for name, at in events:
+        if name == first:
+            begun = at
+        elif name == second and begun is not None:
+            yield begun, at
+            begun = None
+
+
+def _stream(
+    stream: StreamRule, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[Event]
+) -> Stream | None:
+    first, gap = _nanoseconds(stream.first_token, stream.unit, numbers) or 0, 0
+    if events:
+        if not first and stream.first_token_event:
+            first = next((at - start for at in _times((stream.first_token_event,), events)), 0)
+        answers = sorted(at for at in _times(stream.answers, events) if start < at <= end)
+        if len(answers) > 1:  # one answer is no stream
+            first, gap = answers[0] - start, max(later - earlier for earlier, later in pairwise(answers))
+    if not 0 < first <= end - start:
+        first = 0
+    tokens_in, tokens_out = _tokens(stream.tokens_in, numbers), _tokens(stream.tokens_out, numbers)
+    return Stream(first, tokens_in, tokens_out, gap) if first or tokens_in or tokens_out or gap else None
+
+
+def _times(wanted: Sequence[str], events: Sequence[Event]) -> list[int]:
+    return [at for name, at in events if name in wanted]
+
+
+def _nanoseconds(keys: Sequence[str], unit: str, numbers: Mapping[str, Scalar]) -> int | None:
+    value = _first(keys, numbers)
+    if value is None:
+        return None
+    if unit == TEXT:
+        match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            return None
+        value, unit = match[1], match[2].replace("µ", "u").replace("μ", "u")
+    if isinstance(value, int) and not isinstance(value, bool):
+        found = value * UNITS[unit]
+    else:
+        number = _number(value)
+        if number is None or not abs(number) < _MAX_NS / UNITS[unit]:
+            return None
+        found = round(number * UNITS[unit])
+    return found if 0 <= found < _MAX_NS else None
+
+
+def _tokens(keys: Sequence[str], numbers: Mapping[str, Scalar]) -> int:
+    number = _number(_first(keys, numbers))
+    return int(number) if number is not None and 0 < number < _MAX_TOKENS else 0
+
+
+def _first(keys: Sequence[str], numbers: Mapping[str, Scalar]) -> Scalar | None:
+    for key in keys:
+        if key in numbers:
+            return numbers[key]
+    return None
+
+
+def _number(value: Scalar | None) -> float | None:
+    """Return *value* as a finite number, texts of one included; None for anything else."""
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
 
 _TRACE_BYTES, _SPAN_BYTES = 16, 8
 _SECOND = 1_000_000_000
@@ -33,7 +195,7 @@ _Mask: TypeAlias = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Tells:
+class SpanMeasurements:
     """A span that tells more of itself.
 
     Args:
@@ -50,7 +212,7 @@ class Tells:
 
 
 @dataclass(slots=True)
-class Read:
+class DecodedSpans:
     """The spans of an export in the order they were read.
 
     Args:
@@ -72,15 +234,15 @@ class Read:
     parents: list[bytes] = field(default_factory=list[bytes])
     starts: list[int] = field(default_factory=list[int])
     ends: list[int] = field(default_factory=list[int])
-    meanings: list[Meaning] = field(default_factory=list[Meaning])
+    meanings: list[SpanMeaning] = field(default_factory=list[SpanMeaning])
     errors: list[int] = field(default_factory=list[int])
     sources: list[Source] = field(default_factory=list[Source])
     counts: list[int] = field(default_factory=list[int])
-    tells: list[Tells] = field(default_factory=list[Tells])
+    tells: list[SpanMeasurements] = field(default_factory=list[SpanMeasurements])
     elements: int = 0
 
 
-def assemble(read: Read, window: Window, tally: Tally) -> Spans:
+def validate_spans(read: DecodedSpans, window: Window, tally: IngestResult) -> Spans:
     """Return what of *read* can be believed, as columns; what is refused is in *tally*.
 
     Args:
@@ -99,18 +261,18 @@ def assemble(read: Read, window: Window, tally: Tally) -> Spans:
     sources = dict.fromkeys(read.sources)
     numbers = {source: number for number, source in enumerate(sources)}
     of_source = np.repeat([numbers[source] for source in read.sources], read.counts)
-    labels, rows["label"], rows["flags"] = _meant(read.meanings)
+    labels, rows["label"], rows["flags"] = _distinct_labels(read.meanings)
     rows["flags"][read.errors] |= np.uint16(Flag.ERROR)
-    judging = _Judging(read, tally)
+    judging = _Validation(read, tally)
     judging.refuse(
-        ((rows["trace_high"] == 0) & (rows["trace_low"] == 0)) | (rows["span"] == 0) | _odd(read.parents),
+        ((rows["trace_high"] == 0) & (rows["trace_low"] == 0)) | (rows["span"] == 0) | _invalid_ids(read.parents),
         Reason.IDS,
         lambda _: "spanId must be 8 bytes, and traceId 16, not all zero",
     )
-    judging.refuse(_outside(starts, window), Reason.TIME, lambda row: _implausible(read.starts[row], window))
+    judging.refuse(_outside(starts, window), Reason.TIME, lambda row: _time_fault(read.starts[row], window))
     ended = ends != 0
-    judging.refuse(ended & (ends < starts), Reason.DURATION, lambda row: _backwards(read, row))
-    judging.refuse(ended & _outside(ends, window), Reason.TIME, lambda row: _implausible(read.ends[row], window))
+    judging.refuse(ended & (ends < starts), Reason.DURATION, lambda row: _duration_fault(read, row))
+    judging.refuse(ended & _outside(ends, window), Reason.TIME, lambda row: _time_fault(read.ends[row], window))
     judging.refuse(of_source > MAX_SOURCES, Reason.SIZE, lambda _: f"the export has more than {MAX_SOURCES} processes")
     judging.refuse(
         rows["label"] >= MAX_LABELS,
@@ -121,17 +283,17 @@ def assemble(read: Read, window: Window, tally: Tally) -> Spans:
     )
     rows["start"], rows["end"] = starts.view(np.int64), ends.view(np.int64)
     rows["source"] = np.minimum(of_source, MAX_SOURCES)
-    return _told(read, rows, judging.believed, list(sources)[: MAX_SOURCES + 1], labels[:MAX_LABELS])
+    return _to_columns(read, rows, judging.believed, list(sources)[: MAX_SOURCES + 1], labels[:MAX_LABELS])
 
 
-class _Judging:
+class _Validation:
     """Which spans are believed.
 
     Attributes:
         believed: A mask of them.
     """
 
-    def __init__(self, read: Read, tally: Tally) -> None:
+    def __init__(self, read: DecodedSpans, tally: IngestResult) -> None:
         self._read, self._tally = read, tally
         self.believed: _Mask = np.ones(len(read.spans), np.bool_)
 
@@ -148,7 +310,9 @@ class _Judging:
         self._tally.reject(reason, f"{where}: {why(first)}{more}", count)
 
 
-def _told(read: Read, rows: Rows, believed: _Mask, sources: Sequence[Source], labels: list[Label]) -> Spans:
+def _to_columns(
+    read: DecodedSpans, rows: Rows, believed: _Mask, sources: Sequence[Source], labels: list[Label]
+) -> Spans:
     """Return the rows that are believed, with what their spans tell."""
     number_of = np.cumsum(believed) - 1
     streams: dict[int, Stream] = {}
@@ -178,8 +342,8 @@ def _told(read: Read, rows: Rows, believed: _Mask, sources: Sequence[Source], la
     return Spans(np.concatenate((rows, derived)), sources, [*labels, *map(_interval_label, at)], streams_of(streams))
 
 
-def _measured(read: Read, tells: Tells) -> Told:
-    return measure(tells.rule, read.starts[tells.row], read.ends[tells.row], tells.numbers, tells.events)
+def _measured(read: DecodedSpans, tells: SpanMeasurements) -> Measured:
+    return measure_span(tells.rule, read.starts[tells.row], read.ends[tells.row], tells.numbers, tells.events)
 
 
 @cache
@@ -187,7 +351,7 @@ def _interval_label(stage: str) -> Label:
     return Label(stage, stage=stage)
 
 
-def _meant(meanings: Sequence[Meaning]) -> tuple[list[Label], NDArray[np.uint32], NDArray[np.uint16]]:
+def _distinct_labels(meanings: Sequence[SpanMeaning]) -> tuple[list[Label], NDArray[np.uint32], NDArray[np.uint16]]:
     """Return the labels of *meanings*, each once, and for each of them the number of its label and its flags."""
     distinct = {meaning: number for number, meaning in enumerate(dict.fromkeys(meanings))}
     numbers: dict[Label, int] = {}
@@ -204,7 +368,7 @@ def _ids(found: Sequence[bytes], size: int) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(found), ">u8").astype(np.uint64)
 
 
-def _odd(parents: Sequence[bytes]) -> _Mask:
+def _invalid_ids(parents: Sequence[bytes]) -> _Mask:
     """Return which of *parents* are no ids."""
     if set(map(len, parents)) == {_SPAN_BYTES}:
         return np.zeros(len(parents), np.bool_)
@@ -216,12 +380,12 @@ def _outside(times: NDArray[np.uint64], window: Window) -> _Mask:
     return (seconds < max(window.oldest, 0)) | (seconds > window.newest)
 
 
-def _implausible(time_ns: int, window: Window) -> str:
+def _time_fault(time_ns: int, window: Window) -> str:
     at = time_ns // _SECOND
     if at > window.newest:
         return f"its time, {at} s after 1970, is more than a day ahead ({window.newest}); check the sender's clock"
     return f"its time, {at} s after 1970, is too long ago, before {window.oldest}; check the sender's clock"
 
 
-def _backwards(read: Read, row: int) -> str:
+def _duration_fault(read: DecodedSpans, row: int) -> str:
     return f"it ends {read.starts[row] - read.ends[row]} ns before it begins"

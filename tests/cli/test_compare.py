@@ -14,11 +14,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from stagelens.cli import compare as compare_command
-from stagelens.cli import compare as inputs
-from stagelens.cli.saved_run import Run, save_run
-from stagelens.collector.imports.importing import import_file
-from stagelens.collector.imports.spans import Interval, Request, exports
+from stagelens.collector.imports.importer import import_file
+from stagelens.collector.imports.spans import ImportedRequest, StageInterval, span_exports
 from stagelens.collector.ingest.points import Window
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
@@ -39,10 +36,10 @@ def run_file(
             start = (NOW + number // 20) * 10**9
             queue = start + int(random_.expovariate(1 / queue_ms) * MS)
             end = queue + int(random_.gauss(20, 1) * MS)
-            stages = [Interval("queue", start, queue), Interval("forward", queue, end)]
-            yield Request("predict", start, end, stages, {names.ROUTE: route})
+            stages = [StageInterval("queue", start, queue), StageInterval("forward", queue, end)]
+            yield ImportedRequest("predict", start, end, stages, {names.ROUTE: route})
 
-    path.write_text("\n".join(json.dumps(each) for each in exports(requests(), service, str(seed))))
+    path.write_text("\n".join(json.dumps(each) for each in span_exports(requests(), service, str(seed))))
     return path
 
 
@@ -65,10 +62,10 @@ def failing_file(path: Path, *, failed: int, count: int = 500) -> Path:
         for number in range(count):
             start = (NOW + number // 20) * 10**9
             end = start + (1 if number < failed else 20) * MS
-            stages = [Interval("forward", start, end)]
-            yield Request("predict", start, end, stages, {names.ROUTE: "/"}, failed=number < failed)
+            stages = [StageInterval("forward", start, end)]
+            yield ImportedRequest("predict", start, end, stages, {names.ROUTE: "/"}, failed=number < failed)
 
-    path.write_text("\n".join(json.dumps(each) for each in exports(requests(), "shop", path.name)))
+    path.write_text("\n".join(json.dumps(each) for each in span_exports(requests(), "shop", path.name)))
     return path
 
 
@@ -81,10 +78,10 @@ def varied_file(path: Path, *, queue_ms: int, count: int = 500) -> Path:
             start = (NOW + number // 20) * 10**9
             ran = start + queue_ms * MS
             end = ran + choice.randint(1, 1000) * MS
-            stages = [Interval("queue", start, ran), Interval("forward", ran, end)]
-            yield Request("predict", start, end, stages, {names.ROUTE: "/"})
+            stages = [StageInterval("queue", start, ran), StageInterval("forward", ran, end)]
+            yield ImportedRequest("predict", start, end, stages, {names.ROUTE: "/"})
 
-    path.write_text("\n".join(json.dumps(each) for each in exports(requests(), "shop", path.name)))
+    path.write_text("\n".join(json.dumps(each) for each in span_exports(requests(), "shop", path.name)))
     return path
 
 

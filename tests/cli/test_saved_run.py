@@ -20,7 +20,7 @@ from stagelens.collector.ingest.export import read_export
 from stagelens.collector.ingest.points import Window
 from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.traces.reading import SpanReader
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core.errors import StagelensError
 from stagelens.core.histogram import Histogram
 from stagelens.core.request_histograms import dominant_stage

@@ -33,7 +33,7 @@ from stagelens.collector.ingest import pipeline
 from stagelens.collector.ingest.writer import UncommittedError, Writer
 from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.serve import Collector
-from stagelens.collector.task_supervisor import Tending
+from stagelens.collector.task_supervisor import TaskSupervisor
 from stagelens.core import names
 from stagelens.core.errors import StagelensError, StoreError
 from stagelens.store import Batch, Retention, Selection, Store
@@ -317,10 +317,10 @@ def test_a_writer_that_breaks_shows(
 def test_a_scraper_that_breaks_shows(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]) -> None:
     """Targets that nobody reads any more are no silence: /livez says to restart."""
 
-    def broken(_self: Tending[Any]) -> None:
+    def broken(_self: TaskSupervisor[Any]) -> None:
         raise ArithmeticError
 
-    monkeypatch.setattr(Tending, "_run", broken)
+    monkeypatch.setattr(TaskSupervisor, "_run", broken)
     served = serve()
     until(lambda: "the thread stagelens-scraper has ended" in served.client.get("/livez").text)
 

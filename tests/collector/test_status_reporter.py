@@ -9,9 +9,9 @@ import pytest
 
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.health import Health
-from stagelens.collector.scrape.state import State
+from stagelens.collector.scrape.state import TargetState
 from stagelens.collector.self_metrics import SelfMetrics
-from stagelens.collector.status_reporter import Reporter
+from stagelens.collector.status_reporter import StatusReporter
 from stagelens.store import Batch, Store
 from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, leave, put
 
@@ -26,9 +26,9 @@ class Said:
         self.store = store
         self.health = Health()
         self.metrics = SelfMetrics(self.health)
-        self.targets: list[State] = []
+        self.targets: list[TargetState] = []
         self.file = LiveConfig(None, {})
-        self.reporter = Reporter(
+        self.reporter = StatusReporter(
             store,
             metrics=self.metrics,
             health=self.health,
@@ -98,8 +98,8 @@ def test_what_fails_is_told_with_the_time_it_began(said: Said) -> None:
 
 def test_targets_are_told_and_bounded(said: Said) -> None:
     """A thousand targets that are down fill no page."""
-    said.targets = [State(f"http://{n}/", "s", state="down", error="x" * 5000) for n in range(1000)]
-    said.targets += [State("http://up/", "s", state="up"), State("http://theirs/", "s", state="elsewhere")]
+    said.targets = [TargetState(f"http://{n}/", "s", state="down", error="x" * 5000) for n in range(1000)]
+    said.targets += [TargetState("http://up/", "s", state="up"), TargetState("http://theirs/", "s", state="elsewhere")]
     vitals = said().vitals
 
     assert vitals.targets_up == 1

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from stagelens.collector.task_supervisor import Tending
+from stagelens.collector.task_supervisor import TaskSupervisor
 
 
 async def nothing(_: str) -> None:
@@ -16,9 +16,9 @@ async def nothing(_: str) -> None:
 def test_one_that_is_stopped_before_it_has_begun_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a port is taken: a collector stops what it has only just started."""
     told = threading.Event()
-    run, join = vars(Tending)["_run"], threading.Thread.join
+    run, join = vars(TaskSupervisor)["_run"], threading.Thread.join
 
-    def late(self: Tending[str]) -> None:
+    def late(self: TaskSupervisor[str]) -> None:
         assert told.wait(60)
         run(self)
 
@@ -26,8 +26,8 @@ def test_one_that_is_stopped_before_it_has_begun_ends(monkeypatch: pytest.Monkey
         told.set()
         join(self, 60 if timeout is None else timeout)
 
-    monkeypatch.setattr(Tending, "_run", late)
-    tending = Tending[str]("tending", wanted=dict[str, str], tend=nothing, forget=print, look_seconds=3600)
+    monkeypatch.setattr(TaskSupervisor, "_run", late)
+    tending = TaskSupervisor[str]("tending", wanted=dict[str, str], tend=nothing, forget=print, look_seconds=3600)
     tending.start()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "join", joined)

@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stagelens.collector.ingest.points import Window
-from stagelens.collector.ingest.validation import Tally
+from stagelens.collector.ingest.validation import IngestResult
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.traces.columns import encode
-from stagelens.collector.traces.folding import fold
-from stagelens.collector.traces.pending import Patience
-from stagelens.collector.traces.reading import SpanReader
-from stagelens.collector.traces.sampling import Keep
+from stagelens.collector.traces.inbox import InboxLimits, process_inbox
+from stagelens.collector.traces.sampling import SamplingPolicy
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
@@ -50,10 +49,12 @@ class Read:
     """What became of *exports* once all of them had come, and nothing more did."""
 
     def __init__(self, *exports: bytes, media_type: str = JSON) -> None:
-        self.tally = Tally()
+        self.tally = IngestResult()
         read = [READER.read(media_type, body, Window(0, 2**40), self.tally).spans for body in exports]
         parcels = [Parcel(1, counted=False, spans=encode(spans), id=number) for number, spans in enumerate(read, 1)]
-        folded, self.outcome = fold(Delivery(MUCH_LATER, parcels, (), complete=True), Patience(), Keep(everything=True))
+        folded, self.outcome = process_inbox(
+            Delivery(MUCH_LATER, parcels, (), complete=True), InboxLimits(), SamplingPolicy(everything=True)
+        )
         self.points = list(folded.points)
         self.traces = [opened(trace) for trace in folded.traces]
 
@@ -230,7 +231,7 @@ def test_a_running_collector_takes_what_triton_sends(served: Any, bodies: Any, u
 
 def _folded_later(delivery: Delivery) -> Folded:
     """Fold as if everything had been waited for."""
-    return fold(replace(delivery, now=delivery.now + 60), Patience(), Keep(everything=True))[0]
+    return process_inbox(replace(delivery, now=delivery.now + 60), InboxLimits(), SamplingPolicy(everything=True))[0]
 
 
 def _around(now_ns: int) -> tuple[Any, Any]:

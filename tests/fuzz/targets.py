@@ -19,15 +19,15 @@ from typing import Any
 from stagelens.collector.ingest.export import read_export
 from stagelens.collector.ingest.points import Window
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
-from stagelens.collector.scrape import exposition, triton_statistics
-from stagelens.collector.scrape.catalog import engines
-from stagelens.collector.scrape.reading import read as read_samples
-from stagelens.collector.server.body import inflate
+from stagelens.collector.scrape import snapshot
+from stagelens.collector.scrape import snapshot as triton_statistics
+from stagelens.collector.scrape.engine_rules import engines
+from stagelens.collector.scrape.snapshot import read_snapshot as read_samples
+from stagelens.collector.server.body_reader import inflate
 from stagelens.collector.traces import columns
-from stagelens.collector.traces.folding import fold
-from stagelens.collector.traces.pending import Patience
-from stagelens.collector.traces.reading import SpanReader
-from stagelens.collector.traces.sampling import Keep
+from stagelens.collector.traces.inbox import InboxLimits, process_inbox
+from stagelens.collector.traces.sampling import SamplingPolicy
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import StoreError, WireError
 from stagelens.store import KeptTrace, Point
@@ -95,7 +95,7 @@ def _check_traces(traces: Iterable[KeptTrace]) -> None:
 def _check_fold(blob: bytes) -> None:
     """Fold what was read when nothing more can be on its way: each request is counted, and nothing waits any longer."""
     waits = Parcel(_NOW - 5000, counted=False, spans=blob, id=1)
-    folded, outcome = fold(Delivery(_NOW, [waits], [], complete=True), Patience(), Keep())
+    folded, outcome = process_inbox(Delivery(_NOW, [waits], [], complete=True), InboxLimits(), SamplingPolicy())
     points = list(folded.points)
     _check_points(points)
     _check_traces(folded.traces)
@@ -165,7 +165,11 @@ def _check_blob(blob: bytes) -> None:
     except StoreError:
         return
     # What cannot be read of it is passed over.
-    fold(Delivery(_NOW, [Parcel(_NOW - 5000, counted=False, spans=blob, id=1)], [], complete=True), Patience(), Keep())
+    process_inbox(
+        Delivery(_NOW, [Parcel(_NOW - 5000, counted=False, spans=blob, id=1)], [], complete=True),
+        InboxLimits(),
+        SamplingPolicy(),
+    )
 
 
 @cache
@@ -194,15 +198,15 @@ def _check_exposition(body: bytes) -> None:
     text = body.decode(errors="replace")
     for engine in engines().values():
         try:
-            samples = exposition.parse(text, "text/plain", engine.wanted())
-        except exposition.ExpositionError:
+            samples = snapshot.parse_exposition(text, "text/plain", engine.wanted())
+        except snapshot.ExpositionError:
             continue
         read_samples(samples, engine, float(_NOW), "rules")
 
 
 def _check_statistics(body: bytes) -> None:
     try:
-        triton_statistics.read(body.decode(errors="replace"))
+        triton_statistics.read_triton_statistics(body.decode(errors="replace"))
     except triton_statistics.StatisticsError:
         return
 

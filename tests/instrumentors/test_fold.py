@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.collector.ingest.points import PointReader, Window
-from stagelens.collector.ingest.retained_traces import TraceReader
+from stagelens.collector.ingest.retained_traces import RetainedTraceReader
 from stagelens.collector.otlp import protobuf_encoding
 from stagelens.collector.otlp.responses import PROTOBUF
-from stagelens.collector.traces.reading import SpanReader
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.histogram import Histogram, bucket_index
 from stagelens.core.request_histograms import round_to_microseconds
@@ -557,7 +557,7 @@ def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any
         ((request, because),) = delta.sampler.kept()
         trace = trace_of(Kept(request, because, dimensions, delta.own_stages))
         encoder = Encoder({}, lambda: None)
-        points, spans = PointReader(Window(0, 2**40)), TraceReader(Window(0, 2**40))
+        points, spans = PointReader(Window(0, 2**40)), RetainedTraceReader(Window(0, 2**40))
         points.read(
             protobuf_encoding.read_metrics(gzip.decompress(encoder.metrics(Interval(0, MS), {dimensions: delta}, {})))
         )

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from stagelens.collector.config_file import LiveConfig
-from stagelens.collector.forward import destination_sender, forwarder
+from stagelens.collector.forward import forwarder
+from stagelens.collector.forward import forwarder as destination_sender
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Store
 from tests.collector.forward.otlp_server import Destination, listening

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import zstandard
 
-from stagelens.collector.forward.admission import LoopError, Room
+from stagelens.collector.forward.admission import ForwardQueue, LoopError
 from stagelens.collector.forward.config import Destination
 from stagelens.collector.ingest.writer import UncommittedError
 from stagelens.store.outgoing import Backlog, Outgoing
@@ -22,7 +22,7 @@ def body(name: str, size: int) -> Outgoing:
 
 def test_a_body_is_packed_once_for_whoever_takes_its_signal() -> None:
     """Nobody takes it: nothing is compressed, and nothing waits."""
-    room = Room(lambda: (A, B), US, None)
+    room = ForwardQueue(lambda: (A, B), US, None)
     traces = room.pack("traces", "application/json", b"{}", OTHERS)
 
     assert [each.destination for each in traces] == ["a", "b"]
@@ -33,7 +33,7 @@ def test_a_body_is_packed_once_for_whoever_takes_its_signal() -> None:
     assert room.pack("events", "application/json", b"{}", "") == []
 
 
-def admit(room: Room, *bodies: Outgoing) -> None:
+def admit(room: ForwardQueue, *bodies: Outgoing) -> None:
     """Write *bodies*, if there is room."""
     with room.admitted(bodies):
         pass
@@ -41,7 +41,7 @@ def admit(room: Room, *bodies: Outgoing) -> None:
 
 def test_bodies_wait_while_there_is_room() -> None:
     """All for it or nothing; what was sent makes room."""
-    room = Room(lambda: (A, B), US, None)
+    room = ForwardQueue(lambda: (A, B), US, None)
     admit(room, body("a", 9 * MIB), body("b", 99 * MIB))
     with pytest.raises(UncommittedError, match="9 MiB wait to be sent on to a"):
         admit(room, body("b", 1), body("a", 2 * MIB))
@@ -54,7 +54,7 @@ def test_bodies_wait_while_there_is_room() -> None:
 
 def test_what_the_store_says_is_added_to_what_it_could_not_know() -> None:
     """What was being written when it was asked, and what came since; the next time it knows them."""
-    room = Room(lambda: (A,), US, None)
+    room = ForwardQueue(lambda: (A,), US, None)
     with room.admitted([body("a", 4 * MIB)]):
         room.begin_look()
         admit(room, body("a", 4 * MIB))
@@ -72,14 +72,14 @@ def test_what_the_store_says_is_added_to_what_it_could_not_know() -> None:
 
 def test_one_body_is_never_too_large() -> None:
     """It could not be received at all otherwise."""
-    admit(Room(lambda: (A,), US, None), body("a", 11 * MIB))
+    admit(ForwardQueue(lambda: (A,), US, None), body("a", 11 * MIB))
 
 
 def test_the_numbers_keep_their_room() -> None:
     """All destinations together have a quarter of the store."""
-    assert Room(lambda: (A,), US, 16 * MIB).most_bytes(A) == 4 * MIB
-    assert Room(lambda: (A, B), US, 16 * MIB).most_bytes(A) == 2 * MIB
-    assert Room(lambda: (A, B), US, 1024 * MIB).most_bytes(A) == 10 * MIB
+    assert ForwardQueue(lambda: (A,), US, 16 * MIB).most_bytes(A) == 4 * MIB
+    assert ForwardQueue(lambda: (A, B), US, 16 * MIB).most_bytes(A) == 2 * MIB
+    assert ForwardQueue(lambda: (A, B), US, 1024 * MIB).most_bytes(A) == 10 * MIB
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_the_numbers_keep_their_room() -> None:
 )
 def test_a_path_is_kept_if_it_is_one(via: str, kept: str) -> None:
     """Whatever a header says."""
-    assert Room(lambda: (), US, None).check_via(via) == kept
+    assert ForwardQueue(lambda: (), US, None).check_via(via) == kept
 
 
 def test_a_path_through_here_is_a_circle() -> None:
     """Wherever in it we are."""
     for via in (US, f"{OTHERS},{US}", f"{US},{OTHERS}"):
         with pytest.raises(LoopError, match="sent on from here and has come back"):
-            Room(lambda: (), US, None).check_via(via)
+            ForwardQueue(lambda: (), US, None).check_via(via)

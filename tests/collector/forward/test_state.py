@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from stagelens.collector.forward.state import States
+from stagelens.collector.forward.state import DestinationStates
 from stagelens.store.outgoing import Backlog
 
 
@@ -24,7 +24,7 @@ class Clock:
 def test_one_that_comes_and_goes_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """Down, and that it is up again; the next time is told when a minute is over."""
     clock = Clock()
-    states = States(clock)
+    states = DestinationStates(clock)
     for second in range(61):
         clock.now = float(second)
         states.down("tempo", "it answers 503", 1)
@@ -41,7 +41,7 @@ def test_one_that_comes_and_goes_is_said_once_a_minute(caplog: pytest.LogCapture
 def test_losses_are_added_up_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """With what was said last; each reason by itself."""
     clock = Clock()
-    states = States(clock)
+    states = DestinationStates(clock)
     for second in (0, 1, 2, 61):
         clock.now = float(second)
         states.lost("tempo", "refused", 10, f"no at {second}")
@@ -59,7 +59,7 @@ def test_losses_are_added_up_and_said_once_a_minute(caplog: pytest.LogCaptureFix
 
 def test_no_count_gets_lost_between_threads() -> None:
     """One sends while another looks at what waits."""
-    states = States()
+    states = DestinationStates()
     done = threading.Event()
 
     def look() -> None:
@@ -83,7 +83,7 @@ def test_no_count_gets_lost_between_threads() -> None:
 
 def test_what_has_come_back_is_not_lost() -> None:
     """Its destination has it."""
-    states = States()
+    states = DestinationStates()
     states.lost("tempo", "returned", 3, "it was here")
     states.waiting({"tempo": Backlog(2, 100, 5)})
     (state,) = states.all()

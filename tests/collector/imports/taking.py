@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from stagelens.collector.imports.imported import Imported
-from stagelens.collector.imports.importing import import_file
+from stagelens.collector.imports.importer import ImportResult, import_file
 from stagelens.collector.ingest.points import Window
-from stagelens.collector.traces.sampling import Keep
+from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.store import Selection, Store
 
 ALL = Selection(datetime(2000, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(days=2))
@@ -26,11 +25,11 @@ class Taking:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def __call__(self, path: Path, **options: Any) -> Imported:
+    def __call__(self, path: Path, **options: Any) -> ImportResult:
         """Import the file at *path*, keeping all its requests as traces."""
         now = int(time.time())
         window = Window(now - 395 * 86_400, now + 86_400)
-        return import_file(path, self.store, window, keep=Keep(everything=True), **options)
+        return import_file(path, self.store, window, keep=SamplingPolicy(everything=True), **options)
 
     def requests(self) -> int:
         """How many requests the store has counted."""

@@ -33,7 +33,7 @@ def _place(reading: Reading) -> str:
 
 def judged(media_type: str, body: bytes) -> export.Export:
     """What the collector makes of *body*."""
-    return export.judge([export.parse_metrics(media_type, body, "a:1", None)], Window(0, NOW + 60))[0]
+    return export.validate_metrics([export.parse_metrics(media_type, body, "a:1", None)], Window(0, NOW + 60))[0]
 
 
 def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> export.Export:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.ingest.point_rules import MAX_BUCKETS
 from stagelens.collector.ingest.points import PointReader, Window
-from stagelens.collector.ingest.validation import Reason
+from stagelens.collector.ingest.validation import MAX_BUCKETS, Reason
 from stagelens.collector.otlp import json_encoding
 from stagelens.collector.otlp.model import EXPONENTIAL_HISTOGRAM, HistogramPoint, Metric, ResourceMetrics
 from stagelens.core import names

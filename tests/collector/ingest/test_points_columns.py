@@ -128,7 +128,7 @@ def test_at_once_and_one_by_one_are_the_same(
     ]
     at_once = [said(read()) for read in encodings]
     with monkeypatch.context() as patch:
-        patch.setattr(points, "believable", lambda columns, _timed, _window: columns.odd & False)
+        patch.setattr(points, "valid_mask", lambda columns, _timed, _window: columns.odd & False)
         one_by_one = [said(read()) for read in encodings]
 
     assert at_once == one_by_one
@@ -147,7 +147,7 @@ def test_exports_read_together_are_read_as_alone(
         exports += protobuf_encoding.read_metrics(request.SerializeToString()), json_encoding.read_metrics(body)
     readers = [PointReader(WINDOW) for _ in exports]
 
-    points.read_together(list(zip(readers, exports, strict=True)))
+    points.read_exports(list(zip(readers, exports, strict=True)))
 
     assert list(map(said_by, readers)) == list(map(said, exports))
 
@@ -169,7 +169,7 @@ def test_damaged_points_end_alike(monkeypatch: pytest.MonkeyPatch, found: list[b
     body = _body(*found)
     at_once = said_or_malformed(body)
     with monkeypatch.context() as patch:
-        patch.setattr(points, "believable", lambda columns, _timed, _window: columns.odd & False)
+        patch.setattr(points, "valid_mask", lambda columns, _timed, _window: columns.odd & False)
 
         assert at_once == said_or_malformed(body)
 

@@ -11,21 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector.ingest.points import Window
-from stagelens.collector.ingest.retained_traces import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, TraceReader
+from stagelens.collector.ingest.retained_traces import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, RetainedTraceReader
 from stagelens.collector.ingest.validation import Reason
 from stagelens.collector.otlp.model import Attributes, ResourceSpans, Span
 from stagelens.collector.otlp.responses import JSON
-from stagelens.collector.traces.reading import SpanReader
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 
 SPANS = SpanReader()
 STAGES = {"queue": 30_000_000, "forward": 50_000_000, "overhead": 1_234_567}
 
 
-def read(body: dict[str, Any]) -> TraceReader:
+def read(body: dict[str, Any]) -> RetainedTraceReader:
     """Read *body* with the window the collector has by default."""
     now = int(time.time())
-    reader = TraceReader(Window(now - 86_400, now + 86_400))
+    reader = RetainedTraceReader(Window(now - 86_400, now + 86_400))
     reader.read(SPANS.read(JSON, json.dumps(body).encode(), reader.window, reader.tally).kept)
     return reader
 
@@ -181,7 +181,7 @@ def test_a_span_id_that_comes_twice_refuses_the_trace(bodies: Any) -> None:
 def test_a_chain_of_spans_is_followed_once() -> None:
     """A chain of parents as long as a trace may be is put together in linear time; a longer one is refused."""
 
-    def chain(length: int) -> TraceReader:
+    def chain(length: int) -> RetainedTraceReader:
         now = time.time_ns()
         stage: Attributes = {names.STAGE: "forward"}
         root: Attributes = {names.KEPT_BECAUSE: "slow", names.STAGE_SELF_PREFIX + "overhead": 1}
@@ -198,7 +198,7 @@ def test_a_chain_of_spans_is_followed_once() -> None:
             )
             for number in range(1, length + 1)
         ]
-        reader = TraceReader(Window(0, now))
+        reader = RetainedTraceReader(Window(0, now))
         reader.read([ResourceSpans({}, spans[::-1])])
         return reader
 
@@ -222,7 +222,7 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
         )
         for number in range(1, MAX_TRACES_A_BATCH + 3)
     ]
-    reader = TraceReader(Window(0, now))
+    reader = RetainedTraceReader(Window(0, now))
     reader.read([ResourceSpans({}, spans)])
 
     assert (len(reader.traces), reader.tally.rejected) == (MAX_TRACES_A_BATCH, {Reason.SIZE: 2})
@@ -267,7 +267,7 @@ def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
         error=False,
         attributes=attributes,
     )
-    reader = TraceReader(Window(0, now))
+    reader = RetainedTraceReader(Window(0, now))
     reader.read([ResourceSpans({}, [root])])
 
     assert [trace.stages_ns for trace in reader.traces] == [stages_ns]

@@ -21,8 +21,8 @@ from stagelens.collector.ingest.export import read_export
 from stagelens.collector.ingest.points import Window
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.server.body import inflate
-from stagelens.collector.traces.reading import SpanReader
+from stagelens.collector.server.body_reader import inflate
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.store import Store

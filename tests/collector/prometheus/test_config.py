@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.config_file import read
-from stagelens.collector.prometheus.config import Settings
+from stagelens.collector.prometheus.config import PrometheusSettings
 from stagelens.core.errors import ConfigError
 
 
@@ -21,14 +21,14 @@ def written(folder: Path, section: str) -> Path:
 @pytest.mark.parametrize(
     ("section", "expected"),
     [
-        ("", Settings()),
-        ("{labels: [route, version]}", Settings(labels=("version", "route"))),
-        ("{labels: []}", Settings(labels=())),
-        ("{histograms: 0}", Settings(histograms=0)),
-        ("{buckets: [1.5, 0.3, 0.3, 2]}", Settings(buckets=(0.3, 1.5, 2.0))),
+        ("", PrometheusSettings()),
+        ("{labels: [route, version]}", PrometheusSettings(labels=("version", "route"))),
+        ("{labels: []}", PrometheusSettings(labels=())),
+        ("{histograms: 0}", PrometheusSettings(histograms=0)),
+        ("{buckets: [1.5, 0.3, 0.3, 2]}", PrometheusSettings(buckets=(0.3, 1.5, 2.0))),
     ],
 )
-def test_what_is_written_is_in_force(tmp_path: Path, section: str, expected: Settings) -> None:
+def test_what_is_written_is_in_force(tmp_path: Path, section: str, expected: PrometheusSettings) -> None:
     """Labels in an order of their own, whatever theirs; bounds rising, each once."""
     assert read(written(tmp_path, section), {}).prometheus == expected
 

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.prometheus import buckets, counters
-from stagelens.collector.prometheus.config import Settings
-from stagelens.collector.prometheus.counters import Counted, Counters
+from stagelens.collector.prometheus import config, counters
+from stagelens.collector.prometheus.config import PrometheusSettings
+from stagelens.collector.prometheus.counters import Counters, HistogramFamily
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store.point_columns import Point, PointColumns
@@ -40,7 +40,7 @@ def points(
     return PointColumns.of([Point(Series(**({"service": "shop"} | series)), metric, stage, 0, histogram)])
 
 
-def shown(found: list[Counted], name: str = "stagelens_request_duration_seconds") -> dict[tuple[str, ...], int]:
+def shown(found: list[HistogramFamily], name: str = "stagelens_request_duration_seconds") -> dict[tuple[str, ...], int]:
     """How many requests each histogram of the metric *name* has, by the values of its labels."""
     (family,) = [each for each in found if each.family.name == name]
     totals = (family.counts.sum(axis=1) + family.zero).tolist()
@@ -49,7 +49,7 @@ def shown(found: list[Counted], name: str = "stagelens_request_duration_seconds"
 
 def full(clock: Clock, **settings: object) -> Counters:
     """Counters with *settings* and *clock*."""
-    chosen = Settings(**settings)  # pyright: ignore[reportArgumentType]
+    chosen = PrometheusSettings(**settings)  # pyright: ignore[reportArgumentType]
     return Counters(lambda: chosen, clock)
 
 
@@ -63,8 +63,8 @@ def test_the_count_at_a_bound_of_the_ladder_is_never_too_high_and_exact_at_our_s
     told.count(points(*durations, scale=scale))
     clock.now = counters.EMPTY_SECONDS
     (counted, *_) = told.read()
-    (held,) = buckets.at_most(counted.counts, buckets.LADDER).tolist()
-    true = [sum(seconds <= bound for seconds in durations) for bound in buckets.LADDER]
+    (held,) = config.cumulative_counts(counted.counts, config.LADDER_BOUNDS).tolist()
+    true = [sum(seconds <= bound for seconds in durations) for bound in config.LADDER_BOUNDS]
 
     assert all(count <= right for count, right in zip(held, true, strict=True))
     assert scale < 5 or held == true
@@ -83,7 +83,7 @@ def test_a_bound_of_the_users_own_is_off_by_the_requests_of_its_bucket_at_most(
     told = Counters(clock=clock)
     told.count(points(*durations))
     clock.now = counters.EMPTY_SECONDS
-    ((held,),) = buckets.at_most(told.read()[0].counts, (bound,)).tolist()
+    ((held,),) = config.cumulative_counts(told.read()[0].counts, (bound,)).tolist()
     above = histogram.count_above(bound)
 
     assert len(durations) - above.high <= held <= len(durations) - above.low
@@ -171,11 +171,11 @@ def test_every_metric_has_room_past_the_limit() -> None:
 
 def test_other_labels_begin_anew() -> None:
     """The file may be changed while the collector runs."""
-    settings = [Settings()]
+    settings = [PrometheusSettings()]
     clock = Clock()
     told = Counters(lambda: settings[0], clock)
     told.count(points(0.1))
-    settings[0] = Settings(labels=("device",))
+    settings[0] = PrometheusSettings(labels=("device",))
     told.count(points(0.1, device="gpu"))
     clock.now = counters.EMPTY_SECONDS
 
@@ -199,5 +199,5 @@ def test_what_is_too_short_or_too_long_counts_at_the_ends() -> None:
     clock.now = counters.EMPTY_SECONDS
     (counts,) = told.read()[0].counts
 
-    assert np.flatnonzero(counts).tolist() == [0, buckets.NUMBER - 1]
+    assert np.flatnonzero(counts).tolist() == [0, config.BUCKETS - 1]
     assert math.isclose(float(told.read()[0].sum[0]), 7 * 86_400, rel_tol=1e-9)

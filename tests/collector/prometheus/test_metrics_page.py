@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagelens.alerts.export import itself
 from stagelens.alerts.metrics import AlertMetrics
-from stagelens.collector.forward.state import States
+from stagelens.collector.forward.state import DestinationStates
 from stagelens.collector.prometheus.counters import FAMILIES
 from stagelens.store import Store
 from stagelens.store.outgoing import Backlog
@@ -76,7 +76,7 @@ def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path
 
 def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, store: Store) -> None:
     """A counter that begins at one has not grown, and whoever waits for the first trouble would miss it."""
-    destinations = States()
+    destinations = DestinationStates()
     destinations.waiting({"tempo": Backlog()})
     for others in (AlertMetrics(store, channels=lambda: ["slack"]), destinations):
         served.collector.metrics.include(others)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from stagelens.collector.prometheus import counters
-from stagelens.collector.prometheus.buckets import LADDER
+from stagelens.collector.prometheus.config import LADDER_BOUNDS
 from stagelens.core.histogram import bucket_bounds, bucket_index
 from tests.support import prometheus_server
 from tests.support.ports import free_port
@@ -78,7 +78,9 @@ def test_quantiles_are_ours(served: Any, bodies: Any, scraping: Scraping, until:
         low, high = bucket_bounds(bucket_index(ours))
         assert low <= fine <= high
         assert (
-            max(bound for bound in LADDER if bound < ours) <= coarse <= min(bound for bound in LADDER if bound >= ours)
+            max(bound for bound in LADDER_BOUNDS if bound < ours)
+            <= coarse
+            <= min(bound for bound in LADDER_BOUNDS if bound >= ours)
         )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stagelens.collector.scrape import fetch
+from stagelens.collector.scrape import scraper
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A target that answers late on a busy machine is not down."""
-    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(scraper, "TIMEOUT_SECONDS", 60.0)

@@ -9,14 +9,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.scrape import saved
-from stagelens.collector.scrape.deltas import MAX_GAP_SECONDS, between
-from stagelens.collector.scrape.reading import Counted, Reading, Stream
+from stagelens.collector.scrape import snapshot
+from stagelens.collector.scrape.deltas import MAX_GAP_SECONDS, difference_between
+from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCounts
 
 EDGES = (0.0, 0.1, 0.5, 1.0, math.inf)
 BUCKETS = tuple(pairwise(EDGES))
-STREAM = Stream("request", "engine", (("model", "m"),))
-OTHER = Stream("request", "engine", (("model", "other"),))
+STREAM = MetricStream("request", "engine", (("model", "m"),))
+OTHER = MetricStream("request", "engine", (("model", "other"),))
 
 
 def bucket_of(value: float) -> tuple[float, float]:
@@ -24,14 +24,14 @@ def bucket_of(value: float) -> tuple[float, float]:
     return next((low, high) for low, high in BUCKETS if low < value <= high)
 
 
-def counted(values: list[float], created: float = 0.0) -> Counted:
+def counted(values: list[float], created: float = 0.0) -> StreamCounts:
     """What a process that has seen *values* exposes."""
-    return Counted(dict(Counter(map(bucket_of, values))), math.fsum(values), created)
+    return StreamCounts(dict(Counter(map(bucket_of, values))), math.fsum(values), created)
 
 
-def reading(at: float, streams: dict[Stream, Counted], started: float = 0.0, beyond: int = 0) -> Reading:
+def reading(at: float, streams: dict[MetricStream, StreamCounts], started: float = 0.0, beyond: int = 0) -> Snapshot:
     """A reading by always the same rules."""
-    return Reading(at, "rules", started, streams, beyond)
+    return Snapshot(at, "rules", started, streams, beyond)
 
 
 VALUES = st.lists(st.floats(0.001, 20), max_size=5)
@@ -56,14 +56,15 @@ def test_differences_add_up_to_what_was_observed(
     expected: Counter[tuple[str, tuple[float, float]]] = Counter()
     expected_sum = 0.0
 
-    def read() -> Reading:
+    def read() -> Snapshot:
         created = started if told == "created" else 0.0
         streams = {
-            Stream("request", "engine", (("model", model),)): counted(values, created) for model, values in seen.items()
+            MetricStream("request", "engine", (("model", model),)): counted(values, created)
+            for model, values in seen.items()
         }
         return reading(now, streams, started if told == "process" else 0.0)
 
-    base = between(None, read()).base
+    base = difference_between(None, read()).base
     got: Counter[tuple[str, tuple[float, float]]] = Counter()
     got_sum = 0.0
     for observations, fails, restarts in actions:
@@ -79,9 +80,9 @@ def test_differences_add_up_to_what_was_observed(
             expected.update((model, bucket_of(value)) for value in values)
             expected_sum += math.fsum(values)
         unread = {}
-        difference = between(base, read())
+        difference = difference_between(base, read())
         # What is kept in the database comes back the same.
-        restored = saved.load(saved.dump(difference.base))
+        restored = snapshot.load_snapshot(snapshot.dump_snapshot(difference.base))
         assert restored == difference.base
         base = restored
         for stream, more in difference.added.items():
@@ -96,7 +97,7 @@ def test_differences_add_up_to_what_was_observed(
 @given(VALUES, VALUES)
 def test_a_restart_that_nobody_tells_of_never_counts_what_was_counted(before: list[float], after: list[float]) -> None:
     """Without the time of a start a restart may be overlooked; then less is counted, never more."""
-    difference = between(reading(0, {STREAM: counted(before)}), reading(10, {STREAM: counted(after)}))
+    difference = difference_between(reading(0, {STREAM: counted(before)}), reading(10, {STREAM: counted(after)}))
     count = sum(more.count for more in difference.added.values())
 
     assert 0 <= count <= len(after)
@@ -104,7 +105,7 @@ def test_a_restart_that_nobody_tells_of_never_counts_what_was_counted(before: li
 
 def test_the_first_reading_is_where_counting_begins() -> None:
     """What a target counted before anybody looked cannot be dated."""
-    difference = between(None, reading(0, {STREAM: counted([0.2] * 1000)}))
+    difference = difference_between(None, reading(0, {STREAM: counted([0.2] * 1000)}))
 
     assert difference.added == {}
     assert difference.base.streams[STREAM].count == 1000
@@ -114,7 +115,7 @@ def test_labels_that_appear_later_are_counted_from_their_first_request() -> None
     """A model that is asked for the first time had no row before."""
     first = reading(0, {STREAM: counted([0.2])})
 
-    added = between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])})).added
+    added = difference_between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])})).added
 
     assert {stream: more.count for stream, more in added.items()} == {OTHER: 2}
 
@@ -123,8 +124,8 @@ def test_labels_that_may_have_been_left_out_before_are_not_counted_at_once() -> 
     """Past the bound on streams, a new one may be an old one."""
     first = reading(0, {STREAM: counted([0.2])}, beyond=1)
 
-    difference = between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])}, beyond=1))
-    later = between(difference.base, reading(20, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4, 0.5])}))
+    difference = difference_between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])}, beyond=1))
+    later = difference_between(difference.base, reading(20, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4, 0.5])}))
 
     assert difference.added == {}
     assert {stream: more.count for stream, more in later.added.items()} == {OTHER: 1}
@@ -133,9 +134,9 @@ def test_labels_that_may_have_been_left_out_before_are_not_counted_at_once() -> 
 def test_labels_that_were_away_go_on_from_where_they_were() -> None:
     """A row that is missing from one answer and back in the next is not a new one."""
     first = reading(0, {STREAM: counted([0.2] * 5), OTHER: counted([0.2])})
-    without = between(first, reading(10, {OTHER: counted([0.2])})).base
+    without = difference_between(first, reading(10, {OTHER: counted([0.2])})).base
 
-    added = between(without, reading(20, {STREAM: counted([0.2] * 6), OTHER: counted([0.2])})).added
+    added = difference_between(without, reading(20, {STREAM: counted([0.2] * 6), OTHER: counted([0.2])})).added
 
     assert {stream: more.count for stream, more in added.items()} == {STREAM: 1}
 
@@ -143,9 +144,9 @@ def test_labels_that_were_away_go_on_from_where_they_were() -> None:
 def test_other_rules_begin_anew() -> None:
     """A rule that was added would find counters as old as the process."""
     first = reading(0, {STREAM: counted([0.2])})
-    other = Reading(10, "other rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
+    other = Snapshot(10, "other rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
 
-    difference = between(first, other)
+    difference = difference_between(first, other)
 
     assert difference.added == {}
     assert "other rules" in difference.note
@@ -155,7 +156,7 @@ def test_a_long_silence_is_lost_and_said_to_be() -> None:
     """An hour's requests in one point would look like a moment's rush."""
     first = reading(0, {STREAM: counted([0.2])})
 
-    difference = between(first, reading(MAX_GAP_SECONDS + 1, {STREAM: counted([0.2] * 9)}))
+    difference = difference_between(first, reading(MAX_GAP_SECONDS + 1, {STREAM: counted([0.2] * 9)}))
 
     assert difference.added == {}
     assert difference.lost_seconds == MAX_GAP_SECONDS + 1
@@ -166,8 +167,8 @@ def test_two_processes_behind_one_address_are_not_counted_in_turn() -> None:
     one = reading(1000, {STREAM: counted([0.2] * 50)}, started=100)
     two = reading(1010, {STREAM: counted([0.2] * 70)}, started=101.5)
 
-    there = between(one, two)
-    back = between(there.base, reading(1020, {STREAM: counted([0.2] * 51)}, started=100))
+    there = difference_between(one, two)
+    back = difference_between(there.base, reading(1020, {STREAM: counted([0.2] * 51)}, started=100))
 
     assert there.added == back.added == {}
     assert "each process by its own address" in there.note

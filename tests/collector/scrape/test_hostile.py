@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.scrape import fetch
+from stagelens.collector.scrape import scraper as fetch
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.store import Store

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.scrape import fetch
+from stagelens.collector.scrape import scraper as fetch
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
-from stagelens.collector.scrape.state import State
+from stagelens.collector.scrape.state import TargetState
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Store
 from stagelens.store.scrapes import LostError
@@ -49,7 +49,7 @@ class Rig:
         """Another collector's scraper."""
         return Scraper(self.store, lambda: (self.target,), dict(os.environ), clock=self.clock)
 
-    def read(self, scraper: Scraper | None = None, *, seconds: float = 10) -> State:
+    def read(self, scraper: Scraper | None = None, *, seconds: float = 10) -> TargetState:
         """Let time pass, read the target, and return its state."""
         self.clock.now += seconds
         scraper = scraper or self.scraper
@@ -102,7 +102,7 @@ def test_a_reading_that_fails_is_made_up_by_the_next(rig: Rig) -> None:
     rig.read()
     rig.served.counts(0.3)
     good = rig.served.bodies["/metrics"]
-    states: list[State] = []
+    states: list[TargetState] = []
     for body, status in (
         (b'vllm:e2e_request_latency_seconds_sum{a="} 1', 200),
         (good, 500),
@@ -349,7 +349,7 @@ def test_statistics_that_fail_do_not_take_the_metrics_with_them(rig: Rig) -> Non
     rig.served.counts(0.3)
     rig.served.bodies[path] = b"{}"
     garbage = rig.read()
-    states: list[State] = []
+    states: list[TargetState] = []
     for runs in (100, 107):
         batch = {"batch_size": 4, "compute_infer": {"count": runs, "ns": runs * 10**9}}
         rig.served.bodies[path] = json.dumps({"model_stats": [{"name": "m", "batch_stats": [batch]}]}).encode()

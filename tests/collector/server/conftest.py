@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagelens.collector.server.clients import TlsFiles
+from stagelens.collector.server.access_config import TlsFiles
 
 if TYPE_CHECKING:
     from tests.support.certificate_authority import Authorities

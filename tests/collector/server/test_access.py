@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanKind
 
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.server import rates, tls_handshake
+from stagelens.collector.server import client_limits, connections
 from stagelens.core.errors import ConfigError
 from stagelens.instrumentors.exporter import Exporter
 from stagelens.instrumentors.outbox import Batch
@@ -226,7 +226,7 @@ def test_a_rate_is_the_tokens_and_no_header_evades_it(
 ) -> None:
     """Not another claimed address, not another connection; others are served meanwhile, and gRPC counts, too."""
     # Two requests; the third may come in eight minutes, by when this is over on any machine.
-    monkeypatch.setattr(rates, "BURST_SECONDS", 1000.0)
+    monkeypatch.setattr(client_limits, "BURST_SECONDS", 1000.0)
     body = bodies.metrics()
     statuses = [
         guarded.post(body, B, **{"x-forwarded-for": f"10.0.0.{n}", "forwarded": f"for=10.0.0.{n}"}) for n in range(4)
@@ -325,7 +325,7 @@ def test_a_tls_handshake_has_a_deadline(
     sealed: Site, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """The deadline is that of a request head."""
-    monkeypatch.setattr(tls_handshake, "MAX_HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.1)
     with socket.create_connection(sealed.collector.address, timeout=60) as silent:
         # The beginning of a hello.
         silent.sendall(b"\x16\x03\x01\x02\x00\x01")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.collector.server import access_config
-from stagelens.collector.server.clients import Access, Certificate, Limits, TlsFiles, Token
-from stagelens.collector.server.exposure import check_exposure
+from stagelens.collector.server.access_config import Access, Certificate, Limits, TlsFiles, Token, check_exposure
 from stagelens.core.errors import ConfigError
 from stagelens.core.settings.yaml_document import parse
 
@@ -22,10 +21,10 @@ def sha256(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def read(text: str, held: dict[str, str] | None = None) -> tuple[access_config.Read, list[str]]:
+def read(text: str, held: dict[str, str] | None = None) -> tuple[access_config.AccessSection, list[str]]:
     """Return what the section says, and each problem with its line."""
     document = parse(text)
-    found = access_config.read(document, (), document.value, ENV, {} if held is None else held)
+    found = access_config.read_access(document, (), document.value, ENV, {} if held is None else held)
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 
@@ -129,9 +128,9 @@ def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
     """For those who need no file."""
     (tmp_path / "token").write_text(f"{OTHER}\n")
 
-    assert access_config.from_env({}) == ()
-    assert access_config.from_env({"STAGELENS_COLLECTOR_TOKEN": SECRET}) == (Token("token", sha256(SECRET)),)
-    assert access_config.from_env({"STAGELENS_COLLECTOR_TOKEN_FILE": f"{tmp_path}/token"}) == (
+    assert access_config.tokens_from_env({}) == ()
+    assert access_config.tokens_from_env({"STAGELENS_COLLECTOR_TOKEN": SECRET}) == (Token("token", sha256(SECRET)),)
+    assert access_config.tokens_from_env({"STAGELENS_COLLECTOR_TOKEN_FILE": f"{tmp_path}/token"}) == (
         Token("token", sha256(OTHER)),
     )
 
@@ -151,7 +150,7 @@ def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
 def test_a_token_of_the_environment_that_is_none_stops_the_start(key: str, value: str, problem: str) -> None:
     """A collector that should ask and cannot must not run open."""
     with pytest.raises(ConfigError, match=problem):
-        access_config.from_env({key: value})
+        access_config.tokens_from_env({key: value})
 
 
 ASKING = Access(tokens=(Token("team-a", b"digest"),))

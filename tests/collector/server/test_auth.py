@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from stagelens.collector.otlp.model import Attributes
 from stagelens.collector.server import auth as module
-from stagelens.collector.server.auth import Admission, Caller, Gate, RefusedError
-from stagelens.collector.server.clients import Access, Certificate, Limits, TlsFiles, Token
-from stagelens.collector.server.service_shares import MAX_SERVICES
+from stagelens.collector.server.access_config import Access, Certificate, Limits, TlsFiles, Token
+from stagelens.collector.server.auth import AccessControl, AdmittedClient, Caller, RefusedError
+from stagelens.collector.server.client_limits import MAX_SERVICES
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16
@@ -28,15 +28,15 @@ def token(secret: str, name: str = "team-a", environment: str | None = "prod", l
     return Token(name, hashlib.sha256(secret.encode()).digest(), environment, limits or Limits())
 
 
-def gate(access: Access, *, is_open: bool = False, clock: Callable[[], float] = lambda: 0.0) -> Gate:
-    return Gate(lambda: access, is_open=is_open, clock=clock)
+def gate(access: Access, *, is_open: bool = False, clock: Callable[[], float] = lambda: 0.0) -> AccessControl:
+    return AccessControl(lambda: access, is_open=is_open, clock=clock)
 
 
 def bearer(secret: str) -> Caller:
     return Caller("10.0.0.1", f"Bearer {secret}")
 
 
-def status_of(refused: Gate, caller: Caller) -> HTTPStatus:
+def status_of(refused: AccessControl, caller: Caller) -> HTTPStatus:
     with pytest.raises(RefusedError) as caught:
         refused.admit(caller)
     return caught.value.status
@@ -49,8 +49,8 @@ def test_a_token_gives_its_name_and_environment() -> None:
     """The second one, too; the word Bearer is read as HTTP has it, in any case."""
     asking = gate(ASKING)
 
-    assert asking.admit(bearer(SECRET)) == Admission("team-a", "prod")
-    assert asking.admit(Caller("10.0.0.1", f"bearer {OTHER} ")) == Admission("team-b", None)
+    assert asking.admit(bearer(SECRET)) == AdmittedClient("team-a", "prod")
+    assert asking.admit(Caller("10.0.0.1", f"bearer {OTHER} ")) == AdmittedClient("team-b", None)
 
 
 def test_past_its_share_what_a_sender_names_is_one_service() -> None:
@@ -123,8 +123,8 @@ def test_a_certificate_does_instead_of_a_token() -> None:
     listed = gate(Access(tls=TLS, certificates=(Certificate("checkout", "prod"),)))
     checkout, stranger = Caller("10.0.0.1", certificate="checkout"), Caller("10.0.0.1", certificate="stranger")
 
-    assert everybody.admit(stranger) == Admission("stranger", None)
-    assert listed.admit(checkout) == Admission("checkout", "prod")
+    assert everybody.admit(stranger) == AdmittedClient("stranger", None)
+    assert listed.admit(checkout) == AdmittedClient("checkout", "prod")
     assert status_of(listed, stranger) == HTTPStatus.FORBIDDEN
     assert status_of(listed, Caller("10.0.0.1")) == HTTPStatus.UNAUTHORIZED
 
@@ -133,20 +133,20 @@ def test_a_wrong_token_is_wrong_beside_a_good_certificate_too() -> None:
     """Who shows a token means to be known by it."""
     both = gate(replace(ASKING, tls=TLS))
 
-    assert both.admit(replace(bearer(SECRET), certificate="checkout")) == Admission("team-a", "prod")
+    assert both.admit(replace(bearer(SECRET), certificate="checkout")) == AdmittedClient("team-a", "prod")
     assert status_of(both, replace(bearer("wrong"), certificate="checkout")) == HTTPStatus.UNAUTHORIZED
 
 
 def test_nobody_is_asked_where_nothing_is_configured() -> None:
     """As on loopback: the client is then called by its address."""
-    assert gate(Access()).admit(Caller("127.0.0.1", "Bearer for somebody else")) == Admission("127.0.0.1")
+    assert gate(Access()).admit(Caller("127.0.0.1", "Bearer for somebody else")) == AdmittedClient("127.0.0.1")
 
 
 def test_an_open_collector_takes_those_without_and_refuses_those_with_a_wrong_one() -> None:
     """While tokens are being handed out, an agent with a mistyped one should hear of it."""
     is_open = gate(ASKING, is_open=True)
 
-    assert is_open.admit(Caller("10.0.0.9")) == Admission("10.0.0.9")
+    assert is_open.admit(Caller("10.0.0.9")) == AdmittedClient("10.0.0.9")
     assert is_open.admit(bearer(SECRET)).client == "team-a"
     assert status_of(is_open, bearer("wrong")) == HTTPStatus.UNAUTHORIZED
 
@@ -154,7 +154,7 @@ def test_an_open_collector_takes_those_without_and_refuses_those_with_a_wrong_on
 def test_a_token_that_is_taken_out_no_longer_counts() -> None:
     """From the next call on."""
     current = [ASKING]
-    asking = Gate(lambda: current[0])
+    asking = AccessControl(lambda: current[0])
     asking.admit(bearer(OTHER))
     current[0] = replace(ASKING, tokens=ASKING.tokens[:1])
 
@@ -216,7 +216,7 @@ def test_an_address_is_what_its_owner_cannot_change_at_will(addresses: tuple[str
     assert same == _is_refused(asking, Caller(addresses[1]))
 
 
-def _is_refused(asking: Gate, caller: Caller) -> bool:
+def _is_refused(asking: AccessControl, caller: Caller) -> bool:
     try:
         asking.admit(caller)
     except RefusedError:

@@ -9,18 +9,18 @@ import pytest
 from stagelens.collector.health import Health
 from stagelens.collector.ingest.writer import FullError
 from stagelens.collector.self_metrics import SelfMetrics
-from stagelens.collector.server.body_reader import Receiving
+from stagelens.collector.server.body_reader import BodyReader
 
 
 @pytest.fixture
-def receiving() -> Receiving:
+def body_reader() -> BodyReader:
     """Receives bodies that may hold 100 bytes together."""
-    return Receiving(max_body_bytes=1000, max_held_bytes=100, metrics=SelfMetrics(Health()))
+    return BodyReader(max_body_bytes=1000, max_held_bytes=100, metrics=SelfMetrics(Health()))
 
 
-def test_two_bodies_may_hold_the_limit_together_and_no_byte_more(receiving: Receiving) -> None:
+def test_two_bodies_may_hold_the_limit_together_and_no_byte_more(body_reader: BodyReader) -> None:
     """The one that would exceed it is refused; the other goes on."""
-    with receiving.held() as first, receiving.held() as second:
+    with body_reader.held() as first, body_reader.held() as second:
         first(60)
         second(40)
         with pytest.raises(FullError, match="60 bytes of other requests are being read"):
@@ -29,19 +29,19 @@ def test_two_bodies_may_hold_the_limit_together_and_no_byte_more(receiving: Rece
             first(1)
 
 
-def test_a_body_that_is_alone_may_exceed_it(receiving: Receiving) -> None:
+def test_a_body_that_is_alone_may_exceed_it(body_reader: BodyReader) -> None:
     """Else it could never be received."""
-    with receiving.held() as hold:
+    with body_reader.held() as hold:
         hold(60)
         hold(900)
 
 
-def test_a_body_frees_what_it_held_when_it_ends(receiving: Receiving) -> None:
+def test_a_body_frees_what_it_held_when_it_ends(body_reader: BodyReader) -> None:
     """However it ends."""
-    with receiving.held() as first:
+    with body_reader.held() as first:
         first(50)
-        with suppress(KeyError), receiving.held() as failed:
+        with suppress(KeyError), body_reader.held() as failed:
             failed(50)
             raise KeyError
-        with receiving.held() as second:
+        with body_reader.held() as second:
             second(50)

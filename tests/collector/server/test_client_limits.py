@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stagelens.collector.server.clients import Limits
-from stagelens.collector.server.rates import BURST_SECONDS, Meter, Meters, whole_seconds
+from stagelens.collector.server.access_config import Limits
+from stagelens.collector.server.client_limits import BURST_SECONDS, ClientMeter, ClientMeters, whole_seconds
 
 ONE = Limits(requests_per_second=1.0)
 
@@ -14,7 +14,7 @@ ONE = Limits(requests_per_second=1.0)
 @given(st.floats(0.01, 1000), st.lists(st.floats(0, 5), max_size=200))
 def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: list[float]) -> None:
     """However the requests lie in time."""
-    meter, now, admitted = Meter(Limits(requests_per_second=rate), 0.0), 0.0, 0
+    meter, now, admitted = ClientMeter(Limits(requests_per_second=rate), 0.0), 0.0, 0
     for pause in pauses:
         now += pause
         admitted += meter.request(now) == 0.0
@@ -27,7 +27,7 @@ def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: li
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10_000)), max_size=100))
 def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]]) -> None:
     """Whatever it had sent before."""
-    meter, now = Meter(Limits(2.0, 500.0), 0.0), 0.0
+    meter, now = ClientMeter(Limits(2.0, 500.0), 0.0), 0.0
     for pause, size_bytes in sent:
         now += pause
         wait_seconds = meter.request(now)
@@ -40,7 +40,7 @@ def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]
 
 def test_a_hundred_thousand_addresses_take_no_more_room_than_ten_thousand() -> None:
     """And the one that had spent all before is still known."""
-    meters = Meters()
+    meters = ClientMeters()
     spent = meters.of("attacker", ONE, 0.0)
     while not spent.request(0.0):
         pass
@@ -53,7 +53,7 @@ def test_a_hundred_thousand_addresses_take_no_more_room_than_ten_thousand() -> N
 
 def test_those_there_is_no_room_for_share_one_meter_until_others_are_idle() -> None:
     """A flood from everywhere is held to one client's rate, and it ends with the flood."""
-    meters = Meters(most=3)
+    meters = ClientMeters(most=3)
     for number in range(3):
         meters.of(number, ONE, 0.0).request(0.0)
 
@@ -63,7 +63,7 @@ def test_those_there_is_no_room_for_share_one_meter_until_others_are_idle() -> N
 
 def test_other_limits_count_at_once() -> None:
     """A client that was cut short gets on as soon as its limit is raised."""
-    meters = Meters()
+    meters = ClientMeters()
     before = meters.of("team-a", ONE, 0.0)
 
     assert meters.of("team-a", Limits(requests_per_second=2.0), 0.0) is not before

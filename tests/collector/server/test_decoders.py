@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stagelens.collector.server.decoders import SMALL_BYTES, Decoders, apart
+from stagelens.collector.server.body_reader import SMALL_BYTES, DecoderPool, identity
 from stagelens.core.errors import WireError
 
 THREADS = 2
@@ -38,7 +38,7 @@ class Reading:
         return [body.upper() for body in bodies]
 
 
-async def _begun(reading: Reading, decoders: Decoders) -> list[asyncio.Task[bytes]]:
+async def _begun(reading: Reading, decoders: DecoderPool) -> list[asyncio.Task[bytes]]:
     """Keep all threads of *decoders* busy."""
     tasks = [asyncio.create_task(decoders.read(b"first", "", reading.wait, reading.together)) for _ in range(THREADS)]
     for _ in tasks:
@@ -48,12 +48,12 @@ async def _begun(reading: Reading, decoders: Decoders) -> list[asyncio.Task[byte
 
 def test_one_that_fails_costs_others_nothing() -> None:
     """What waits is read together; of those among it that fail, each is told by itself."""
-    reading, decoders = Reading(), Decoders(2 * SMALL_BYTES)
+    reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> list[bytes | BaseException]:
         first = await _begun(reading, decoders)
         waiting = [decoders.read(body, "", bytes, reading.together) for body in (b"a", b"b", b"bad", b"c", b"d")]
-        later = asyncio.gather(*first, *waiting, decoders.read(b"e", "gzip", bytes, apart), return_exceptions=True)
+        later = asyncio.gather(*first, *waiting, decoders.read(b"e", "gzip", bytes, identity), return_exceptions=True)
         await asyncio.sleep(0)
         reading.go.set()
         return await later
@@ -72,7 +72,7 @@ def test_one_that_fails_costs_others_nothing() -> None:
 
 def test_what_nobody_waits_for_is_not_read() -> None:
     """A request that ends before its body is read is passed over, and what came behind it is answered."""
-    reading, decoders = Reading(), Decoders(2 * SMALL_BYTES)
+    reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> bytes:
         first = await _begun(reading, decoders)
@@ -93,7 +93,7 @@ def test_what_nobody_waits_for_is_not_read() -> None:
 @pytest.mark.parametrize("most", [SMALL_BYTES // 2, 4 * SMALL_BYTES])
 def test_large_bodies_are_read_and_too_large_ones_are_not(most: int) -> None:
     """However large, up to the most there may be."""
-    reading, decoders = Reading(), Decoders(most)
+    reading, decoders = Reading(), DecoderPool(most)
     body = b"x" * (most - 1)
 
     async def run() -> list[bytes | BaseException]:

@@ -25,7 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from stagelens.collector.ingest import pipeline
 from stagelens.collector.otlp.model import TooLargeError
-from stagelens.collector.server.body import inflate
+from stagelens.collector.server.body_reader import inflate
 
 PROTOBUF = "application/x-protobuf"
 # A zstd frame that asks its reader for a window of 1 GiB (RFC 8878, 3.1.1.1.2), and then says nothing.

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from stagelens.collector.server.http_server import listen
+from stagelens.collector.server.http_server import open_listener
 
 
 def test_a_name_with_both_addresses_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_a_name_with_both_addresses_listens_on_ipv4(monkeypatch: pytest.MonkeyPa
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    with listen("localhost", 0, "collector", "choose another port") as listening:
+    with open_listener("localhost", 0, "collector", "choose another port") as listening:
         address = listening.getsockname()
 
     assert address[0] == "127.0.0.1"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from stagelens.collector.server.clients import TlsFiles
-from stagelens.collector.server.tls import SCOPE_KEY, GrpcTls, HttpTls, certificate_of, named
+from stagelens.collector.server.access_config import TlsFiles
+from stagelens.collector.server.tls import SCOPE_KEY, GrpcTls, HttpTls, certificate_of, with_certificate
 from stagelens.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def test_an_application_is_told_who_was_verified() -> None:
         seen.append(scope.get(SCOPE_KEY))
 
     async def ask(name: str) -> None:
-        await named(application, name)({"type": "http"}, None, None)
+        await with_certificate(application, name)({"type": "http"}, None, None)
 
     for name in ("checkout", ""):
         asyncio.run(ask(name))

@@ -11,11 +11,11 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stagelens.collector.ingest.points import Window
-from stagelens.collector.ingest.validation import Tally
+from stagelens.collector.ingest.validation import IngestResult
 from stagelens.collector.otlp.responses import JSON
 from stagelens.collector.traces.columns import Spans
-from stagelens.collector.traces.reading import SpanReader
 from stagelens.collector.traces.rules import Rule
+from stagelens.collector.traces.span_reader import SpanReader
 
 ALWAYS = Window(0, 2**33)
 # 2026-11-20 12:00:00 UTC.
@@ -89,7 +89,7 @@ def as_protobuf(body: dict[str, Any]) -> bytes:
     return ParseDict(body, ExportTraceServiceRequest()).SerializeToString()
 
 
-def read(body: dict[str, Any], own: Sequence[Rule] = (), tally: Tally | None = None) -> Spans:
+def read(body: dict[str, Any], own: Sequence[Rule] = (), tally: IngestResult | None = None) -> Spans:
     """Read an export with rules of the user's own before the built-in ones."""
     reader = SpanReader(lambda: own)
-    return reader.read(JSON, json.dumps(body).encode(), ALWAYS, tally or Tally()).spans
+    return reader.read(JSON, json.dumps(body).encode(), ALWAYS, tally or IngestResult()).spans

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stagelens.collector.traces.columns import ROW, Flag, Label, Source, Spans, Stream, decode_rows, encode, streams_of
-from stagelens.collector.traces.folding import Outcome, fold
-from stagelens.collector.traces.pending import Patience
-from stagelens.collector.traces.sampling import Keep
+from stagelens.collector.traces.inbox import InboxLimits, InboxOutcome, process_inbox
+from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.core import names
 from stagelens.core.histogram import TOKEN_COUNTS
 from stagelens.core.partition import Interval, partition
@@ -77,8 +76,8 @@ class Shown(NamedTuple):
 class Inbox:
     """What the store does for a fold, in memory."""
 
-    def __init__(self, patience: Patience | None = None, keep: Keep | None = None) -> None:
-        self.patience, self.keep = patience or Patience(), keep or Keep(everything=True)
+    def __init__(self, patience: InboxLimits | None = None, keep: SamplingPolicy | None = None) -> None:
+        self.patience, self.keep = patience or InboxLimits(), keep or SamplingPolicy(everything=True)
         self.parcels: dict[int, Parcel] = {}
         self.points: list[Point] = []
         self.traces: list[KeptTrace] = []
@@ -93,7 +92,7 @@ class Inbox:
         self._numbers += 1
         self.parcels[self._numbers] = replace(parcel, id=self._numbers)
 
-    def fold(self, at: int, max_bytes: int | None = None) -> Outcome:
+    def fold(self, at: int, max_bytes: int | None = None) -> InboxOutcome:
         """Fold *at* seconds after `NOON`."""
         ordered = sorted(self.parcels.values(), key=lambda parcel: (parcel.received, parcel.id))
         waiting = [parcel for parcel in ordered if not parcel.counted]
@@ -105,7 +104,7 @@ class Inbox:
             chosen.append(parcel)
         counted = [parcel for parcel in ordered if parcel.counted]
         delivery = Delivery(NOON + at, chosen, counted, complete=len(chosen) == len(waiting))
-        folded, outcome = fold(delivery, self.patience, self.keep)
+        folded, outcome = process_inbox(delivery, self.patience, self.keep)
 
         assert len(set(folded.taken)) == len(folded.taken)
         for number in folded.taken:

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from stagelens.collector.ingest.validation import Tally
+from stagelens.collector.ingest.validation import IngestResult
 from stagelens.collector.otlp.responses import JSON, PROTOBUF
 from stagelens.collector.traces.columns import Flag, Label, Spans, Stream, encode
-from stagelens.collector.traces.conditions import Facts, When
-from stagelens.collector.traces.config import built_in
-from stagelens.collector.traces.reading import SpanReader
-from stagelens.collector.traces.rules import Rule, Rules
+from stagelens.collector.traces.rule_config import built_in
+from stagelens.collector.traces.rules import Rule, RuleSet, SpanCondition, SpanFacts
+from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names, stages
 from tests.collector.traces.otlp import ALWAYS, KINDS, NOON_NS, as_protobuf, export, read, span
 
@@ -26,7 +25,7 @@ SPANS: list[tuple[str, str, dict[str, Any]]] = [
     for place, case in enumerate(content["spans"])
 ]
 CASES = [pytest.param(scope, case, id=name) for name, scope, case in SPANS]
-RULES = Rules(built_in())
+RULES = RuleSet(built_in())
 
 
 def written(case: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def label(spans: Spans, row: int = 0) -> Label:
 
 def rule_of(scope: str, case: dict[str, Any]) -> str:
     """The name of the rule that holds for the span of *case*."""
-    facts = Facts(scope, case["name"], case["kind"], case.get("values", {}), {}, not case.get("parent"))
+    facts = SpanFacts(scope, case["name"], case["kind"], case.get("values", {}), {}, not case.get("parent"))
     return RULES.find(facts).name
 
 
@@ -109,8 +108,8 @@ def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
 def test_the_users_rules_come_first() -> None:
     """And the first of them that holds."""
     own = (
-        Rule("one route", (When(attributes=(("http.route", ("/slow/*",)),)),), stage="load", request=False),
-        Rule("all of HTTP", (When(kinds=("server",)),), stage="queue"),
+        Rule("one route", (SpanCondition(attributes=(("http.route", ("/slow/*",)),)),), stage="load", request=False),
+        Rule("all of HTTP", (SpanCondition(kinds=("server",)),), stage="queue"),
     )
     values = {"http.request.method": "GET", "http.route": "/slow/one"}
     slow = label(read(export(span(kind="server", values=values)), own))
@@ -136,14 +135,14 @@ def test_the_users_rules_come_first() -> None:
 )
 def test_texts_of_conditions(condition: tuple[str, ...], value: str | float | bool, holds: bool) -> None:
     """Stars and question marks stand for anything, all else for itself; numbers and truth values as they are written."""
-    facts = Facts("", "", "internal", {"key": value}, {}, root=False)
+    facts = SpanFacts("", "", "internal", {"key": value}, {}, root=False)
 
-    assert When(attributes=(("key", condition),)).matches(facts) is holds
+    assert SpanCondition(attributes=(("key", condition),)).matches(facts) is holds
 
 
 def test_a_rule_may_go_by_the_process() -> None:
     """One service names its spans in its own way."""
-    own = (Rule("shop", (When(spans=("run",), resource=(("service.name", ("shop*",)),)),), stage="forward"),)
+    own = (Rule("shop", (SpanCondition(spans=("run",), resource=(("service.name", ("shop*",)),)),), stage="forward"),)
 
     assert label(read(export(span("run"), resource={"service.name": "shop-eu"}), own)).stage == "forward"
     assert label(read(export(span("run"), resource={"service.name": "stock"}), own)).stage == ""
@@ -152,7 +151,12 @@ def test_a_rule_may_go_by_the_process() -> None:
 def test_a_name_may_be_made_of_attributes() -> None:
     """Where one is missing the span keeps its own name."""
     own = (
-        Rule("job", (When(spans=("job *",)),), called="job {job.kind}", route=("{job.kind}/{job.size}", "job.kind")),
+        Rule(
+            "job",
+            (SpanCondition(spans=("job *",)),),
+            called="job {job.kind}",
+            route=("{job.kind}/{job.size}", "job.kind"),
+        ),
     )
     full = label(read(export(span("job 7", values={"job.kind": "embed", "job.size": 3})), own))
     part = label(read(export(span("job 7", values={"job.kind": "embed"})), own))
@@ -177,7 +181,7 @@ def test_both_encodings_of_a_convention_say_the_same(file: Path) -> None:
     content = json.loads(file.read_text(encoding="utf-8"))
     body = export(*map(written, content["spans"]), scope=content["scope"])
     reader = SpanReader()
-    by_json = reader.read(JSON, json.dumps(body).encode(), ALWAYS, Tally()).spans
-    by_protobuf = reader.read(PROTOBUF, as_protobuf(body), ALWAYS, Tally()).spans
+    by_json = reader.read(JSON, json.dumps(body).encode(), ALWAYS, IngestResult()).spans
+    by_protobuf = reader.read(PROTOBUF, as_protobuf(body), ALWAYS, IngestResult()).spans
 
     assert encode(by_json) == encode(by_protobuf)

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from stagelens.collector.traces import config
-from stagelens.collector.traces.conditions import When
-from stagelens.collector.traces.rule_reader import RuleReader
-from stagelens.collector.traces.rules import Rule
+from stagelens.collector.traces import rule_config
+from stagelens.collector.traces.rule_config import RuleReader
+from stagelens.collector.traces.rules import Rule, SpanCondition
 from stagelens.core.settings.yaml_document import Document, parse
 
 PAGE = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="utf-8")
@@ -25,7 +24,7 @@ def row(rule: Rule) -> str:
     return f"| {rule.name} | {spans} | {', '.join(stages) or 'none'} | {request} |"
 
 
-def _spans(when: When) -> str:
+def _spans(when: SpanCondition) -> str:
     said = [
         *(f"scope `{scope}`" for scope in when.scopes),
         _quoted(when.spans),
@@ -41,7 +40,7 @@ def _quoted(texts: Iterable[str]) -> str:
 
 def test_the_table_has_every_built_in_rule() -> None:
     """As it is, in the order they are tried."""
-    table = "\n".join(row(rule) for rule in config.built_in())
+    table = "\n".join(row(rule) for rule in rule_config.built_in())
 
     assert table in PAGE, f"put this table into docs/traces.md:\n{table}"
 
@@ -50,7 +49,7 @@ def test_the_example_is_right() -> None:
     """What people copy must be read without a complaint."""
     (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     document = parse(example)
-    rules = config.read(document, ("rules",), document.value["rules"])
+    rules = rule_config.read_rules(document, ("rules",), document.value["rules"])
 
     assert (document.problems, document.warnings) == ([], [])
     assert len(rules) == 4

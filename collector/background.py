@@ -1,0 +1,106 @@
+"""Spans become points and traces on their own clock, and new ones are refused while too many wait for it."""
+
+from __future__ import annotations
+
+import logging
+
+from ..core.errors import StoreError
+from ..store import Store
+from ..store.inbox import Delivery, Folded
+from ..store.point_columns import as_columns
+from .health import Health
+from .ingest.writer import FullError
+from .self_metrics import SelfMetrics
+from .traces.inbox import InboxLimits, InboxOutcome, process_inbox
+from .traces.sampling import SamplingPolicy
+
+_log = logging.getLogger(__name__)
+
+FOLDING_PART = "folding spans"
+# How much of the inbox is looked at at once: what 200,000 spans a second bring in two.
+FOLD_BYTES = 24 * 1024**2
+
+
+class SpanFolder(Loop):
+    """Runs `Store.fold` now and then in a thread, and survives its errors.
+
+    Args:
+        store: Whose inbox to fold.
+        interval_seconds: The time between two runs.
+        max_waiting_bytes: How much may wait in the inbox.
+        health: Told when a run fails and when one succeeds again.
+        metrics: Told what became of the spans, and how many wait.
+        keep: Which requests are kept as traces.
+        patience: How long is waited for what.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        interval_seconds: float,
+        max_waiting_bytes: int,
+        health: Health,
+        metrics: SelfMetrics,
+        keep: SamplingPolicy | None = None,
+        patience: InboxLimits | None = None,
+    ) -> None:
+        super().__init__("folding")
+        self._store, self._interval_seconds, self._max_waiting_bytes = store, interval_seconds, max_waiting_bytes
+        self._health, self._metrics = health, metrics
+        self._keep, self._patience = keep or SamplingPolicy(), patience or InboxLimits()
+        self._waiting_bytes = 0
+
+    def step(self) -> float:
+        """Fold what is whole now."""
+        self.run_once()
+        return self._interval_seconds
+
+    def admit(self, size_bytes: int) -> None:
+        """Make room for spans of *size_bytes*, encoded, that are about to be written.
+
+        Raises:
+            FullError: Too much waits already.
+        """
+        if self._waiting_bytes + size_bytes > self._max_waiting_bytes:
+            msg = (
+                f"{self._waiting_bytes} bytes of spans wait for their requests; send again in a while, add a collector, "
+                "or raise STAGELENS_SPANS_WAITING"
+            )
+            raise FullError(msg)
+        self._waiting_bytes += size_bytes
+
+    def run_once(self) -> None:
+        """Fold what is whole now; a failure is reported, not raised."""
+        try:
+            more = True
+            while more:
+                more = self._fold() and not self.is_stopping
+                # Each time: else no room would be free again until all of a backlog is folded.
+                self._look()
+        except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
+            self._metrics.fold_failed()
+            self._health.failed(FOLDING_PART, f"{type(error).__name__}: {error}")
+            if not isinstance(error, StoreError):
+                _log.exception("spans could not be folded")
+        else:
+            self._health.succeeded(FOLDING_PART)
+
+    def _fold(self) -> bool:
+        """Fold some; return whether there is more to do."""
+        outcome, folded = InboxOutcome(), Folded()
+
+        def work(delivery: Delivery) -> Folded:
+            nonlocal outcome, folded
+            folded, outcome = process_inbox(delivery, self._patience, self._keep)
+            return folded
+
+        changed = self._store.fold(work, FOLD_BYTES)
+        if changed:
+            self._metrics.folded(outcome, as_columns(folded.points))
+        return changed and outcome.more
+
+    def _look(self) -> None:
+        waiting = self._store.waiting()
+        self._waiting_bytes = waiting.size_bytes
+        self._metrics.waiting(waiting)

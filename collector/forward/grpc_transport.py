@@ -1,0 +1,225 @@
+"""Sending bodies over gRPC: protobuf as it came, JSON written as protobuf.
+
+Source: OpenTelemetry protocol specification, "OTLP/gRPC Response" and "OTLP/gRPC Throttling": which codes may be sent again,
+RESOURCE_EXHAUSTED only where it comes with a RetryInfo, which says after how long. Beside those, what UNAUTHENTICATED and
+PERMISSION_DENIED are the answer to is sent again: they are about our settings, and no body is lost for them.
+
+Calls are made by gRPC's own threads and not by grpc.aio: that shares one socket between the event loops of a process, of which
+the server has another, and up to version 1.78 at least fills the log with it (https://github.com/grpc/grpc/issues/25364).
+
+An OTLP export in its JSON form, written as protobuf, with everything that is in it.
+
+OTLP departs from protobuf's JSON mapping in one thing that matters here: the ids of traces and spans are hexadecimal and not
+base64. What is bytes elsewhere (an attribute's `bytesValue`) is base64 in both. Fields nobody knows are left out.
+
+Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+import httpx
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError, EncodeError, Message
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from ...core.egress.addresses import MayCall
+from ...core.egress.tls import CallTls
+from ...core.egress.transport import addresses_of, port_of
+from ...core.errors import StagelensError, WireError
+from ...store.outgoing import Outgoing
+from ..otlp.json_encoding import identifier
+from ..otlp.responses import JSON
+from ..server.grpc_server import SERVICES
+from .config import AGENT, Destination
+from .transport import Refused, Retry, SendOutcome, accepted_outcome, inflate_body, redacted
+
+_REQUESTS: dict[str, type[Message]] = {
+    "metrics": ExportMetricsServiceRequest,
+    "traces": ExportTraceServiceRequest,
+    "logs": ExportLogsServiceRequest,
+}
+# Of spans, links, log records and exemplars. No attribute is a key of an object: its name is the value of `key`.
+_IDS = {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"}
+
+
+def protobuf_of(signal: str, body: bytes) -> bytes:
+    """Return the JSON *body* of *signal* as protobuf.
+
+    Raises:
+        WireError: A field has the wrong type, or an id is not hexadecimal.
+    """
+    try:
+        root = json.loads(body, object_hook=_with_base64)
+        return json_format.ParseDict(root, _REQUESTS[signal](), ignore_unknown_fields=True).SerializeToString()
+    except (ValueError, RecursionError, json_format.ParseError, EncodeError) as error:
+        raise WireError(str(error)) from error
+
+
+def _with_base64(node: dict[str, Any]) -> dict[str, Any]:
+    for key in _IDS & node.keys():
+        node[key] = base64.b64encode(bytes.fromhex(identifier(node, key))).decode()
+    return node
+
+
+_METHODS: dict[str, str] = {signal: f"/{service}/Export" for service, signal in SERVICES.items()}
+_AGAIN = frozenset(
+    {
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DATA_LOSS,
+    }
+)
+_OURS_TO_MEND = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_CURES = dict.fromkeys(_OURS_TO_MEND, "look at its headers") | {
+    grpc.StatusCode.UNIMPLEMENTED: "look at its endpoint and signals"
+}
+_DETAILS = "grpc-status-details-bin"
+
+
+class UnresolvedError(StagelensError):
+    """The name of a destination leads nowhere."""
+
+
+class GrpcTransport:
+    """The way to a destination over gRPC; its TLS files are read now.
+
+    Args:
+        destination: Whom to send to.
+        addresses: Where its name leads, and may be called: nothing else is.
+
+    Raises:
+        OSError: The TLS files cannot be used.
+    """
+
+    def __init__(self, destination: Destination, addresses: Sequence[str]) -> None:
+        url = httpx.URL(destination.endpoint)
+        options = (
+            # It is called by an address, and is believed, and asked for, by its name.
+            ("grpc.ssl_target_name_override", url.host),
+            ("grpc.default_authority", url.netloc.decode("ascii")),
+            ("grpc.primary_user_agent", AGENT),
+            ("grpc.enable_http_proxy", 0),
+            # The line does that.
+            ("grpc.enable_retries", 0),
+            # A channel made anew begins anew, and has its own certificates.
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        is_gzip = destination.compression == "gzip"
+        compression = grpc.Compression.Gzip if is_gzip else grpc.Compression.NoCompression
+        where = _target(addresses, port_of(url))
+        self._channel = (
+            grpc.secure_channel(where, _credentials(destination.tls), options, compression)
+            if url.scheme == "https"
+            else grpc.insecure_channel(where, options, compression)
+        )
+        self._timeout = destination.timeout
+        self._exports = {signal: self._channel.unary_unary(method) for signal, method in _METHODS.items()}
+
+    async def post(self, body: Outgoing, headers: Mapping[str, str]) -> SendOutcome:
+        """Send *body* with *headers*, as metadata."""
+        try:
+            message = await asyncio.to_thread(_message, body)
+        except WireError as error:
+            said = redacted(str(error), headers)
+            return Refused(f"it cannot be written as protobuf, which gRPC needs: {said}", "unreadable")
+        metadata = tuple((name.lower(), value) for name, value in headers.items())
+        call = self._exports[body.signal].future(message, self._timeout, metadata)
+        await _wait_for_call(call)
+        if call.code() is grpc.StatusCode.OK:
+            return accepted_outcome(body.signal, call.result(), headers)
+        return _failure_outcome(call, headers)
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        self._channel.close()
+
+
+async def open_grpc_transport(destination: Destination, may_call: MayCall) -> GrpcTransport:
+    """Return the way to *destination*, at the addresses its name leads to now.
+
+    Raises:
+        NotCalledError: One of them is none that *may_call* has.
+        NowhereError: It leads nowhere.
+        OSError: The TLS files cannot be used.
+    """
+    try:
+        async with asyncio.timeout(destination.timeout):
+            addresses = await addresses_of(httpx.URL(destination.endpoint), may_call)
+    except OSError as error:  # TimeoutError is one
+        msg = f"it cannot be reached ({str(error) or type(error).__name__})"
+        raise UnresolvedError(msg) from error
+    return GrpcTransport(destination, addresses)
+
+
+async def _wait_for_call(call: Any) -> None:
+    """Wait until *call* has ended; who does not want to wait any more cancels it."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    call.add_done_callback(lambda _call: loop.call_soon_threadsafe(ended.set))
+    try:
+        await ended.wait()
+    finally:
+        call.cancel()
+        # A thread of gRPC's calls back, and is to find the loop.
+        await ended.wait()
+
+
+def _message(body: Outgoing) -> bytes:
+    content = inflate_body(body)
+    return protobuf_of(body.signal, content) if body.media_type == JSON else content
+
+
+def _failure_outcome(call: Any, headers: Mapping[str, str]) -> SendOutcome:
+    code, seconds = call.code(), _retry_seconds(call)
+    said = redacted(call.details() or "", headers)
+    text = f"the call ends with {code.name}" + (f": {said}" if said else "")
+    if cure := _CURES.get(code):
+        text = f"{text}; {cure}"
+    if code in _AGAIN | _OURS_TO_MEND or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and seconds is not None):
+        return Retry(text, seconds)
+    return Refused(text, "returned" if code is grpc.StatusCode.ALREADY_EXISTS else "refused")
+
+
+def _retry_seconds(call: Any) -> float | None:
+    """Return after how long it is to be sent again, if the destination has told."""
+    encoded = next((value for key, value in call.trailing_metadata() or () if key == _DETAILS), b"")
+    info = RetryInfo()
+    try:
+        found = any(detail.Unpack(info) for detail in Status.FromString(encoded).details)
+    except DecodeError:
+        return None
+    return max(info.retry_delay.seconds + info.retry_delay.nanos / 1e9, 0.0) if found else None
+
+
+def _target(addresses: Sequence[str], port: int) -> str:
+    """Return *addresses* as gRPC reads them: all of one kind, IPv4 in the clothes of IPv6 if need be."""
+    found = [ipaddress.ip_address(each.partition("%")[0]) for each in addresses]
+    if all(each.version == 4 for each in found):  # noqa: PLR2004 - IPv4
+        return "ipv4:" + ",".join(f"{each}:{port}" for each in found)
+    return "ipv6:" + ",".join(f"[{each if each.version == 6 else f'::ffff:{each}'}]:{port}" for each in found)  # noqa: PLR2004
+
+
+def _credentials(tls: CallTls) -> grpc.ChannelCredentials:
+    # gRPC takes broken files without a word; and where none are named it has authorities of its own, not the system's.
+    context = tls.context()
+    system = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True))).encode()
+    return grpc.ssl_channel_credentials(
+        tls.ca_file.read_bytes() if tls.ca_file else system or None,
+        tls.key_file.read_bytes() if tls.key_file else None,
+        tls.cert_file.read_bytes() if tls.cert_file else None,
+    )

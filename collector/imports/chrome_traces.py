@@ -1,0 +1,354 @@
+"""Traces of torch.profiler (Kineto), as `export_chrome_trace` writes them, also those vLLM makes with VLLM_TORCH_PROFILER_DIR.
+
+A request is a `ProfilerStep#`; where there is none, an outermost range of `record_function` on its thread. Inside it,
+
+- ranges called like a stage, such as `preprocess`, are that stage; waiting for a DataLoader is `preprocess`;
+- modules and outermost operators are `forward`, unless they are in such a range;
+- what they launched on a device belongs to the request whose thread launched it: copies to it are `h2d` and from it `d2h`, kernels
+  are of the range they were launched in, or else `forward`.
+
+Source: https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp
+
+One event of a Chrome trace, which profilers write: complete events (`ph` X) with microseconds.
+
+Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+
+Profiles of ONNX Runtime (`SessionOptions.enable_profiling`): a list of Chrome trace events of one session.
+
+Each `model_run` is a request whose time is `forward`, but for the copies from and to the device. Making the session is a request
+of its own, all `load`, under the route `session start`. Times count from when profiling began: the file's own tells when it ended.
+
+Source: https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from ...core import names, stages
+from ..otlp.json_encoding import Object
+from .source import ImportFile, ImportFileError
+from .spans import ImportedRequest, StageInterval, span_exports
+
+# Microseconds that are no time any more.
+_MOST = 2.0**53
+
+
+class ChromeEvent(NamedTuple):
+    """A complete event.
+
+    Args:
+        name: What it is called.
+        category: Of what kind it is.
+        start: [nanoseconds]
+        end: [nanoseconds]
+        lane: Its process and thread, or its device and stream.
+    """
+
+    name: str
+    category: str
+    start: int
+    end: int
+    lane: tuple[str, str]
+
+
+def complete_events(source: ImportFile, path: str) -> Iterator[tuple[ChromeEvent, Object]]:
+    """Yield the complete events of the list at *path*, each with the object it was read from; what is none is told.
+
+    Events of other kinds, such as names of processes, are passed over.
+    """
+    for place, item in enumerate(source.items(path), 1):
+        event = read_event(item)
+        if event is not None:
+            yield event, item
+        elif not isinstance(item, dict) or item.get("ph") in ("X", None):
+            source.told.skip(f"event {place}", "has no name, no time or no duration")
+
+
+def read_event(item: Any) -> ChromeEvent | None:
+    """Return *item* as an event; None where it is no complete one."""
+    if not isinstance(item, dict) or item.get("ph") != "X":
+        return None
+    name, start, duration = item.get("name"), _finite_number(item.get("ts")), _finite_number(item.get("dur"))
+    if not isinstance(name, str) or start is None or duration is None or duration < 0:
+        return None
+    begin, end = round(start * 1000), round((start + duration) * 1000)
+    return ChromeEvent(name, str(item.get("cat", "")), begin, end, (str(item.get("pid")), str(item.get("tid"))))
+
+
+def _finite_number(value: Any) -> float | None:
+    # Some profilers write times as text.
+    try:
+        number = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < _MOST else None
+
+
+KINETO_SERVICE = "torch"
+KINETO_KEYS = ("traceEvents", "schemaVersion", "deviceProperties", "baseTimeNanoseconds")
+# What is kept of a trace while it is read takes some 300 bytes an event.
+MAX_EVENTS = 1_000_000
+
+_STEP, _LOADING, _MODULE = "ProfilerStep#", "enumerate(DataLoader)", "nn.Module: "
+_RANGE_CATEGORY, _OPERATOR, _PYTHON = "user_annotation", "cpu_op", "python_function"
+_LAUNCHES = ("cuda_runtime", "cuda_driver", "privateuse1_runtime")
+_COPY, _ON_DEVICE = "gpu_memcpy", ("kernel", "gpu_memcpy", "gpu_memset")
+# Numbers in names such as ProfilerStep#12 or execute_context_1(64) tell no routes apart.
+_NUMBER = re.compile(r"(?<=[#_(])\d+")
+# Later than any profile that counts from its own start. [nanoseconds]
+_DATED = 10**18
+
+
+@dataclass(slots=True)
+class _KinetoTrace:
+    """What matters of a trace; times are its own."""
+
+    ranges: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
+    work: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
+    launches: dict[Any, ChromeEvent] = field(default_factory=dict[Any, ChromeEvent])
+    on_device: list[tuple[ChromeEvent, Any, str]] = field(default_factory=list[tuple[ChromeEvent, Any, str]])
+    complete_events: int = 0
+    ended: int = 0
+
+
+class Nested:
+    """Ranges of one thread that lie within each other or apart; finds the outermost or innermost around a moment."""
+
+    def __init__(self, ranges: Iterable[ChromeEvent]) -> None:
+        self.ranges = sorted(ranges, key=lambda each: (each.start, -each.end))
+        self._starts = [each.start for each in self.ranges]
+        # Of each, which one it began in; -1 for none.
+        self._around: list[int] = []
+        open_: list[int] = []
+        for place, each in enumerate(self.ranges):
+            while open_ and self.ranges[open_[-1]].end <= each.start:
+                open_.pop()
+            self._around.append(open_[-1] if open_ else -1)
+            open_.append(place)
+
+    def outermost(self) -> list[ChromeEvent]:
+        """Return those that lie in no other."""
+        found: list[ChromeEvent] = []
+        for each in self.ranges:
+            if not found or each.start >= found[-1].end:
+                found.append(each)
+        return found
+
+    def around(self, at: int) -> ChromeEvent | None:
+        """Return the one that began last and has not ended *at* that moment."""
+        place = bisect_right(self._starts, at) - 1
+        while place >= 0 and self.ranges[place].end <= at:
+            place = self._around[place]
+        return self.ranges[place] if place >= 0 else None
+
+
+def read_kineto(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
+    """Yield the requests of *source* as spans.
+
+    Raises:
+        ImportFileError: It has no ranges, or too many events.
+    """
+    trace = _read_trace(source)
+    requests = _kineto_requests(trace.ranges)
+    if not requests:
+        broken = f"{source.told.broken[0]}; what is left " if source.told.broken else ""
+        msg = (
+            f"{source.path}: {broken}has no ranges that could be requests; call `profiler.step()` after each, with a schedule, or "
+            'write `with torch.profiler.record_function("request"):` around it'
+        )
+        raise ImportFileError(msg)
+    offset = _unix_offset(source, trace.ended)
+    for export in span_exports(_KinetoRequests(trace, requests, offset), service or KINETO_SERVICE, source.digest):
+        yield "", export
+
+
+def _read_trace(source: ImportFile) -> _KinetoTrace:
+    trace = _KinetoTrace()
+    for event, item in complete_events(source, "traceEvents.item"):
+        trace.ended = max(trace.ended, event.end)
+        _take(trace, event, item)
+        if trace.events > MAX_EVENTS:
+            msg = (
+                f"{source.path}: has more than {MAX_EVENTS} events that matter; profile fewer steps, or without stacks"
+            )
+            raise ImportFileError(msg)
+    return trace
+
+
+def _take(trace: _KinetoTrace, event: ChromeEvent, item: Object) -> None:
+    args = item.get("args")
+    told: Object = args if isinstance(args, dict) else {}
+    if event.category == _RANGE_CATEGORY:
+        trace.ranges.append(event)
+    elif event.category == _OPERATOR or (event.category == _PYTHON and event.name.startswith(_MODULE)):
+        trace.work.append(event)
+    elif event.category in _LAUNCHES and "correlation" in told:
+        trace.launches[str(told["correlation"])] = event
+    elif event.category in _ON_DEVICE:
+        trace.on_device.append((event, str(told.get("correlation")), f"cuda:{told.get('device', 0)}"))
+    else:
+        return
+    trace.events += 1
+
+
+def _unix_offset(source: ImportFile, ended: int) -> int:
+    """Return what makes Unix nanoseconds of the trace's times."""
+    base = next((each for each in source.items("baseTimeNanoseconds", quiet=True) if type(each) is int), 0)
+    if base or ended > _DATED:
+        return base
+    source.note_undated()
+    return source.ended_ns - ended
+
+
+def _kineto_requests(ranges: Sequence[ChromeEvent]) -> list[ChromeEvent]:
+    steps = [each for each in ranges if each.name.startswith(_STEP)]
+    if steps:
+        return steps
+    outer = [each for lane in _by_lane(ranges).values() for each in lane.outermost()]
+    # A stage beside the requests is none of them, unless there is nothing else.
+    return [each for each in outer if not _stage_of(each)] or outer
+
+
+def _stage_of(event: ChromeEvent) -> str:
+    if event.name.startswith(_LOADING):
+        return "preprocess"
+    name = event.name.lower()
+    return name if name in stages.BY_KEY and name != stages.OVERHEAD else ""
+
+
+class _KinetoRequests:
+    """Requests, and what is found in them.
+
+    Args:
+        trace: What is read of the file.
+        requests: The ranges that are requests.
+        offset: What makes Unix nanoseconds of the trace's times.
+    """
+
+    def __init__(self, trace: _KinetoTrace, requests: list[ChromeEvent], offset: int) -> None:
+        self._offset = offset
+        self._found: list[tuple[ChromeEvent, list[StageInterval], set[str]]] = [(each, [], set()) for each in requests]
+        self._number = {id(each): place for place, each in enumerate(requests)}
+        self._places = _by_lane(requests)
+        self._stages = _by_lane([each for each in trace.ranges if _stage_of(each)])
+        for lane in self._stages.values():
+            for each in lane.ranges:
+                self._add(_stage_of(each), each, each)
+        # What is around a request, such as the module that answers them all, is none of it.
+        for lane in _by_lane(each for each in trace.work if self._around(each)).values():
+            for each in lane.outermost():
+                if not self._stage_around(each):
+                    self._add("forward", each, each)
+        for event, correlation, device in trace.on_device:
+            launched = trace.launches.get(correlation)
+            if launched is not None:
+                stage = _copy_stage(event) or self._stage_around(launched) or "forward"
+                self._add(stage, event, launched, device)
+
+    def __iter__(self) -> Iterator[ImportedRequest]:
+        for event, intervals, devices in self._found:
+            values = {names.ROUTE: _NUMBER.sub("*", event.name), names.DEVICE: min(devices, default="cpu")}
+            start, end = event.start + self._offset, event.end + self._offset
+            yield ImportedRequest(event.name, start, end, _merge_touching(intervals, start, end), values)
+
+    def _add(self, stage: str, event: ChromeEvent, launched: ChromeEvent, device: str = "") -> None:
+        """Add *event* to the request in whose range it was *launched*."""
+        around = self._around(launched)
+        if around is not None:
+            _, intervals, devices = self._found[self._number[id(around)]]
+            intervals.append(StageInterval(stage, event.start + self._offset, event.end + self._offset, event.name))
+            devices.update({device} if device else ())
+
+    def _around(self, event: ChromeEvent) -> ChromeEvent | None:
+        """Return the request that *event* began in."""
+        return self._places[event.lane].around(event.start) if event.lane in self._places else None
+
+    def _stage_around(self, event: ChromeEvent) -> str:
+        inside = self._stages[event.lane].around(event.start) if event.lane in self._stages else None
+        return _stage_of(inside) if inside else ""
+
+
+def _copy_stage(event: ChromeEvent) -> str:
+    if event.category != _COPY:
+        return ""
+    return "h2d" if "HtoD" in event.name else "d2h" if "DtoH" in event.name else ""
+
+
+def _by_lane(events: Iterable[ChromeEvent]) -> dict[tuple[str, str], Nested]:
+    lanes: defaultdict[tuple[str, str], list[ChromeEvent]] = defaultdict(list)
+    for each in events:
+        lanes[each.lane].append(each)
+    return {lane: Nested(found) for lane, found in lanes.items()}
+
+
+def _merge_touching(intervals: list[StageInterval], start: int, end: int) -> list[StageInterval]:
+    """Return *intervals*, cut to the request; those of a stage that touch become one."""
+    found: list[StageInterval] = []
+    last: dict[str, int] = {}
+    for each in sorted(intervals, key=attrgetter("start")):
+        begin, stop = max(each.start, start), min(each.end, end)
+        if begin >= stop:
+            continue
+        place = last.get(each.stage)
+        if place is not None and found[place].end >= begin and each.stage in ("forward", "h2d", "d2h"):
+            known = found[place]
+            found[place] = StageInterval(known.stage, known.start, max(known.end, stop), known.name)
+        else:
+            last[each.stage] = len(found)
+            found.append(StageInterval(each.stage, begin, stop, each.name))
+    return found
+
+
+ONNXRUNTIME_SERVICE = "onnxruntime"
+_RUN, _START = "model_run", "session start"
+# Reading the model (`model_loading_uri`, `_array`, …), then making the session of it.
+_READING, _MAKING = "model_loading_", "session_initialization"
+# The operators that copy between host and device, as the graph has them.
+_COPIES = {"MemcpyFromHost": "h2d", "MemcpyToHost": "d2h"}
+# Copies whose run has not ended yet, at most.
+_MAX_COPIES = 100_000
+
+
+def read_onnxruntime(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
+    """Yield the runs of *source* as spans."""
+    latest = max((event.end for item in source.items("item", quiet=True) if (event := read_event(item))), default=0)
+    source.note_undated()
+    for export in span_exports(
+        _onnxruntime_requests(source, source.ended_ns - latest), service or ONNXRUNTIME_SERVICE, source.digest
+    ):
+        yield "", export
+
+
+def _onnxruntime_requests(source: ImportFile, offset: int) -> Iterator[ImportedRequest]:
+    copies: defaultdict[tuple[str, str], list[StageInterval]] = defaultdict(list)
+    began = 0
+    for event, item in complete_events(source, "item"):
+        start, end, held = event.start + offset, event.end + offset, copies[event.lane]
+        stage = _COPIES.get(_operator(item))
+        if stage and len(held) < _MAX_COPIES:
+            held.append(StageInterval(stage, start, end, event.name))
+        elif event.name == _RUN:
+            inside = [copy for copy in held if start <= copy.start <= end]
+            device = "cuda" if inside else "cpu"
+            values = {names.ROUTE: _RUN, names.DEVICE: device}
+            yield ImportedRequest(_RUN, start, end, [StageInterval("forward", start, end), *inside], values)
+            held.clear()
+        elif event.name.startswith(_READING):
+            began = start
+        elif event.name == _MAKING:
+            begin = began or start
+            yield ImportedRequest(_START, begin, end, [StageInterval("load", begin, end)], {names.ROUTE: _START})
+            began = 0
+
+
+def _operator(item: Object) -> str:
+    args = item.get("args")
+    return str(args.get("op_name", "")) if isinstance(args, dict) else ""

@@ -1,0 +1,269 @@
+"""A file into a store: read in exports, judged, put together to requests and counted as if it had been sent.
+
+Each write is named by the file's content and its own number, so that the same file counts once, whatever it is called and however
+often it is interrupted. Spans wait here and not in the store's inbox: nobody else would add to them.
+
+What became of a file that was imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ...core import names
+from ...core.errors import WireError
+from ...store import Batch, Store
+from ...store.inbox import Delivery, Parcel
+from ...store.point_columns import as_columns
+from ...store.retention import IMPORTED
+from ...store.schema import FINEST
+from ..ingest.export import Export, read_export
+from ..ingest.points import Window
+from ..ingest.validation import Reason
+from ..otlp.json_encoding import Object, object_at, objects
+from ..otlp.model import Attributes
+from ..otlp.responses import JSON
+from ..traces.inbox import InboxLimits, InboxOutcome, process_inbox
+from ..traces.rules import Rule
+from ..traces.sampling import SamplingPolicy
+from ..traces.span_reader import SpanReader
+from .formats import METRICS, SPANS, format_of, split_export
+from .source import ImportFile
+from .spans import import_rules as own_rules
+
+
+@dataclass(slots=True)
+class ImportResult:
+    """What became of a file.
+
+    Args:
+        path: Where it is.
+        format: What it was taken for.
+        requests: How many were counted now.
+        known: How many had been counted before.
+        spans: Spans that were read.
+        services: Requests by service.
+        first: When the first ended, 0 without any; to the 10 s it is kept in, as *last*. [Unix seconds]
+        last: When the last ended. [Unix seconds]
+        traces: How many were kept whole.
+        dropped: Requests that their agents could not count.
+        notes: What else there is to know, a sentence each.
+        broken: The first records that were left out, each with its place.
+        broken_count: How many were.
+    """
+
+    path: Path
+    format: str
+    requests: int = 0
+    known: int = 0
+    spans: int = 0
+    services: Counter[str] = field(default_factory=Counter[str])
+    first: int = 0
+    last: int = 0
+    traces: int = 0
+    dropped: int = 0
+    notes: list[str] = field(default_factory=list[str])
+    broken: list[str] = field(default_factory=list[str])
+    broken_count: int = 0
+
+    def count(self, batch: Batch, *, new: bool) -> None:
+        """Add what *batch* holds; *new* says whether the store had not counted it before."""
+        points = [point for point in as_columns(batch.points) if point.metric == names.REQUEST_DURATION]
+        requests = sum(point.histogram.count for point in points)
+        if not new:
+            self.known += requests
+            return
+        self.requests += requests
+        self.dropped += batch.dropped
+        self.traces += len(batch.traces)
+        for point in points:
+            self.services[point.series.service] += point.histogram.count
+            bucket = point.at - point.at % FINEST
+            self.first = min(self.first or bucket, bucket)
+            self.last = max(self.last, bucket)
+
+
+# How much is written at once: a transaction each. [points and traces]
+_ROWS_A_WRITE = 20_000
+# How much is read before what was read before it is put together: the spans of a request may lie so far apart. [bytes]
+_HELD_BYTES = 6 * 1024**2
+# What has no root is kept for so many times as long; a round stands for a second of `process_inbox`.
+_ORPHAN_ROUNDS = 8
+_END = 10**6
+
+
+def import_file(  # noqa: PLR0917 - what to read, where to, and how
+    path: Path,
+    store: Store,
+    window: Window,
+    rules: Sequence[Rule] = (),
+    keep: SamplingPolicy | None = None,
+    service: str | None = None,
+    environment: str | None = None,
+) -> ImportResult:
+    """Count what the file at *path* holds.
+
+    Args:
+        path: Where it is.
+        store: Where to.
+        window: Which times the store keeps.
+        rules: The user's own, before the built-in ones.
+        keep: Which requests are kept as traces.
+        service: Takes the place of the services the file names; None for leaving them.
+        environment: The same of environments.
+
+    Raises:
+        ImportFileError: It cannot be read, or is in no format that is known.
+        StoreError: The store cannot be written; what was written before counts, and importing again goes on from there.
+    """
+    source = ImportFile(path)
+    found = format_of(source)
+    imported = ImportResult(path, found.title)
+    importing = _Importer(
+        source, store, window, (*own_rules(), *rules), keep or SamplingPolicy(), imported, service, environment
+    )
+    for place, export in found.read(source, service):
+        importing.take(place, export)
+    importing.finish()
+    told = source.told
+    imported.notes += told.notes
+    imported.broken, imported.broken_count = told.broken, told.broken_count
+    return imported
+
+
+class _Importer:
+    def __init__(  # noqa: PLR0917 - as above
+        self,
+        source: ImportFile,
+        store: Store,
+        window: Window,
+        rules: Sequence[Rule],
+        keep: SamplingPolicy,
+        imported: ImportResult,
+        service: str | None,
+        environment: str | None,
+    ) -> None:
+        self._source, self._store, self._window, self._keep, self._imported = source, store, window, keep, imported
+        self._service, self._environment = service, environment
+        self._reader = SpanReader(lambda: rules)
+        self._name = ":".join((IMPORTED + source.digest, *(each or "" for each in (service, environment))))
+        self._parcels: dict[int, Parcel] = {}
+        self._held, self._round, self._parcel = 0, 0, 0
+        self._batches: list[Batch] = []
+        self._batch = self._rows = 0
+
+    def _correct(self, resource: Attributes) -> None:
+        if self._environment is not None:
+            resource[names.ENVIRONMENT] = self._environment
+
+    def take(self, place: str, export: Object) -> None:
+        """Take in *export*; what is malformed in it is told, with its *place*."""
+        try:
+            self._read(place, export)
+        except WireError:
+            # Something in it is: each by itself, so that the others count.
+            for piece in split_export(export, 1):
+                try:
+                    self._read(place, piece)
+                except WireError as error:
+                    self._source.told.skip(place, str(error))
+
+    def _read(self, place: str, export: Object) -> None:
+        if self._service is not None:
+            _set_service(export, self._service)
+        signal = "metrics" if METRICS in export else "traces"
+        body = json.dumps(export, separators=(",", ":")).encode()
+        read = read_export(signal, JSON, body, None, self._window, self._reader, self._correct)
+        self._tell(place, read)
+        batch = read.batch
+        if batch.spans:
+            self._parcel += 1
+            self._parcels[self._parcel] = Parcel(self._round, counted=False, spans=batch.spans, id=self._parcel)
+            self._held += len(batch.spans)
+        self._add(replace(batch, spans=b""))
+        if self._held > _HELD_BYTES:
+            self._fold()
+
+    def _tell(self, place: str, read: Export) -> None:
+        tally = read.tally
+        refused = sum(tally.rejected.values())
+        if refused:
+            self._source.told.skip(place or "a record", "; ".join(tally.messages), refused)
+        if tally.rejected[Reason.TIME]:
+            self._source.told.note("what is older than anything the store keeps, or more than a day ahead, is left out")
+        if tally.ignored:
+            self._source.told.note("metrics of other names than Stagelens's are passed over")
+
+    def _fold(self, *, end: bool = False) -> None:
+        """Put together what was read two rounds ago, or all there is."""
+        self._round += _END if end else 1
+        self._held = 0
+        patience = InboxLimits(
+            hold_seconds=2, orphan_seconds=_ORPHAN_ROUNDS, remember_seconds=_ORPHAN_ROUNDS, due_bytes=_HELD_BYTES
+        )
+        more = True
+        while more:
+            held = self._parcels.values()
+            delivery = Delivery(
+                self._round,
+                [parcel for parcel in held if not parcel.counted],
+                [parcel for parcel in held if parcel.counted],
+                complete=True,
+            )
+            folded, outcome = process_inbox(delivery, patience, self._keep)
+            for number in folded.taken:
+                del self._parcels[number]
+            for parcel in folded.left:
+                self._parcel += 1
+                self._parcels[self._parcel] = replace(parcel, id=self._parcel)
+            self._report(outcome)
+            self._add(Batch("", points=folded.points, traces=list(folded.traces)))
+            more = outcome.more
+
+    def _report(self, outcome: InboxOutcome) -> None:
+        self._imported.spans += outcome.folded + outcome.late + outcome.repeated + outcome.orphaned + outcome.outside
+        lost = {
+            "have no root in the file": outcome.orphaned,
+            "are of no request": outcome.outside,
+            "came too far behind their request in the file": outcome.late,
+            "are there twice": outcome.repeated,
+        }
+        for why, count in lost.items():
+            if count:
+                self._source.told.note(f"spans that {why} are not counted")
+
+    def _add(self, batch: Batch) -> None:
+        if not len(batch.points) and not batch.traces and not batch.dropped:
+            return
+        self._batch += 1
+        self._batches.append(replace(batch, id=f"{self._name}:{self._batch}"))
+        self._rows += len(batch.points) + len(batch.traces)
+        if self._rows >= _ROWS_A_WRITE:
+            self._write()
+
+    def _write(self) -> None:
+        for batch, new in zip(self._batches, self._store.write(self._batches) if self._batches else (), strict=True):
+            self._imported.count(batch, new=new)
+        self._batches, self._rows = [], 0
+
+    def finish(self) -> None:
+        """Put together and write what is left."""
+        self._fold(end=True)
+        self._write()
+
+
+def _set_service(export: Object, service: str) -> None:
+    """Make all of *export* be of *service*.
+
+    Raises:
+        WireError: It is malformed.
+    """
+    mine = {"key": names.SERVICE_NAME, "value": {"stringValue": service}}
+    for resource in (*objects(export, METRICS), *objects(export, SPANS)):
+        owner = object_at(resource, "resource")
+        kept = [each for each in objects(owner, "attributes") if each.get("key") != names.SERVICE_NAME]
+        resource["resource"] = owner | {"attributes": [*kept, mine]}

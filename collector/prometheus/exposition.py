@@ -1,0 +1,230 @@
+"""Which of the formats somebody who scrapes is answered in: text, or protobuf where they rather have that.
+
+Prometheus' protobuf format: native histograms, of the very buckets they were counted in, with classic ones beside them.
+
+Schema 5 of native histograms is scale 5 of ours. A bucket goes by the number of its upper edge there, of its lower one here.
+
+Source: https://prometheus.io/docs/specs/native_histograms/
+
+Histograms in Prometheus' text format, which has classic buckets alone.
+
+Source: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
+
+Message classes that write what Prometheus reads as protobuf.
+
+Source: io/prometheus/client/metrics.proto of github.com/prometheus/client_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from prometheus_client import Metric
+from prometheus_client.samples import Sample
+
+from ...core.histogram import SCALE, ZERO_THRESHOLD
+from ...store.encoding import Ints
+from .config import FIRST_INDEX, cumulative_counts
+from .counters import HistogramFamily
+
+_PACKAGE = "io.prometheus.client"
+# Messages, their fields by number, and their types: with "*" where repeated, and a capital where they are messages.
+_MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
+    "LabelPair": {1: ("name", "string"), 2: ("value", "string")},
+    "Number": {1: ("value", "double")},
+    "Bucket": {1: ("cumulative_count", "uint64"), 2: ("upper_bound", "double")},
+    "BucketSpan": {1: ("offset", "sint32"), 2: ("length", "uint32")},
+    "Histogram": {
+        1: ("sample_count", "uint64"),
+        2: ("sample_sum", "double"),
+        3: ("bucket", "*Bucket"),
+        5: ("schema", "sint32"),
+        6: ("zero_threshold", "double"),
+        7: ("zero_count", "uint64"),
+        12: ("positive_span", "*BucketSpan"),
+        13: ("positive_delta", "*sint64"),
+    },
+    "Metric": {
+        1: ("label", "*LabelPair"),
+        2: ("gauge", "Number"),
+        3: ("counter", "Number"),
+        5: ("untyped", "Number"),
+        7: ("histogram", "Histogram"),
+    },
+    "MetricFamily": {1: ("name", "string"), 2: ("help", "string"), 3: ("type", "int32"), 4: ("metric", "*Metric")},
+}
+# MetricType.
+COUNTER, GAUGE, UNTYPED, HISTOGRAM = 0, 1, 3, 4
+
+
+def _make() -> Any:
+    file = FileDescriptorProto(name="stagelens/prometheus.proto", package=_PACKAGE, syntax="proto3")
+    for message, fields in _MESSAGES.items():
+        made = file.message_type.add(name=message)
+        for number, (name, kind) in fields.items():
+            made.field.add(name=name, number=number, **_type(kind))
+    # A pool of its own: another package may have the generated classes of these names.
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.MetricFamily"))
+
+
+def _type(kind: str) -> dict[str, Any]:
+    label = FieldDescriptorProto.LABEL_REPEATED if kind.startswith("*") else FieldDescriptorProto.LABEL_OPTIONAL
+    kind = kind.removeprefix("*")
+    if kind.islower():
+        return {"label": label, "type": getattr(FieldDescriptorProto, f"TYPE_{kind.upper()}")}
+    return {"label": label, "type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": f".{_PACKAGE}.{kind}"}
+
+
+# It is made while the program runs: no type checker knows its fields.
+MetricFamily: Any = _make()
+
+
+TEXT_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def write_text(counted: Iterable[HistogramFamily]) -> bytes:
+    """Return *counted* as text; a metric without histograms is left out."""
+    return "".join(line for each in counted if each.labels for line in _text_family(each)).encode()
+
+
+def _text_family(counted: HistogramFamily) -> Iterator[str]:
+    name = counted.family.name
+    yield f"# HELP {name} {counted.family.text}\n# TYPE {name} histogram\n"
+    total = (counted.counts.sum(axis=1) + counted.zero).tolist()
+    classic = (cumulative_counts(counted.counts, counted.bounds) + counted.zero[:, None]).tolist()
+    ends = [f'le="{bound!r}"}} ' for bound in counted.bounds]
+    for labels, held, number, spent in zip(counted.labels, classic, total, counted.sum.tolist(), strict=True):
+        said = label_text(labels)
+        begin = f"{name}_bucket{{{said},"
+        for end, count in zip(ends, held, strict=True):
+            yield f"{begin}{end}{count}\n"
+        yield f'{begin}le="+Inf"}} {number}\n{name}_count{{{said}}} {number}\n{name}_sum{{{said}}} {spent!r}\n'
+
+
+def label_text(labels: Sequence[tuple[str, str]]) -> str:
+    r"""Return labels as they are written between braces.
+
+    >>> spell([("route", '/a"b')])
+    'route="/a\\"b"'
+    """
+    return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels)
+
+
+PROTOBUF_MEDIA_TYPE = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+_TYPES = {"counter": COUNTER, "gauge": GAUGE, "histogram": HISTOGRAM}
+_FIELDS = {COUNTER: "counter", GAUGE: "gauge", UNTYPED: "untyped"}
+
+
+def write_protobuf(metrics: Iterable[Metric], counted: Iterable[HistogramFamily]) -> bytes:
+    """Return *metrics*, the plain ones, and *counted* as messages, each after its length."""
+    families = [*map(_plain, metrics), *map(_native, counted)]
+    return b"".join(map(_delimited, (family.SerializeToString() for family in families if family.metric)))
+
+
+def _delimited(message: bytes) -> bytes:
+    """Return *message* after its length, which is a varint: seven bits a byte, the lowest first."""
+    length, size = bytearray(), len(message)
+    while size > 0x7F:  # noqa: PLR2004 - seven bits
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes((*length, size)) + message
+
+
+def _label(metric: Any, labels: Iterable[tuple[str, str]]) -> None:
+    for name, value in labels:
+        metric.label.add(name=name, value=value)
+
+
+def _plain(metric: Metric) -> Any:
+    suffix = "_total" if metric.type == "counter" else ""
+    kind = _TYPES.get(metric.type, UNTYPED)
+    family = MetricFamily(name=metric.name + suffix, help=metric.documentation, type=kind)
+    if kind == HISTOGRAM:
+        _classic(family, metric.samples)
+        return family
+    for sample in metric.samples:
+        # When a counter was made is a metric of its own in text; here nobody reads it.
+        if sample.name == family.name:
+            made = family.metric.add()
+            _label(made, sample.labels.items())
+            getattr(made, _FIELDS[kind]).value = sample.value
+    return family
+
+
+def _classic(family: Any, samples: Sequence[Sample]) -> None:
+    """Add a histogram without labels of its own, as all plain ones are."""
+    made = family.metric.add().histogram
+    for sample in samples:
+        if sample.name.endswith("_bucket"):
+            made.bucket.add(cumulative_count=int(sample.value), upper_bound=float(sample.labels["le"]))
+        elif sample.name.endswith("_count"):
+            made.sample_count = int(sample.value)
+        elif sample.name.endswith("_sum"):
+            made.sample_sum = sample.value
+
+
+def _native(counted: HistogramFamily) -> Any:
+    family = MetricFamily(name=counted.family.name, help=counted.family.text, type=HISTOGRAM)
+    classic = (cumulative_counts(counted.counts, counted.bounds) + counted.zero[:, None]).tolist()
+    numbers = zip(counted.zero.tolist(), counted.sum.tolist(), strict=True)
+    for labels, counts, held, (zero, total) in zip(counted.labels, counted.counts, classic, numbers, strict=True):
+        made = family.metric.add()
+        _label(made, labels)
+        histogram = made.histogram
+        histogram.sample_count, histogram.sample_sum = int(counts.sum()) + zero, total
+        # The threshold is also what tells an empty one from a classic one.
+        histogram.schema, histogram.zero_threshold, histogram.zero_count = SCALE, ZERO_THRESHOLD, zero
+        _fill(histogram, counts)
+        for bound, count in zip(counted.bounds, held, strict=True):
+            histogram.bucket.add(upper_bound=bound, cumulative_count=count)
+    return family
+
+
+def _fill(histogram: Any, counts: Ints) -> None:
+    """Write *counts* by bucket as stretches of buckets that have any, and what each has more than the one before."""
+    filled = np.flatnonzero(counts)
+    starts = np.flatnonzero(np.diff(filled, prepend=-2) > 1).tolist()
+    end = -FIRST_INDEX - 1
+    for low, high in pairwise([*starts, len(filled)]):
+        first, last = int(filled[low]), int(filled[high - 1])
+        histogram.positive_span.add(offset=first - end, length=last - first + 1)
+        end = last + 1
+    histogram.positive_delta.extend(np.diff(counts[filled], prepend=0).tolist())
+
+
+_WANTED = {"proto": "io.prometheus.client.MetricFamily", "encoding": "delimited"}
+
+
+def negotiate(accept: str) -> str:
+    """Return the media type to answer with, by the header Accept.
+
+    >>> negotiate("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,*/*;q=0.1")
+    'application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited'
+    >>> negotiate("text/html")
+    'text/plain; version=0.0.4; charset=utf-8'
+    """
+    native = plain = 0.0
+    for offer in accept.split(","):
+        kind, *given = (part.strip() for part in offer.split(";"))
+        parameters = {key.strip(): value.strip(' "') for key, _, value in (each.partition("=") for each in given)}
+        weight = _weight(parameters.get("q", "1"))
+        if kind == "application/vnd.google.protobuf" and parameters.items() >= _WANTED.items():
+            native = max(native, weight)
+        elif kind in ("text/plain", "text/*", "*/*"):
+            plain = max(plain, weight)
+    return PROTOBUF_MEDIA_TYPE if native > plain else TEXT_MEDIA_TYPE
+
+
+def _weight(written: str) -> float:
+    try:
+        return min(max(float(written), 0.0), 1.0)
+    except ValueError:
+        return 0.0

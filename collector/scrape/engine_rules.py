@@ -1,0 +1,217 @@
+"""What the metrics of an engine mean, as data: which is the request, which are its stages, in what unit, by which labels.
+
+An engine is one file in `engines/`; a user's own rules have the same keys, under `rules:` of a target.
+
+The engines that are known: one file each, in `engines/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ...core.errors import StagelensError
+from ...core.names import BY_ENGINE, DEFINITIONS, TOKENS_IN, TOKENS_OUT
+from ...core.settings import yaml_document
+from ...core.settings.yaml_fields import Fields
+
+# How many seconds one of each is.
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+# By the end of a metric's name, where the rule says nothing.
+_BY_SUFFIX = {"_seconds": "s", "_ms": "ms", "_milliseconds": "ms", "_us": "us", "_microseconds": "us", "_ns": "ns"}
+# The dimensions of a series that labels may tell.
+DIMENSIONS = ("version", "model", "model_version", "route", "status")
+_TOKENS = (TOKENS_IN, TOKENS_OUT)
+_READS = ("request", "stages", "first_token", "output_token", "tokens")
+# Histograms have these after their name, counters the last.
+_SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_total")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a number stands in an exposition.
+
+    Args:
+        names: A histogram, a summary or a counter; of several, which versions have called it, the first that is there.
+        count: For a time that is a plain counter: the counter of what took it, by the names it has had.
+        unit_seconds: How many seconds one unit is.
+        definition: Of `names.DEFINITIONS`: how a token's time was measured.
+    """
+
+    names: tuple[str, ...]
+    count: tuple[str, ...] = ()
+    unit_seconds: float = 1.0
+    definition: str = BY_ENGINE
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine.
+
+    Args:
+        key: How it is named in the configuration.
+        label: How people write it.
+        request: How long requests took.
+        stages: How long they spent in each stage.
+        first_token: How long they waited for their first token.
+        output_token: How long one token took after another.
+        tokens: How many there were, by `names.TOKENS_IN` and `names.TOKENS_OUT`; counters, or the `_sum` of a histogram.
+        labels: For each of `DIMENSIONS`, the labels that tell it; the first that is there.
+        without: For a label, the values of what is not read: an engine may count its health checks as requests.
+        sources: Where all this is written.
+    """
+
+    key: str
+    label: str
+    request: Source | None = None
+    stages: Mapping[str, Source] = field(default_factory=dict[str, Source])
+    first_token: tuple[Source, ...] = ()
+    output_token: tuple[Source, ...] = ()
+    tokens: Mapping[str, Source] = field(default_factory=dict[str, Source])
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    without: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    sources: tuple[str, ...] = ()
+
+    def all_sources(self) -> Iterator[Source]:
+        """Yield every source."""
+        if self.request:
+            yield self.request
+        yield from self.stages.values()
+        yield from self.first_token
+        yield from self.output_token
+        yield from self.tokens.values()
+
+    def wanted(self) -> frozenset[str]:
+        """Return the names it reads, without suffix."""
+        return frozenset(base_of(name) for source in self.all_sources() for name in (*source.names, *source.count))
+
+
+def base_of(sample: str) -> str:
+    """Return the name of the metric that *sample* belongs to, without suffix.
+
+    >>> base_of("vllm:e2e_request_latency_seconds_bucket"), base_of("ts_inference_requests_total")
+    ('vllm:e2e_request_latency_seconds', 'ts_inference_requests')
+    """
+    for suffix in _SUFFIXES:
+        if sample.endswith(suffix):
+            return sample.removesuffix(suffix)
+    return sample
+
+
+def read_engine(fields: Fields, key: str) -> Engine:
+    """Read an engine from *fields*; what is wrong with it is in the document's problems."""
+    label = fields.text("name", default=key)
+    request = _source(fields, "request", fields.value("request"))
+    stages = _by_key(fields, "stages")
+    tokens = _by_key(fields, "tokens")
+    for kind in tokens:
+        if kind not in _TOKENS:
+            fields.complain(f"{fields.name('tokens')} has {kind!r}; write one of {', '.join(_TOKENS)}", "tokens")
+    engine = Engine(
+        key,
+        label,
+        request,
+        stages,
+        _several(fields, "first_token"),
+        _several(fields, "output_token"),
+        {kind: source for kind, source in tokens.items() if kind in _TOKENS},
+        _labels(fields),
+        _without(fields),
+        tuple(fields.texts("sources")),
+    )
+    if not any(fields.has(each) for each in _READS):
+        fields.complain(f"{label} reads nothing; add `request: my_request_duration_seconds`, or `stages:`")
+    fields.finish()
+    return engine
+
+
+def _by_key(fields: Fields, key: str) -> dict[str, Source]:
+    if not fields.has(key):
+        return {}
+    inner = fields.mapping(key, example="queue: my_queue_seconds")
+    if inner is None or inner.broken:
+        return {}
+    found = {each: _source(inner, each, inner.value(each)) for each in inner.keys}
+    return {each: source for each, source in found.items() if source is not None}
+
+
+def _several(fields: Fields, key: str) -> tuple[Source, ...]:
+    value = fields.value(key)
+    # A list of texts is one source by its names, a list of mappings several.
+    each = value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else [value]
+    return tuple(source for item in each if (source := _source(fields, key, item)) is not None)
+
+
+def _source(fields: Fields, key: str, value: Any) -> Source | None:
+    """Read a source: a name, a list of the names it has had, or a mapping that says more."""
+    if value is None:
+        return None
+    given: dict[Any, Any] = value if isinstance(value, dict) else {"names": value}
+    found, count = _names(given.get("names")), _names(given.get("count", []))
+    unit = given.get("unit") or (_unit_of(found[0]) if found else "s")
+    definition = given.get("definition", BY_ENGINE)
+    unknown = set(given) - {"names", "count", "unit", "definition"}
+    example = f"`{key}: my_queue_seconds` or `{key}: {{names: [my_queue], unit: ms}}`"
+    if not found or count is None or unknown:
+        fields.complain(f"{fields.name(key)} does not name metrics; write {example}", key)
+    elif unit not in UNITS:
+        fields.complain(f"{fields.name(key)}.unit is {unit!r}; write one of {', '.join(UNITS)}", key)
+    elif definition not in DEFINITIONS:
+        known = ", ".join(DEFINITIONS)
+        fields.complain(f"{fields.name(key)}.definition is {definition!r}; write one of {known}", key)
+    else:
+        return Source(found, count, UNITS[unit], definition)
+    return None
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    each = value if isinstance(value, list) else [value]
+    return tuple(each) if all(isinstance(name, str) and name for name in each) else None
+
+
+def _unit_of(name: str) -> str:
+    return next((unit for suffix, unit in _BY_SUFFIX.items() if name.removesuffix("_total").endswith(suffix)), "s")
+
+
+def _labels(fields: Fields) -> dict[str, tuple[str, ...]]:
+    inner = fields.mapping("labels", example="model: model_name") if fields.has("labels") else None
+    if inner is None or inner.broken:
+        return {}
+    found = {name: tuple(inner.texts(name)) for name in DIMENSIONS}
+    inner.finish()
+    return {name: labels for name, labels in found.items() if labels}
+
+
+def _without(fields: Fields) -> dict[str, tuple[str, ...]]:
+    inner = fields.mapping("without", example="path: [/health, /metrics]") if fields.has("without") else None
+    if inner is None or inner.broken:
+        return {}
+    return {label: tuple(inner.texts(label)) for label in inner.keys}
+
+
+@cache
+def engines() -> Mapping[str, Engine]:
+    """Return every engine by its key.
+
+    Raises:
+        StagelensError: A file of ours is wrong.
+    """
+    found: dict[str, Engine] = {}
+    for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda each: each.name):
+        key = file.name.removesuffix(".yaml")
+        document = yaml_document.parse(file.read_text(encoding="utf-8"))
+        found[key] = read_engine(Fields(document, (), document.value, example="name: vLLM"), key)
+        if document.problems:
+            problem = document.problems[0]
+            msg = f"{file.name}:{problem.line}: {problem.text}"
+            raise StagelensError(msg)
+    return found
+
+
+def detect(samples: Collection[str]) -> list[Engine]:
+    """Return the engines whose metrics are among *samples*, by the names of those."""
+    bases = {base_of(name) for name in samples}
+    return [engine for engine in engines().values() if not engine.wanted().isdisjoint(bases)]

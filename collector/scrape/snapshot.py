@@ -1,0 +1,389 @@
+"""One reading of a target: everything it has counted since its process began, of what an engine's rules ask for.
+
+What is told apart is a histogram by its labels; a summary, or a sum and a count by themselves, are a histogram with one bucket
+from nothing to without end.
+
+Prometheus' text, read as far as anybody asks for it: lines of other metrics are not even looked at.
+
+Triton's statistics: how long a model ran by how many items it ran at once.
+
+It tells sums and numbers of runs, no distribution. They stay sums: the mean of each band is exact, and no run is made up at it,
+which would look like a measurement and hide every tail.
+
+Source: https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
+
+A reading as bytes, to be found again by whoever reads the target next.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, pairwise
+from math import inf
+from typing import Any, Literal, NamedTuple
+
+from prometheus_client import parser
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.samples import Sample
+
+from ...core.bands import BATCHES
+from ...core.errors import StagelensError
+from .engine_rules import Engine, Source, base_of
+
+OPENMETRICS = "application/openmetrics-text"
+# A server with a hundred models and as many buckets has no more; one sample takes about 1 kB once read.
+MAX_SAMPLES = 50_000
+# When the process began: a counter that is larger than before may still have begun anew.
+PROCESS_START = "process_start_time_seconds"
+
+_NAME = re.compile(r"\s*(?:#\s*(?:TYPE|HELP|UNIT)\s+)?([^\s{]+)")
+_END = "# EOF"
+_SHOWN_CHARS = 80
+
+Samples = Mapping[str, list[Sample]]
+
+
+class ExpositionError(StagelensError):
+    """The text is not an exposition; it says which line, and why."""
+
+
+def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit: int = MAX_SAMPLES) -> Samples:
+    """Return the samples of metrics in *wanted* by their own names, suffixes included.
+
+    Args:
+        text: As it came.
+        media_type: Of the answer, which says which of the two formats it is.
+        wanted: Names of metrics, without suffix; `PROCESS_START` is read as well.
+        limit: The most samples that are read.
+
+    Raises:
+        ExpositionError: A line of a metric that is asked for is wrong, or there are too many.
+    """
+    read: Callable[[Iterable[str]], Iterable[Metric]] = (
+        openmetrics.text_fd_to_metric_families
+        if media_type.startswith(OPENMETRICS)
+        else parser.text_fd_to_metric_families
+    )  # pyright: ignore[reportAssignmentType] - they ask for a file, and only go through its lines
+    lines = _Lines(text, {*wanted, PROCESS_START})
+    found: defaultdict[str, list[Sample]] = defaultdict(list)
+    try:
+        samples = (sample for family in read(lines) for sample in family.samples)
+        for sample in islice(samples, limit):
+            found[sample.name].append(sample)
+        more = next(samples, None)
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
+        shown = lines.last.strip()[:_SHOWN_CHARS]
+        msg = f"line {lines.number} is not what Prometheus' text format allows: {shown!r} ({error or type(error).__name__})"
+        raise ExpositionError(msg) from error
+    if more is not None:
+        msg = f"it has more than {limit} samples of the metrics that are read; drop labels there"
+        raise ExpositionError(msg)
+    return found
+
+
+class _Lines:
+    """The lines of a text whose metrics are wanted; it remembers where it is."""
+
+    def __init__(self, text: str, wanted: Collection[str]) -> None:
+        self._text, self._wanted = text, wanted
+        self.number, self.last = 0, ""
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in enumerate(self._text.splitlines(), 1):
+            match = _NAME.match(line)
+            if line.startswith(_END) or (match and base_of(match[1]) in self._wanted):
+                self.number, self.last = number, line
+                yield line
+
+
+# Histograms that are told apart in one target; a point of each is written with every reading.
+MAX_STREAMS = 2000
+# Far above any real count; thousands of such points still add up within a signed 64-bit integer.
+MAX_COUNT = 2**48
+ONE_BUCKET = (0.0, math.inf)
+# They tell apart the numbers of one histogram or summary.
+_NO_LABELS = ("le", "quantile")
+
+Kind = Literal["request", "stage", "first_token", "output_token", "tokens", "batch"]
+Labels = tuple[tuple[str, str], ...]
+# (low, high] of a bucket, in seconds, to how many are in it and in no other.
+Buckets = Mapping[tuple[float, float], int]
+
+
+class MetricStream(NamedTuple):
+    """What is told apart in a reading.
+
+    Args:
+        kind: What it counts.
+        key: The stage, definition, kind of token or band.
+        labels: As they were exposed, so that one process' counters are never taken for another's.
+    """
+
+    kind: Kind
+    key: str
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCounts:
+    """What was counted of a stream.
+
+    Args:
+        buckets: Only those that have any.
+        sum: Of the values. [seconds]
+        created: When it began, where that is told; 0 where not. [Unix seconds]
+    """
+
+    buckets: Buckets
+    sum: float
+    created: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many were counted."""
+        return sum(self.buckets.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One reading.
+
+    Args:
+        at: When it was asked for, by the clock of the collector. [Unix seconds]
+        rules: A name for what was asked for: readings by other rules have nothing to do with it.
+        started: When the process began, by its own clock; 0 where it does not say. [Unix seconds]
+        streams: What it has counted.
+        beyond: Streams that were not read: there was no room, their numbers make no sense, or they could not be asked for.
+    """
+
+    at: float
+    rules: str
+    started: float = 0.0
+    streams: Mapping[MetricStream, StreamCounts] = field(default_factory=dict[MetricStream, StreamCounts])
+    beyond: int = 0
+
+    def with_streams(self, more: Mapping[MetricStream, StreamCounts], beyond: int = 0) -> Snapshot:
+        """Return the same with *more* streams, as far as there is room, and so many that could not be read."""
+        streams = dict(islice(chain(self.streams.items(), more.items()), MAX_STREAMS))
+        left_out = len(self.streams) + len(more) - len(streams)
+        return replace(self, streams=streams, beyond=self.beyond + left_out + beyond)
+
+
+def read_snapshot(samples: Samples, engine: Engine, at: float, rules: str) -> Snapshot:
+    """Return what *samples* say by *engine*, which is named *rules* here."""
+    found: dict[MetricStream, StreamCounts] = {}
+    beyond = 0
+    for kind, key, source in _asked(engine):
+        for labels, counted in _streams(samples, source, kind):
+            if any(value in engine.without.get(label, ()) for label, value in labels):
+                continue
+            if counted is None or len(found) >= MAX_STREAMS:
+                beyond += 1
+            else:
+                found[MetricStream(kind, key, labels)] = counted
+    starts = samples.get(PROCESS_START, [])
+    started = starts[0].value if len(starts) == 1 and math.isfinite(starts[0].value) else 0.0
+    return Snapshot(at, rules, started, found, beyond)
+
+
+def _asked(engine: Engine) -> Iterator[tuple[Kind, str, Source]]:
+    if engine.request:
+        yield "request", engine.request.definition, engine.request
+    for stage, source in engine.stages.items():
+        yield "stage", stage, source
+    for source in engine.first_token:
+        yield "first_token", source.definition, source
+    for source in engine.output_token:
+        yield "output_token", source.definition, source
+    for token, source in engine.tokens.items():
+        yield "tokens", token, source
+
+
+def _streams(samples: Samples, source: Source, kind: Kind) -> Iterator[tuple[Labels, StreamCounts | None]]:
+    """Yield what there is under the first of the source's names that is there; None for what makes no sense."""
+    for name in source.names:
+        if kind == "tokens":
+            found = _counter(samples, (name,))
+            if found:
+                yield from ((labels, _tokens(value)) for labels, value in found.items())
+                return
+        elif f"{name}_bucket" in samples or f"{name}_count" in samples or any(_native(samples, name)):
+            yield from _histograms(samples, name, source.unit_seconds)
+            return
+        elif sums := _counter(samples, (name,)):
+            counts = _counter(samples, source.count)
+            for labels, total in sums.items():
+                yield labels, _one_bucket(counts.get(labels), total * source.unit_seconds)
+            return
+
+
+def _histograms(samples: Samples, name: str, unit: float) -> Iterator[tuple[Labels, StreamCounts | None]]:
+    sums, counts, created = (_values(samples.get(name + end, [])) for end in ("_sum", "_count", "_created"))
+    edges: defaultdict[Labels, list[tuple[float, float]]] = defaultdict(list)
+    for sample in samples.get(f"{name}_bucket", []):
+        edges[_labels(sample)].append((_number(sample.labels.get("le", "")), sample.value))
+    for labels in sums.keys() | counts.keys() | edges.keys():
+        total = sums.get(labels, math.nan) * unit
+        if labels in edges:
+            buckets = _classic(sorted(edges[labels]), unit)
+            yield labels, _valid_counts(buckets, total, created.get(labels, 0.0))
+        else:
+            yield labels, _one_bucket(counts.get(labels), total, created.get(labels, 0.0))
+    for sample in _native(samples, name):
+        histogram = sample.native_histogram
+        buckets = _exponential(histogram, unit)
+        yield _labels(sample), _valid_counts(buckets, histogram.sum_value * unit, created.get(_labels(sample), 0.0))
+
+
+def _classic(edges: Sequence[tuple[float, float]], unit: float) -> dict[tuple[float, float], float] | None:
+    """Return counts by bucket from cumulative ones by upper edge; None if they are none."""
+    if not edges or edges[-1][0] != math.inf or any(math.isnan(edge) for edge, _ in edges):
+        return None
+    # A duration is never negative: edges below nothing are nothing.
+    by_edge = [(0.0, 0.0), *((max(edge * unit, 0.0), value) for edge, value in edges)]
+    return {(low, high): above - below for (low, below), (high, above) in pairwise(by_edge) if above != below}
+
+
+def _exponential(histogram: Any, unit: float) -> dict[tuple[float, float], float]:
+    """Return the buckets of a native histogram: bucket i ends at 2**(i * 2**-schema)."""
+    found = {(0.0, histogram.zero_threshold * unit): float(histogram.zero_count)} if histogram.zero_count else {}
+    count, index = 0.0, 0
+    deltas = iter(histogram.pos_deltas or ())
+    width = 2.0**-histogram.schema
+    for span in histogram.pos_spans or ():
+        index += span.offset
+        for _ in range(span.length):
+            count += next(deltas, 0)
+            if count:
+                found[2.0 ** ((index - 1) * width) * unit, 2.0 ** (index * width) * unit] = count
+            index += 1
+    return found
+
+
+def _one_bucket(count: float | None, total: float, created: float = 0.0) -> StreamCounts | None:
+    return None if count is None else _valid_counts({ONE_BUCKET: count} if count else {}, total, created)
+
+
+def _tokens(count: float) -> StreamCounts | None:
+    return _valid_counts({ONE_BUCKET: count} if count else {}, 0.0, 0.0)
+
+
+def _valid_counts(
+    buckets: Mapping[tuple[float, float], float] | None, total: float, created: float
+) -> StreamCounts | None:
+    """Return what was counted, or None if it cannot have been: no number, negative, or more than anything counts."""
+    if buckets is None or not 0 <= total < math.inf or not all(0 <= count <= MAX_COUNT for count in buckets.values()):
+        return None
+    return StreamCounts({edges: round(count) for edges, count in buckets.items()}, total, created)
+
+
+def _counter(samples: Samples, names: Iterable[str]) -> dict[Labels, float]:
+    """Return the values of the first of *names* that is there: Prometheus' parser adds `_total` to those that lack it."""
+    present = (samples[each] for name in names for each in (name, f"{name}_total") if each in samples)
+    return _values(next(present, []))
+
+
+def _values(samples: Iterable[Sample]) -> dict[Labels, float]:
+    return {_labels(sample): sample.value for sample in samples}
+
+
+def _native(samples: Samples, name: str) -> list[Any]:
+    return [sample for sample in samples.get(name, []) if getattr(sample, "native_histogram", None)]
+
+
+def _labels(sample: Sample) -> Labels:
+    # Native histograms without labels have None.
+    return tuple(sorted((name, value) for name, value in (sample.labels or {}).items() if name not in _NO_LABELS))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+_NANOSECONDS = 1e9
+# More models with more batch sizes than any server has loaded.
+_MAX_ENTRIES = 20_000
+
+
+class StatisticsError(StagelensError):
+    """It is not what the statistics extension says."""
+
+
+def read_triton_statistics(text: str) -> dict[MetricStream, StreamCounts]:
+    """Return the runs of every model by the band of their batch size; their sum is the time of inference alone.
+
+    Raises:
+        StatisticsError: *text* is something else.
+    """
+    runs: Counter[MetricStream] = Counter()
+    spent: Counter[MetricStream] = Counter()
+    try:
+        entries = [
+            (model, batch) for model in json.loads(text)["model_stats"] for batch in model.get("batch_stats") or ()
+        ]
+        for model, batch in entries[:_MAX_ENTRIES]:
+            labels = (("model", str(model["name"])), ("version", str(model.get("version", ""))))
+            stream = MetricStream("batch", BATCHES.of(_bounded_int(batch["batch_size"], least=1)), labels)
+            runs[stream] += _bounded_int(batch["compute_infer"]["count"])
+            spent[stream] += _bounded_int(batch["compute_infer"]["ns"])
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        msg = f"its statistics are not what Triton says ({type(error).__name__}: {error}); the path is /v2/models/stats"
+        raise StatisticsError(msg) from error
+    return {
+        stream: StreamCounts({ONE_BUCKET: count} if count else {}, spent[stream] / _NANOSECONDS)
+        for stream, count in runs.items()
+    }
+
+
+def _bounded_int(value: Any, least: int = 0) -> int:
+    number = int(value)
+    if not least <= number <= MAX_COUNT * int(_NANOSECONDS):
+        msg = f"{number} is no number of it"
+        raise ValueError(msg)
+    return number
+
+
+# Readings by another version are none: the next is the first.
+_FORMAT = 1
+
+
+def dump_snapshot(reading: Snapshot) -> bytes:
+    """Return *reading* as bytes."""
+    streams = [
+        (
+            *stream,
+            [(low, None if high == inf else high, count) for (low, high), count in counted.buckets.items()],
+            counted.sum,
+            counted.created,
+        )
+        for stream, counted in reading.streams.items()
+    ]
+    document = [_FORMAT, reading.at, reading.rules, reading.started, streams, reading.beyond]
+    return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
+
+
+def load_snapshot(saved: bytes) -> Snapshot | None:
+    """Return what was dumped; None where that is nothing, or not by this version."""
+    if not saved:
+        return None
+    form, *rest = json.loads(zlib.decompress(saved))
+    if form != _FORMAT:
+        return None
+    at, rules, started, streams, beyond = rest
+    return Snapshot(at, rules, started, dict(map(_load_stream, streams)), beyond)
+
+
+def _load_stream(row: list[Any]) -> tuple[MetricStream, StreamCounts]:
+    kind, key, labels, buckets, total, created = row
+    edges = {(low, inf if high is None else high): count for low, high, count in buckets}
+    return MetricStream(kind, key, tuple((name, value) for name, value in labels)), StreamCounts(edges, total, created)

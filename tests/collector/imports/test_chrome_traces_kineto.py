@@ -1,0 +1,187 @@
+"""torch.profiler: real traces of this machine's torch, and what a GPU adds to them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.collector.imports import chrome_traces
+from stagelens.collector.imports.chrome_traces import ChromeEvent
+from stagelens.collector.imports.source import ImportFileError
+
+if TYPE_CHECKING:
+    from tests.collector.imports.taking import Taking
+
+BASE = time.time_ns() - 3600 * 10**9
+HOST, GPU = {"pid": 1, "tid": 1}, {"pid": 0, "tid": 7}
+
+
+def event(
+    category: str, name: str, start: float, duration: float, lane: dict[str, int] | None = None, **args: Any
+) -> Any:
+    """A complete event, in microseconds after the trace began."""
+    return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "args": args, **(lane or HOST)}
+
+
+def written(tmp_path: Path, *events: Any, **more: Any) -> Path:
+    """A trace of *events* as Kineto writes it."""
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, "baseTimeNanoseconds": BASE, **more}))
+    return file
+
+
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what `profiled` writes."""
+    folder = tmp_path_factory.mktemp("profiles")
+    subprocess.run([sys.executable, Path(__file__).with_name("profiled.py"), folder], check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.stacks
+def test_real_ranges_are_requests_with_the_operators_as_forward(taking: Taking, profiles: Path) -> None:
+    """At the time of day they were made; a range called like a stage is that stage."""
+    imported = taking(profiles / "ranges.json")
+
+    assert (imported.requests, imported.broken_count, imported.services) == (3, 0, {"torch": 3})
+    assert [(route, set(stages)) for route, stages in taking.stages()] == [
+        ("predict", {"preprocess", "forward", "overhead"})
+    ] * 3
+    written = (profiles / "ranges.json").stat().st_mtime
+    assert written - 60 <= imported.first <= imported.last <= written
+
+
+@pytest.mark.stacks
+def test_real_steps_are_requests_and_gzip_is_fine(taking: Taking, profiles: Path) -> None:
+    """With a schedule, torch names them."""
+    assert taking(profiles / "steps.json.gz").requests == 3
+    assert [(route, {"tokenize", "forward"} <= set(stages)) for route, stages in taking.stages()] == [
+        ("ProfilerStep#*", True)
+    ] * 3
+
+
+def test_what_the_device_did_is_of_the_request_that_launched_it(taking: Taking, tmp_path: Path) -> None:
+    """Copies by their direction, kernels as forward or as the range they were launched in; cut where the request ends."""
+    file = written(
+        tmp_path,
+        event("user_annotation", "predict", 0, 1000),
+        event("user_annotation", "postprocess", 700, 100),
+        event("cuda_runtime", "cudaMemcpyAsync", 10, 5, correlation=1),
+        event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 100, 50, GPU, correlation=1, device=0),
+        event("cuda_runtime", "cudaLaunchKernel", 20, 5, correlation=2),
+        event("kernel", "gemm", 200, 300, GPU, correlation=2, device=0),
+        event("cuda_runtime", "cudaLaunchKernel", 750, 5, correlation=3),
+        event("kernel", "softmax", 810, 20, GPU, correlation=3, device=0),
+        event("cuda_runtime", "cudaMemcpyAsync", 850, 5, correlation=4),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 900, 200, GPU, correlation=4, device=0),
+        event("kernel", "of somebody else", 600, 50, GPU, correlation=99, device=0),
+        event("gpu_user_annotation", "predict", 100, 800, GPU),
+    )
+
+    assert taking(file).requests == 1
+    assert taking.stages() == [
+        ("predict", {"h2d": 50, "forward": 300, "postprocess": 120, "d2h": 100, "overhead": 430})
+    ]
+    assert taking.dimension("device") == {"cuda:0": 1}
+
+
+def test_a_module_that_answers_many_requests_hides_none_of_them(taking: Taking, tmp_path: Path) -> None:
+    """What is in a request is looked at, not what is around it."""
+    file = written(
+        tmp_path,
+        event("python_function", "nn.Module: Server_0", 0, 5000),
+        *(event("user_annotation", "predict", at, 500) for at in (100, 1100)),
+        *(event("cpu_op", "aten::linear", at, 200) for at in (200, 1200)),
+        *(event("cpu_op", "aten::addmm", at, 100) for at in (210, 1210)),
+    )
+
+    assert taking(file).requests == 2
+    assert taking.stages() == [("predict", {"forward": 200, "overhead": 300})] * 2
+
+
+def test_requests_of_several_threads_overlap_and_are_told_apart(taking: Taking, tmp_path: Path) -> None:
+    """The name vLLM gives a step tells how many tokens it has, which tells no routes apart."""
+    events = [
+        event("user_annotation", f"execute_context_{number}({number * 64})_generation_0(0)", 10 * number, 500, lane)
+        for number, lane in enumerate(({"pid": 1, "tid": 1}, {"pid": 1, "tid": 2}), 1)
+    ]
+    work = [event("cpu_op", "aten::linear", 100, 200, {"pid": 1, "tid": tid}) for tid in (1, 2)]
+
+    assert taking(written(tmp_path, *events, *work)).requests == 2
+    assert taking.stages() == [("execute_context_*(*)_generation_*(*)", {"forward": 200, "overhead": 300})] * 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12), st.integers(-1, 31))
+def test_of_ranges_that_lie_anyhow_the_last_that_has_not_ended_is_found(ends: list[tuple[int, int]], at: int) -> None:
+    """Within each other, apart or across; as going through all of them says."""
+    ranges = [ChromeEvent("r", "user_annotation", min(pair), max(pair), ("1", "1")) for pair in ends]
+    open_ = [each for each in ranges if each.start <= at < each.end]
+
+    found = chrome_traces.Nested(ranges).around(at)
+
+    assert (found is None) == (not open_)
+    if found:
+        assert found in open_
+        assert found.start == max(each.start for each in open_)
+
+
+def test_without_a_base_times_end_with_the_file(taking: Taking, tmp_path: Path) -> None:
+    """Older profilers counted from their own start."""
+    file = written(tmp_path, event("user_annotation", "predict", 0, 1000), baseTimeNanoseconds=None)
+
+    imported = taking(file)
+
+    assert imported.last <= file.stat().st_mtime < imported.last + 20
+    assert any("no date" in note for note in imported.notes)
+
+
+def test_without_ranges_it_says_how_to_get_some(taking: Taking, tmp_path: Path) -> None:
+    """Operators alone do not tell where a request begins."""
+    with pytest.raises(ImportFileError, match="record_function"):
+        taking(written(tmp_path, event("cpu_op", "aten::linear", 0, 10)))
+
+
+def test_a_trace_that_breaks_off_before_its_ranges_says_where(taking: Taking, tmp_path: Path) -> None:
+    """JSON has no NaN; that there are no ranges is not the whole of it."""
+    broken = event("user_annotation", "predict", 0, float("nan"))
+
+    with pytest.raises(ImportFileError, match=r"is no JSON.*what is left has no ranges"):
+        taking(written(tmp_path, broken, event("user_annotation", "predict", 0, 1000)))
+
+
+def test_a_broken_event_is_named_and_loses_no_other(taking: Taking, tmp_path: Path) -> None:
+    """Those without a duration, such as markers, are none."""
+    good = event("user_annotation", "predict", 0, 1000)
+    marker = {"ph": "i", "name": "Iteration Start", "ts": 1}
+    imported = taking(written(tmp_path, good, marker, {"ph": "X", "name": "x", "ts": "nan", "dur": 1}, 5))
+
+    assert imported.requests == 1
+    assert [each.split(":")[0] for each in imported.broken] == ["event 3", "event 4"]
+
+
+def test_a_trace_that_would_fill_the_memory_is_refused(
+    taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what to do instead."""
+    monkeypatch.setattr(chrome_traces, "MAX_EVENTS", 3)
+    events = [event("cpu_op", "aten::linear", number, 1) for number in range(5)]
+
+    with pytest.raises(ImportFileError, match="profile fewer steps"):
+        taking(written(tmp_path, *events))
+
+
+def test_gzip_is_recognised_by_its_content(taking: Taking, tmp_path: Path) -> None:
+    """Whatever the file is called."""
+    file = written(tmp_path, event("user_annotation", "predict", 0, 1000))
+    file.write_bytes(gzip.compress(file.read_bytes()))
+
+    assert taking(file).requests == 1

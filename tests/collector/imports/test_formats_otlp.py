@@ -1,0 +1,302 @@
+"""OTLP/JSON files: lines and objects, metrics and spans, compressed or not, broken or twice."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from stagelens.collector.imports import importer
+from stagelens.collector.imports.importer import import_file
+from stagelens.collector.imports.source import ImportFileError
+from stagelens.collector.ingest.points import Window
+from stagelens.core import names
+from stagelens.core.histogram import Histogram
+from stagelens.store import Batch, Store, schema
+
+if TYPE_CHECKING:
+    from tests.collector.imports.taking import Taking
+
+NOW = time.time_ns() - 60 * 10**9
+MS = 10**6
+
+
+def attributes(**values: str) -> list[dict[str, Any]]:
+    return [{"key": key.replace("_", "."), "value": {"stringValue": value}} for key, value in values.items()]
+
+
+def spans(count: int, first: int = 1, service: str = "shop") -> dict[str, Any]:
+    """So many requests over HTTP that take 10 ms, each with a query of 4 ms."""
+    made: list[dict[str, Any]] = []
+    for number in range(first, first + count):
+        ids = {"traceId": f"{number:032x}"}
+        times = {"startTimeUnixNano": str(NOW), "endTimeUnixNano": str(NOW + 10 * MS)}
+        server = attributes(http_request_method="GET", http_route="/predict")
+        made.append({**ids, "spanId": f"{number:016x}", "name": "GET", "kind": 2, "attributes": server, **times})
+        inner = {"startTimeUnixNano": str(NOW + 2 * MS), "endTimeUnixNano": str(NOW + 6 * MS)}
+        query = {"spanId": f"{number:08x}{7:08x}", "parentSpanId": f"{number:016x}", "name": "q", "kind": 3}
+        made.append({**ids, **query, "attributes": attributes(db_system="redis"), **inner})
+    resource = {"attributes": attributes(service_name=service)}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "http"}, "spans": made}]}]}
+
+
+def metrics(*seconds: float, **changes: Any) -> dict[str, Any]:
+    """Requests that took so long, as our agents tell of them."""
+    histogram = Histogram()
+    for each in seconds:
+        histogram.record(each)
+    point = {
+        "attributes": [{"key": names.DOMINANT, "value": {"stringValue": "forward"}}],
+        "startTimeUnixNano": str(NOW - 10 * 10**9),
+        "timeUnixNano": str(NOW),
+        **histogram.to_otlp(),
+        **changes,
+    }
+    data = {"aggregationTemporality": 1, "dataPoints": [point]}
+    metric = {"name": names.REQUEST_DURATION, "exponentialHistogram": data}
+    scope = {"scope": {"name": "stagelens"}, "metrics": [metric]}
+    resource = {"attributes": attributes(service_name="shop")}
+    return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [scope]}]}
+
+
+def test_lines_of_both_signals_count_as_if_they_had_been_sent(taking: Taking, tmp_path: Path) -> None:
+    """As the OpenTelemetry Collector's file exporter writes them."""
+    file = tmp_path / "export.jsonl"
+    file.write_text("\n".join(map(json.dumps, (spans(2), metrics(0.1, 0.2, 0.3), spans(1, first=3)))) + "\n")
+
+    imported = taking(file)
+
+    assert (imported.requests, imported.broken_count) == (6, 0)
+    assert taking.requests() == 6
+    assert taking.stages() == [("/predict", {"dependency": 4000, "overhead": 6000})] * 3
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_one_object_counts_whatever_its_layout(taking: Taking, tmp_path: Path, indent: int | None) -> None:
+    """A saved run is one; names of others in it are passed over."""
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"stagelens": {"format": 1}, **metrics(0.1), **spans(3)}, indent=indent))
+
+    assert taking(file).requests == 4
+    assert taking.requests() == 4
+
+
+def test_a_request_whose_spans_lie_far_apart_is_one(
+    taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its child comes lines before it, and what is held is put together in between."""
+    monkeypatch.setattr(importer, "_HELD_BYTES", 400)
+    whole = spans(40)
+    (resource,) = whole["resourceSpans"]
+    (scope,) = resource["scopeSpans"]
+    ordered = sorted(scope["spans"], key=lambda span: (-len(span.get("parentSpanId", "")), span["traceId"]))
+    lines = [{"resourceSpans": [{**resource, "scopeSpans": [{**scope, "spans": [each]}]}]} for each in ordered]
+    near = [line for pair in zip(lines[:40], lines[40:], strict=True) for line in pair]
+    file = tmp_path / "export.jsonl"
+    file.write_text("\n".join(map(json.dumps, near)))
+
+    assert taking(file).requests == 40
+    assert taking.stages() == [("/predict", {"dependency": 4000, "overhead": 6000})] * 40
+
+
+def test_a_file_counts_once_compressed_or_not_and_under_any_name(taking: Taking, tmp_path: Path) -> None:
+    """Also much later: its name is kept as long as what it told."""
+    file, copy = tmp_path / "a.json", tmp_path / "b.json.gz"
+    file.write_text(json.dumps(spans(5)))
+    copy.write_bytes(gzip.compress(file.read_bytes()))
+
+    assert taking(file).requests == 5
+    again = taking(copy)
+
+    assert (again.requests, again.known) == (0, 5)
+    assert taking.requests() == 5
+
+
+def test_the_name_of_an_import_outlives_those_of_batches(taking: Taking, tmp_path: Path) -> None:
+    """A week later a retry is forgotten, a file is not."""
+    file, later, week = tmp_path / "a.json", tmp_path / "b.json", 7 * 86_400
+    file.write_text(json.dumps(spans(5)))
+    taking(file)
+    at = NOW + 2 * week * 10**9
+    later.write_text(json.dumps(metrics(0.1, startTimeUnixNano=str(at), timeUnixNano=str(at + 10**10))))
+    store = Store.open(str(taking.store.engine.url), clock=lambda: time.time() + week)
+    store.write([Batch("metrics:a retry")])
+    store.close()
+    with closing(Store.open(str(taking.store.engine.url), clock=lambda: time.time() + 2 * week)) as store:
+        import_file(later, store, Window(0, 2**40))
+        store.maintain()
+        with store.engine.connect() as connection:
+            names_kept = connection.scalars(select(schema.batches.c.id)).all()
+
+    assert "metrics:a retry" not in names_kept
+    assert taking(file).known == 5
+
+
+def test_an_import_that_was_interrupted_goes_on(
+    taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written before is known by its number."""
+    monkeypatch.setattr(importer, "_ROWS_A_WRITE", 1)
+    file = tmp_path / "export.jsonl"
+    file.write_text("\n".join(map(json.dumps, (metrics(0.1), metrics(0.2), metrics(0.3)))))
+    write, written = taking.store.write, list[object]()
+
+    def fails_at_the_second(batches: Any) -> list[bool]:
+        if written:
+            raise KeyboardInterrupt
+        written.append(batches)
+        return write(batches)
+
+    monkeypatch.setattr(taking.store, "write", fails_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        taking(file)
+    monkeypatch.setattr(taking.store, "write", write)
+
+    again = taking(file)
+
+    assert (again.known, again.requests) == (1, 2)
+    assert taking.requests() == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[1]",
+        '"text"',
+        '{"resourceSpans": 5}',
+        '{"resourceSpans": [5]}',
+        '{"resourceMetrics": [{"scopeMetrics": 1}]}',
+    ],
+)
+def test_a_broken_line_is_named_and_loses_no_other(taking: Taking, tmp_path: Path, line: str) -> None:
+    """By its number."""
+    file = tmp_path / "export.jsonl"
+    file.write_text("\n".join((json.dumps(spans(2)), line, json.dumps(spans(1, first=9)))))
+
+    imported = taking(file)
+
+    assert imported.requests == 3
+    assert [each.split(":")[0] for each in imported.broken] == ["line 2"]
+
+
+def test_a_point_that_is_malformed_loses_no_other_of_its_line(taking: Taking, tmp_path: Path) -> None:
+    """Neither does one that cannot be believed."""
+    body, bad, odd = metrics(0.1, 0.2), metrics(0.3, count="x"), metrics(0.3, count="17")
+    data = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["exponentialHistogram"]
+    for each in (bad, odd):
+        other = each["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["exponentialHistogram"]
+        data["dataPoints"] += other["dataPoints"]
+    file = tmp_path / "export.jsonl"
+    file.write_text(json.dumps(body) + "\n")
+
+    imported = taking(file)
+
+    assert imported.requests == 2
+    assert imported.broken_count == 2
+    assert all(each.startswith("line 1: ") for each in imported.broken)
+
+
+def test_what_is_older_than_anything_kept_is_refused_with_its_time(taking: Taking, tmp_path: Path) -> None:
+    """It is not counted as if it were of today."""
+    file = tmp_path / "old.json"
+    old = NOW - 500 * 86_400 * 10**9
+    file.write_text(json.dumps(metrics(0.1, startTimeUnixNano=str(old), timeUnixNano=str(old + 10**10))))
+
+    imported = taking(file)
+
+    assert (imported.requests, imported.broken_count, taking.requests()) == (0, 1, 0)
+    assert "too long ago" in imported.broken[0]
+
+
+@pytest.mark.parametrize("days", [2, 30, 300])
+def test_what_is_old_lands_in_a_tier_that_keeps_it(taking: Taking, tmp_path: Path, days: int) -> None:
+    """Also where the store has newer data, and after it was tidied."""
+    new, old, at = tmp_path / "new.json", tmp_path / "old.json", NOW - days * 86_400 * 10**9
+    new.write_text(json.dumps(metrics(0.1)))
+    old.write_text(json.dumps(metrics(0.2, 0.3, startTimeUnixNano=str(at), timeUnixNano=str(at + 10**10))))
+    taking(new)
+    taking.store.maintain()
+
+    taking(old)
+    taking.store.maintain()
+
+    assert taking.requests() == 3
+
+
+def test_service_and_environment_take_the_place_of_what_the_file_says(taking: Taking, tmp_path: Path) -> None:
+    """So the same file counts for each."""
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({**metrics(0.1), **spans(1)}))
+
+    assert taking(file, service="mine", environment="ci").services == {"mine": 2}
+    assert taking(file).services == {"shop": 2}
+
+
+@pytest.mark.parametrize("resource", [5, [], {"attributes": 5}, {"attributes": [5]}])
+def test_a_resource_that_is_none_is_named_also_where_it_would_be_renamed(
+    taking: Taking, tmp_path: Path, resource: Any
+) -> None:
+    """Its line; the others count."""
+    broken = spans(1, first=9)
+    broken["resourceSpans"][0]["resource"] = resource
+    file = tmp_path / "export.jsonl"
+    file.write_text("\n".join(map(json.dumps, (broken, spans(2)))))
+
+    imported = taking(file, service="mine")
+
+    assert imported.services == {"mine": 2}
+    assert [each.split(":")[0] for each in imported.broken] == ["line 1"]
+
+
+def test_a_broken_gzip_counts_what_came_before(taking: Taking, tmp_path: Path) -> None:
+    """And says so."""
+    file = tmp_path / "export.jsonl.gz"
+    lines = "\n".join(json.dumps(spans(1, first=number)) for number in range(1, 400))
+    file.write_bytes(gzip.compress(lines.encode())[:-40])
+
+    imported = taking(file)
+
+    assert 0 < imported.requests < 400
+    assert imported.broken_count >= 1
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_garbage_is_refused_with_the_formats_that_are_read(taking: Taking, tmp_path: Path, garbage: bytes) -> None:
+    """Whatever it is: nothing but an error for people comes of it."""
+    file = tmp_path / "garbage"
+    file.write_bytes(garbage)
+
+    with pytest.raises(ImportFileError) as raised:
+        taking(file)
+
+    assert str(file) in str(raised.value)
+
+
+WHOLE = json.dumps({**metrics(0.1), **spans(2)}).encode()
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.binary(max_size=3), st.sampled_from([None, "other"]))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_damage_anywhere_is_told_and_never_a_crash(
+    taking: Taking, tmp_path: Path, at: int, what: bytes, service: str | None
+) -> None:
+    """No more is counted than was there."""
+    file = tmp_path / "damaged.json"
+    file.write_bytes(WHOLE[:at] + what + WHOLE[at + 1 :])
+
+    try:
+        imported = taking(file, service=service)
+    except ImportFileError:
+        return
+
+    assert imported.requests + imported.known <= 3

@@ -1,0 +1,197 @@
+"""Every engine's exposition, as its documentation names the metrics, comes out as the request and the stages it is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from stagelens.collector.scrape import engine_rules, snapshot
+from stagelens.collector.scrape import snapshot as exposition
+from stagelens.collector.scrape.config import Target
+from stagelens.collector.scrape.deltas import difference_between, points_of
+from stagelens.collector.scrape.snapshot import MetricStream, Snapshot, StreamCounts
+from stagelens.core import names
+
+EXPOSITIONS = Path(__file__).parent / "expositions"
+TARGET = Target("http://engine/metrics", "llm")
+
+
+class Expected(NamedTuple):
+    """What an exposition says: the engine; by what is told apart, how many, and their sum in seconds (0 of tokens)."""
+
+    engine: str
+    counted: dict[tuple[str, str], tuple[int, float]]
+
+
+EXPECTED = {
+    "vllm": Expected(
+        "vllm",
+        {
+            ("request", "engine"): (100, 155.5),
+            ("stage", "queue"): (100, 11.25),
+            ("stage", "prefill"): (100, 14.0),
+            ("stage", "decode"): (100, 129.0),
+            ("first_token", "engine"): (100, 25.5),
+            ("output_token", "engine"): (100, 0.98),
+            ("output_token", "engine_gap"): (12_700, 118.5),
+            ("tokens", "input"): (51_200, 0),
+            ("tokens", "output"): (12_800, 0),
+        },
+    ),
+    "vllm_v0": Expected(
+        "vllm",
+        {
+            ("request", "engine"): (10, 7.0),
+            ("first_token", "engine"): (10, 0.75),
+            ("output_token", "engine_gap"): (690, 5.5),
+            ("tokens", "input"): (500, 0),
+            ("tokens", "output"): (700, 0),
+        },
+    ),
+    "sglang": Expected(
+        "sglang",
+        {
+            ("request", "engine"): (50, 130.0),
+            ("stage", "queue"): (50, 2.5),
+            ("first_token", "engine"): (50, 4.5),
+            ("output_token", "engine_gap"): (7507, 100.25),
+            ("tokens", "input"): (8128, 0),
+            ("tokens", "output"): (7557, 0),
+        },
+    ),
+    "tgi": Expected(
+        "tgi",
+        {
+            ("request", "engine"): (40, 40.0),
+            ("stage", "tokenize"): (40, 0.05),
+            ("stage", "queue"): (40, 3.5),
+            ("stage", "forward"): (40, 36.0),
+            ("tokens", "input"): (4200, 0),
+            ("tokens", "output"): (2600, 0),
+        },
+    ),
+    "tgi_summary": Expected("tgi", {("request", "engine"): (12, 6.6), ("stage", "queue"): (12, 0.6)}),
+    "trtllm": Expected(
+        "trtllm",
+        {
+            ("request", "engine"): (25, 14.5),
+            ("stage", "queue"): (25, 0.5),
+            ("first_token", "engine"): (25, 2.25),
+            ("output_token", "engine"): (25, 0.25),
+            ("tokens", "input"): (2500, 0),
+        },
+    ),
+    "dynamo": Expected(
+        "dynamo",
+        {
+            ("request", "engine"): (20, 36.0),
+            ("first_token", "engine"): (20, 1.8),
+            ("output_token", "engine_gap"): (980, 8.5),
+            ("tokens", "input"): (1500, 0),
+            ("tokens", "output"): (1000, 0),
+        },
+    ),
+    "triton": Expected(
+        "triton",
+        {
+            ("request", "engine"): (250, 7.5),
+            ("stage", "queue"): (250, 1.05),
+            ("stage", "h2d"): (250, 0.21),
+            ("stage", "forward"): (250, 5.9),
+            ("stage", "d2h"): (250, 0.105),
+            ("first_token", "triton_first_response"): (50, 1.25),
+        },
+    ),
+    "torchserve": Expected("torchserve", {("request", "engine"): (30, 6.0), ("stage", "queue"): (30, 1.5)}),
+    "ray_serve": Expected("ray_serve", {("request", "engine"): (55, 0.6025)}),
+    "kserve": Expected(
+        "kserve",
+        {("stage", "preprocess"): (60, 0.06), ("stage", "forward"): (60, 0.48), ("stage", "postprocess"): (60, 0.03)},
+    ),
+    "bentoml": Expected("bentoml", {("request", "engine"): (82, 23.504)}),
+}
+
+
+def read(name: str) -> Snapshot:
+    """The reading of the exposition *name*, by the engine it is found to be."""
+    text = (EXPOSITIONS / f"{name}.prom").read_text()
+    every = {wanted for engine in engine_rules.engines().values() for wanted in engine.wanted()}
+    samples = exposition.parse_exposition(text, "text/plain", every)
+    (engine,) = engine_rules.detect(samples)
+
+    assert engine.key == EXPECTED[name].engine
+
+    return snapshot.read_snapshot(samples, engine, 100.0, "rules")
+
+
+def test_every_engine_has_an_exposition_and_every_exposition_is_expected() -> None:
+    """An engine is one file of rules and one exposition that shows them to hold."""
+    assert {expected.engine for expected in EXPECTED.values()} == set(engine_rules.engines())
+    assert {file.stem for file in EXPOSITIONS.iterdir()} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_exposition_is_read_as_what_it_means(name: str) -> None:
+    """Each engine is recognised, and its numbers arrive in seconds, as the request, stages and tokens they are about."""
+    found: dict[tuple[str, str], tuple[int, float]] = {}
+    for stream, counted in read(name).streams.items():
+        count, total = found.get((stream.kind, stream.key), (0, 0.0))
+        found[stream.kind, stream.key] = (count + counted.count, round(total + counted.sum, 9))
+
+    assert found == EXPECTED[name].counted
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_no_engine_says_where_it_is_documented_less_than_once(name: str) -> None:
+    """Names change between versions: each file says where they were found."""
+    engine = engine_rules.engines()[EXPECTED[name].engine]
+
+    assert engine.sources
+    assert all(source.startswith("https://") for source in engine.sources)
+
+
+def test_labels_become_dimensions() -> None:
+    """Model, version, route and status are where the engine writes them; what the target says goes first."""
+    target = Target("http://engine/metrics", "shop", environment="prod")
+    engine = engine_rules.engines()["bentoml"]
+    before = Snapshot(90.0, "rules")
+
+    made = list(points_of(difference_between(before, read("bentoml")).added, target, engine, 95))
+
+    assert {(each.series.status, each.series.route, each.series.model, each.series.version) for each in made} == {
+        (names.STATUS_OK, "/summarize", "Summarization", "abc123"),
+        (names.STATUS_ERROR, "/summarize", "Summarization", "abc123"),
+        (names.STATUS_OK, "/encode", "Encoder", "abc123"),
+    }
+    assert {(each.series.service, each.series.environment, each.at) for each in made} == {("shop", "prod", 95)}
+
+
+def test_a_label_with_nothing_to_say_says_nothing() -> None:
+    """BentoML has no version of a service that was not built; nor a model where nothing is in the first label."""
+    labels = (("runner_name", ""), ("service_name", "Summarization"), ("service_version", "not available"))
+    added = {MetricStream("request", "engine", labels): StreamCounts({snapshot.ONE_BUCKET: 1}, 1.0)}
+    made = list(points_of(added, TARGET, engine_rules.engines()["bentoml"], 95))
+
+    assert {(each.series.model, each.series.version) for each in made} == {("Summarization", "")}
+
+
+def test_triton_tells_models_and_versions_apart() -> None:
+    """Two models of one server are two series, each with its own sums."""
+    found = {
+        stream.labels: counted.sum for stream, counted in read("triton").streams.items() if stream.kind == "request"
+    }
+
+    assert found == {
+        (("model", "resnet"), ("version", "1")): 5.0,
+        (("model", "bert"), ("version", "3")): 2.5,
+    }
+
+
+def test_sums_without_a_distribution_are_one_bucket_without_end() -> None:
+    """Where an engine keeps no distribution, nothing is made up: the value is somewhere above nothing."""
+    streams = read("triton").streams
+    counted = streams[MetricStream("stage", "queue", (("model", "resnet"), ("version", "1")))]
+
+    assert dict(counted.buckets) == {snapshot.ONE_BUCKET: 200}

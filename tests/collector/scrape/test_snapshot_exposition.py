@@ -1,0 +1,111 @@
+"""Text that is not what it should be says where, and costs nothing that is right."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.collector.scrape import snapshot
+from stagelens.collector.scrape import snapshot as exposition
+from stagelens.collector.scrape.engine_rules import Engine, Source
+from stagelens.collector.scrape.snapshot import ExpositionError
+
+ENGINE = Engine("mine", "mine", request=Source(("a_seconds",)))
+
+
+def parse(text: str, media_type: str = "text/plain; version=0.0.4", limit: int = 100) -> exposition.Samples:
+    """The samples of *text* that ENGINE asks for."""
+    return exposition.parse_exposition(text, media_type, ENGINE.wanted(), limit)
+
+
+def read(text: str, media_type: str = "text/plain") -> snapshot.Snapshot:
+    """The reading of *text* by ENGINE."""
+    return snapshot.read_snapshot(parse(text, media_type), ENGINE, 0.0, "")
+
+
+def test_a_bad_line_is_named() -> None:
+    """The message has the number of the line, what it says, and why it is wrong."""
+    with pytest.raises(ExpositionError, match=r"line 3 .*'a_seconds_count\{b=\"\} 7' \(could not"):
+        parse('# TYPE a_seconds histogram\na_seconds_sum{b="c"} 1\na_seconds_count{b="} 7\n')
+
+
+def test_a_bad_line_of_what_nobody_asks_for_is_passed_over() -> None:
+    """Another metric's mistake is not ours."""
+    found = parse("b_seconds_count{b=} 7\n<html>\na_seconds_count 2\na_seconds_sum 3\n")
+
+    assert set(found) == {"a_seconds_count", "a_seconds_sum"}
+
+
+def test_more_samples_than_there_is_room_for_are_refused() -> None:
+    """A target with endless labels is down, and takes no memory."""
+    lines = "".join(f'a_seconds_sum{{b="{number}"}} 1\n' for number in range(101))
+
+    with pytest.raises(ExpositionError, match="more than 100 samples"):
+        parse(lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'a_seconds_bucket{le="1"} 5\na_seconds_bucket{le="+Inf"} 4\na_seconds_sum 1\n',  # not cumulative
+        'a_seconds_bucket{le="1"} 5\na_seconds_sum 1\n',  # no last bucket
+        'a_seconds_bucket{le="1"} 5\na_seconds_bucket{le="+Inf"} NaN\na_seconds_sum 1\n',
+        'a_seconds_bucket{le="x"} 5\na_seconds_bucket{le="+Inf"} 6\na_seconds_sum 1\n',
+        'a_seconds_bucket{le="1"} 5\na_seconds_bucket{le="+Inf"} 6\na_seconds_sum -1\n',
+        'a_seconds_bucket{le="1"} 5\na_seconds_bucket{le="+Inf"} 1e30\na_seconds_sum 1\n',
+        'a_seconds_bucket{le="+Inf"} 6\n',  # no sum
+        "a_seconds_sum 6\n",
+        "a_seconds_count -2\na_seconds_sum 6\n",
+    ],
+)
+def test_numbers_that_make_no_sense_are_counted_and_nothing_else_is_lost(lines: str) -> None:
+    """One histogram that cannot be does not take the one beside it."""
+    good = 'a_seconds_bucket{m="x",le="+Inf"} 3\na_seconds_sum{m="x"} 2\n'
+
+    found = read(lines + good)
+
+    assert [counted.count for counted in found.streams.values()] == [3]
+    assert found.beyond == 1
+
+
+def test_openmetrics_is_read_too() -> None:
+    """Some servers speak nothing else."""
+    text = (
+        "# TYPE a_seconds histogram\n"
+        'a_seconds_bucket{le="1.0"} 2\na_seconds_bucket{le="+Inf"} 3\na_seconds_count 3\na_seconds_sum 4.5\n'
+        "a_seconds_created 1.79e9\n# EOF\n"
+    )
+
+    (counted,) = read(text, "application/openmetrics-text; version=1.0.0").streams.values()
+
+    assert (dict(counted.buckets), counted.sum, counted.created) == (
+        {(0.0, 1.0): 2, (1.0, float("inf")): 1},
+        4.5,
+        1.79e9,
+    )
+
+
+def test_native_histograms_are_read_with_their_own_narrow_buckets() -> None:
+    """Their buckets grow by a factor, and so the interval is as narrow as they are."""
+    text = (
+        "# TYPE a_seconds histogram\n"
+        "a_seconds {count:6,sum:9.5,schema:0,zero_threshold:0.001,zero_count:1,"
+        "positive_spans:[0:2,1:1],positive_deltas:[1,1,0]}\n# EOF\n"
+    )
+
+    (counted,) = read(text, "application/openmetrics-text").streams.values()
+
+    assert dict(counted.buckets) == {(0.0, 0.001): 1, (0.5, 1.0): 1, (1.0, 2.0): 2, (4.0, 8.0): 2}
+    assert counted.sum == 9.5
+
+
+@given(st.text(alphabet=st.sampled_from('a_secondsbuct{}",=+Inf# \n0123456789.eTYPhilgrm\\\x00é')))
+def test_no_text_does_worse_than_being_refused(text: str) -> None:
+    """Whatever a target answers, it is read or refused."""
+    for media_type in ("text/plain", "application/openmetrics-text"):
+        try:
+            found = parse(f"a_seconds_sum 1\n{text}", media_type)
+        except ExpositionError:
+            continue
+        snapshot.read_snapshot(found, ENGINE, 0.0, "")

@@ -1,0 +1,19 @@
+"""Triton's statistics: what is no number of it is refused, and nothing else is raised."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stagelens.collector.scrape import snapshot
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400", "-1", '"x"', "null", "[]"])
+def test_a_number_that_is_none_is_refused(number: str) -> None:
+    """JSON as Python reads it knows infinity: found by `make fuzz`."""
+    run = f'{{"count": 1, "ns": {number}}}'
+    text = json.dumps({"model_stats": [{"name": "m", "batch_stats": [{"batch_size": 1, "compute_infer": "RUN"}]}]})
+
+    with pytest.raises(snapshot.StatisticsError):
+        snapshot.read_triton_statistics(text.replace('"RUN"', run))

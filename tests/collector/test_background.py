@@ -1,0 +1,175 @@
+"""The thread that folds spans: what it counts, what it refuses, and what it says when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stagelens.collector.background import FOLDING_PART, SpanFolder
+from stagelens.collector.config import CollectorConfig
+from stagelens.collector.health import Health
+from stagelens.collector.ingest.writer import FullError
+from stagelens.collector.self_metrics import SelfMetrics
+from stagelens.collector.serve import Collector
+from stagelens.collector.traces.columns import ROW, Spans, encode
+from stagelens.collector.traces.inbox import InboxLimits
+from stagelens.core.errors import ConfigError, StoreError
+from stagelens.store import Batch, Store
+from stagelens.store.inbox import Fold
+
+SECOND = 1_000_000_000
+
+
+def spans(now_ns: int) -> dict[str, Any]:
+    """A request of another instrumentation, with a call to a database."""
+    common = {"traceId": "ab" * 16, "startTimeUnixNano": str(now_ns - 5 * SECOND)}
+    root = {**common, "spanId": "01" * 8, "name": "GET /x", "kind": 2, "endTimeUnixNano": str(now_ns - 3 * SECOND)}
+    call = {
+        **common,
+        "spanId": "02" * 8,
+        "parentSpanId": "01" * 8,
+        "name": "SELECT",
+        "kind": 3,
+        "endTimeUnixNano": str(now_ns - 4 * SECOND),
+        "attributes": [{"key": "db.system.name", "value": {"stringValue": "postgresql"}}],
+    }
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]}
+    scope = {"scope": {"name": "opentelemetry.instrumentation.asgi"}, "spans": [root, call]}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
+
+
+def folding(
+    store: Store, health: Health, max_waiting_bytes: int = 1000, patience: InboxLimits | None = None
+) -> SpanFolder:
+    """The thread, not started."""
+    return SpanFolder(
+        store,
+        interval_seconds=60,
+        max_waiting_bytes=max_waiting_bytes,
+        health=health,
+        metrics=SelfMetrics(health),
+        patience=patience,
+    )
+
+
+def test_spans_of_others_are_requests_with_stages(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
+    """In the inbox when they are answered; counted, with a trace, by the last fold of a collector that ends."""
+    served = serve()
+    answer = served.post("/v1/traces", spans(bodies.now_ns))
+    waiting = served.store.waiting()
+    agents = served.store.read.state().instances
+    ahead.seconds = 20
+    served.collector.stop()
+    trace = served.store.read.trace("ab" * 16)
+
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert waiting.parcels == 1
+    assert agents == 0
+    assert served.store.waiting().parcels == 0
+    assert served.counted() == 1
+    assert trace.stages_ns == {"dependency": SECOND, "overhead": SECOND}
+
+
+def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies: Any) -> None:
+    """With a time to come back; whatever is not spans is taken."""
+    served = serve(spans_waiting_bytes=10)
+    refused = served.post("/v1/traces", spans(bodies.now_ns))
+    taken = served.post("/v1/metrics", bodies.metrics(bodies.point()))
+
+    assert (refused.status_code, taken.status_code) == (429, 200)
+    assert "STAGELENS_SPANS_WAITING" in refused.json()["message"]
+    assert refused.headers["retry-after"]
+    assert served.store.waiting().parcels == 0
+
+
+def test_room_is_free_again_once_it_is_folded(store: Store, ahead: Any) -> None:
+    """What other collectors have put in takes room, too."""
+    thread = folding(store, Health(), 100)
+    store.write([Batch("another's", spans=bytes(80))])
+    thread.run_once()
+    with pytest.raises(FullError):
+        thread.admit(30)
+    thread.admit(20)
+    with pytest.raises(FullError):
+        thread.admit(1)
+    ahead.seconds = 1000
+    thread.run_once()
+    thread.admit(100)
+
+
+def test_room_is_free_again_while_a_backlog_is_folded(
+    store: Store, ahead: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when all of it is: while more comes than waits, that may take long."""
+    parcel = encode(Spans(np.zeros(0, ROW), [], []))
+    thread = folding(store, Health(), 3 * len(parcel), InboxLimits(due_bytes=0))
+    store.write([Batch(name, spans=parcel) for name in "abc"])
+    thread.admit(3 * len(parcel))
+    had_room: list[bool] = []
+    fold = store.fold
+
+    def folded(work: Fold, max_bytes: int) -> bool:
+        try:
+            thread.admit(len(parcel))
+        except FullError:
+            had_room.append(False)
+        else:
+            had_room.append(True)
+        return fold(work, max_bytes)
+
+    monkeypatch.setattr(store, "fold", folded)
+    ahead.seconds = 1000
+    thread.run_once()
+
+    assert had_room == [False, True, True]
+
+
+def test_a_fold_that_fails_is_told_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector says so, and works again when the store does."""
+    health = Health()
+    thread = folding(store, health)
+
+    def broken(*_: Any) -> bool:
+        msg = "the disk is full"
+        raise StoreError(msg)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "fold", broken)
+        thread.run_once()
+
+        assert health.reasons == [f"{FOLDING_PART} failed: StoreError: the disk is full"]
+    thread.run_once()
+    assert health.reasons == []
+
+
+def test_all_requests_are_kept_where_that_is_wanted(store: Store, ahead: Any, bodies: Any, serve: Any) -> None:
+    """By a setting, of which a wrong value is named."""
+    served = serve(keeps_all_traces=True)
+    served.post("/v1/traces", spans(bodies.now_ns))
+    ahead.seconds = 20
+    served.collector.stop()
+
+    trace = store.read.trace("ab" * 16)
+
+    assert trace is not None
+    assert trace.because == "forced"
+    assert CollectorConfig.from_env({"STAGELENS_TRACES": "all"}).keeps_all_traces
+    with pytest.raises(ConfigError, match="STAGELENS_TRACES is 'some'"):
+        CollectorConfig.from_env({"STAGELENS_TRACES": "some"})
+
+
+def test_the_metrics_say_what_became_of_spans(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
+    """How many were folded, and how much waits since when."""
+    served = serve()
+    served.post("/v1/traces", spans(bodies.now_ns))
+    ahead.seconds = 20
+    collector: Collector = served.collector
+    collector.stop()
+    text = collector.metrics.exposition().decode()
+
+    assert 'stagelens_collector_spans_total{outcome="folded"} 2.0' in text
+    assert 'stagelens_collector_span_requests_total{by="spans"} 1.0' in text
+    assert "stagelens_collector_spans_waiting_bytes 0.0" in text

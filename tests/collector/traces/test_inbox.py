@@ -1,0 +1,427 @@
+"""Whatever way the spans of a request come, it is counted once, and its stages add up to its time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, Stream, encode
+from stagelens.collector.traces.inbox import InboxLimits, InboxOutcome
+from stagelens.collector.traces.sampling import SamplingPolicy
+from stagelens.core import names
+from stagelens.store.inbox import Parcel
+from tests.collector.traces.span_trees import NOON, NS, SHOP, STOCK, Inbox, Plain, Shown, Span, columns, counted
+
+KINDS = ("internal", "internal", "server", "client", "producer")
+STAGES = ("", "forward", "queue", "dependency", "mine")
+# Two tokens: what is between them is whole nanoseconds, so that sums do not depend on the order.
+ANSWERS = st.builds(
+    Stream,
+    first_token_ns=st.sampled_from((0, NS // 8, NS)),
+    tokens_in=st.sampled_from((0, 3, 200)),
+    tokens_out=st.integers(0, 2),
+    gap_ns=st.sampled_from((0, 5)),
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[Span]:
+    """Spans of a few traces of two processes: any tree, any times, some without an end, some whose parent never comes."""
+    spans: list[Span] = []
+    for number in range(1, draw(st.integers(1, 14)) + 1):
+        kind = draw(st.sampled_from(KINDS))
+        parent = draw(st.one_of(st.just(0), st.integers(0, number - 1), st.integers(0, number - 1), st.just(99)))
+        trace = spans[parent - 1].trace if 0 < parent < 99 else draw(st.integers(1, 2))
+        start = draw(st.integers(1, 12))
+        label = Label(
+            f"{number}",
+            kind,
+            request=(kind == "server" or parent == 0) and draw(st.integers(0, 9)) > 0,
+            stage=draw(st.sampled_from(STAGES)),
+            head=draw(st.sampled_from(("", "", "queue"))),
+            model=draw(st.sampled_from(("", "", "a", "b"))),
+        )
+        spans.append(
+            Span(
+                number,
+                parent,
+                start * NS // 4,
+                draw(
+                    st.sampled_from((None, *[(start + more) * NS // 4 + more % 3 for more in (0, 1, 2, 3, 5, 9, 9, 9)]))
+                ),
+                label,
+                draw(st.sampled_from((SHOP, SHOP, STOCK))),
+                trace,
+                draw(st.sampled_from((0, 0, Flag.ERROR))),
+                draw(st.one_of(st.none(), st.none(), ANSWERS)),
+            )
+        )
+    return spans
+
+
+def parcels(spans: list[Span], rng: random.Random) -> list[list[Span]]:
+    """Cut *spans* into exports in any order, some of which repeat others."""
+    spans = [*spans, *rng.choices(spans, k=rng.randrange(4))]
+    rng.shuffle(spans)
+    cuts = sorted(rng.randrange(len(spans) + 1) for _ in range(rng.randrange(4)))
+    return [spans[first:last] for first, last in zip([0, *cuts], [*cuts, len(spans)], strict=True) if first < last]
+
+
+@settings(max_examples=40, deadline=None)
+@given(spans=trees(), rng=st.randoms(use_true_random=False))
+def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random.Random) -> None:
+    """In any order, over any exports within the time they are waited for, with repetitions and folds in between."""
+    inbox = Inbox()
+    for at, export in zip(sorted(rng.randrange(10) for _ in range(9)), parcels(spans, rng), strict=False):
+        inbox.put(export, at)
+        inbox.fold(at)
+    inbox.fold(30)
+    plain = Plain(spans)
+
+    assert counted(inbox.points) == counted(plain.points())
+    assert len(inbox.traces) == len(plain.roots)
+    for trace in inbox.traces:
+        assert sum(trace.stages_ns.values()) == trace.duration_ns
+    # What is sent again much later is recognised, and what never became a request goes in the end.
+    inbox.put(spans, 40)
+    inbox.fold(60)
+    inbox.fold(2000)
+
+    assert counted(inbox.points) == counted(plain.points())
+    assert inbox.waiting() == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(spans=trees())
+def test_a_picture_shows_what_each_span_says(spans: list[Span]) -> None:
+    """The spans of the request with their times, what is before the first below one, and what was called elsewhere."""
+    inbox = Inbox()
+    inbox.put(spans, 0)
+    inbox.fold(20)
+    plain = Plain(spans)
+    roots = {(f"{7:016x}{root.trace:016x}", f"{root.id:016x}"): root for root in plain.roots}
+
+    assert roots.keys() == {(trace.trace_id, trace.span_id) for trace in inbox.traces}
+    for trace in inbox.traces:
+        shown = [
+            Shown(
+                span["name"], span["stage"], span["start_ns"], span["duration_ns"], names.STATUS in span["attributes"]
+            )
+            for span in trace.spans
+        ]
+
+        assert sorted(shown) == sorted(plain.shown(roots[trace.trace_id, trace.span_id]))
+
+
+def test_of_very_many_spans_the_longest_are_shown() -> None:
+    """In the order they began."""
+    inbox = Inbox()
+    inbox.put([Span(1, 0, 0, 10_000, SERVER), *(Span(n, 1, n, n + n % 1100, WORK) for n in range(2, 1102))], 0)
+    inbox.fold(20)
+    (trace,) = inbox.traces
+
+    assert [span["start_ns"] for span in trace.spans] == list(range(100, 1100))
+
+
+@settings(max_examples=25, deadline=None)
+@given(spans=trees(), seed=st.integers(0, 2**32))
+def test_spans_that_end_replace_those_that_had_not(spans: list[Span], seed: int) -> None:
+    """A process that tells of a span twice, as it begins and as it ends, is counted by the end."""
+    inbox = Inbox()
+    rng = random.Random(seed)
+    begun = [replace(span, end=None) for span in spans if rng.random() < 0.5]
+    for export in rng.sample([spans, begun], 2):
+        if export:
+            inbox.put(export, 0)
+    inbox.fold(30)
+
+    assert counted(inbox.points) == counted(Plain(spans).points())
+
+
+SERVER, WORK = Label("POST", "server", request=True), Label("work", stage="forward")
+
+
+def request(trace: int = 1, end: int = 10) -> list[Span]:
+    """A request with one stage."""
+    return [Span(1, 0, 1, end, SERVER, trace=trace), Span(2, 1, 2, 5, WORK, trace=trace)]
+
+
+def requests(inbox: Inbox) -> int:
+    """How many were counted."""
+    return sum(point.histogram.count for point in inbox.points if point.metric == names.REQUEST_DURATION)
+
+
+def test_a_request_waits_for_what_is_still_on_its_way() -> None:
+    """Nothing is counted before the hold is over; what came by then is in it."""
+    inbox = Inbox()
+    root, below = request()
+    inbox.put([root], 0)
+
+    assert (inbox.fold(9), inbox.rows()) == (InboxOutcome(), 1)
+    inbox.put([below], 9)
+    assert inbox.fold(10) == InboxOutcome(requests=1, folded=2)
+    (trace,) = inbox.traces
+    assert trace.stages_ns == {"forward": 3, "overhead": 6}
+    assert inbox.waiting() == 0
+
+
+def test_what_comes_late_or_again_changes_nothing() -> None:
+    """A row below a request that was counted, also where its parent never came, and a request that is sent again."""
+    inbox = Inbox()
+    root, below = request()
+    inbox.put([root], 0)
+    inbox.fold(10)
+    inbox.put([below, Span(3, 77, 3, 4, WORK)], 20)
+    late = inbox.fold(30)
+    inbox.put([root, below], 40)
+    again = inbox.fold(50)
+
+    assert (late.late, late.requests, again.late, again.requests) == (2, 0, 2, 0)
+    assert requests(inbox) == 1
+    assert inbox.waiting() == 0
+
+
+def test_a_second_request_of_the_trace_is_not_late() -> None:
+    """A service that is called twice within a trace: what is below the second call came before its root."""
+    inbox = Inbox()
+    inbox.put(request(), 0)
+    inbox.fold(10)
+    inbox.put([Span(4, 3, 52, 55, WORK)], 12)
+    inbox.fold(25)
+    inbox.put([Span(3, 0, 51, 60, SERVER)], 26)
+    outcome = inbox.fold(40)
+
+    assert (outcome.requests, outcome.late) == (1, 0)
+    assert [trace.stages_ns.get("forward") for trace in inbox.traces] == [3, 3]
+
+
+def test_what_never_gets_a_root_is_given_up() -> None:
+    """A row without its root, a root that never ends, and rows that go round in a circle."""
+    inbox = Inbox()
+    inbox.put([Span(2, 1, 2, 5, WORK), Span(3, 0, 1, None, SERVER, trace=2), Span(4, 3, 2, 5, WORK, trace=2)], 0)
+    inbox.put([Span(6, 7, 2, 5, WORK), Span(7, 6, 2, 5, WORK), Span(8, 8, 2, 5, WORK)], 0)
+    round_and_round, rows = inbox.fold(20), inbox.rows()
+    before = inbox.fold(900)
+    after = inbox.fold(901)
+
+    assert (round_and_round.orphaned, rows, before.orphaned, after.orphaned) == (3, 3, 0, 3)
+    assert inbox.points == []
+    assert inbox.waiting() == 0
+
+
+def test_the_oldest_of_too_much_that_waits_for_a_root_is_given_up() -> None:
+    """It would take room for ever; what is younger may still find its root."""
+    inbox = Inbox(InboxLimits(carry_bytes=2 * ROW.itemsize))
+    for number in range(2, 6):
+        inbox.put([Span(number, 1, 2, 5, WORK)], 60 * number)
+    outcome, rows = inbox.fold(320), inbox.rows()
+    inbox.put([Span(1, 0, 1, 10, SERVER)], 321)
+    inbox.fold(331)
+
+    assert (outcome.orphaned, rows) == (2, 2)
+    assert len(inbox.traces[0].spans) == 2
+
+
+def test_what_is_no_request_by_its_rule_is_not_counted() -> None:
+    """A tree whose top is none, and all below it."""
+    inbox = Inbox()
+    inbox.put([Span(1, 0, 1, 10, Label("loop")), Span(2, 1, 2, 5, WORK)], 0)
+
+    assert inbox.fold(20).outside == 2
+    assert inbox.waiting() == 0
+
+
+def test_what_is_above_a_request_is_not_in_it() -> None:
+    """A loop that is none itself: its request neither shows itself as a row of its own, nor ends the head of the loop."""
+    inbox = Inbox()
+    inbox.put([Span(7, 99, 1, 10, Label("loop", head="queue")), Span(8, 7, 1, 10, SERVER)], 0)
+    inbox.fold(20)
+    (trace,) = inbox.traces
+
+    assert trace.stages_ns == {"overhead": 9}
+    assert [span["name"] for span in trace.spans] == ["loop"]
+
+
+def test_a_request_that_an_agent_has_counted_is_not_counted_again() -> None:
+    """Its agent's own spans in the user's trace say so, wherever they are in it."""
+    inbox = Inbox()
+    inbox.put([*request(), replace(request()[1], id=3, flags=Flag.COUNTED)], 0)
+    outcome = inbox.fold(20)
+
+    assert (outcome.known, outcome.requests, outcome.folded) == (1, 0, 3)
+    assert inbox.points == []
+    assert inbox.traces == []
+
+
+def test_a_request_inside_a_request_is_part_of_it_unless_the_process_called_itself() -> None:
+    """A server span directly below one is the same request; one below a client span has come over the wire."""
+    inbox = Inbox()
+    call = Label("call", "client", stage="dependency")
+    inbox.put(
+        [Span(1, 0, 1, 10, SERVER), Span(2, 1, 2, 9, SERVER), Span(3, 2, 3, 8, call), Span(4, 3, 4, 6, SERVER)], 0
+    )
+    inbox.fold(20)
+
+    assert sorted(trace.duration_ns for trace in inbox.traces) == [2, 9]
+
+
+@pytest.mark.parametrize("skew", [0, 50 * NS, -50 * NS])
+def test_a_call_is_split_by_durations_whatever_the_clocks_say(skew: int) -> None:
+    """As long as the other process was busy it is a dependency, the rest is network; the picture is moved where it must be."""
+    inbox = Inbox()
+    client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
+    server = Span(3, 2, 300 + skew, 900 + skew, SERVER, STOCK)
+    inbox.put([server], 0)
+    inbox.fold(9)
+    inbox.put([Span(1, 0, 50, 1200, SERVER), client], 9)
+    # The other request is counted before the calling one is whole.
+    first, second = inbox.fold(10), inbox.fold(20)
+    own, other = sorted(inbox.traces, key=lambda trace: trace.series.service)
+    (shown,) = [span for span in own.spans if span["attributes"].get("service.name") == "stock"]
+
+    assert (first.requests, second.requests) == (1, 1)
+    assert own.stages_ns == {"dependency": 600, "network": 400, "overhead": 150}
+    assert other.stages_ns == {"overhead": 600}
+    assert (shown["start_ns"], shown["duration_ns"], shown["stage"]) == (250, 600, "dependency")
+    assert shown["attributes"].get("stagelens.clock.shifted") == (-skew or None)
+
+
+def test_a_call_is_never_split_beyond_its_own_time() -> None:
+    """A server that claims longer than the client waited."""
+    inbox = Inbox()
+    client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
+    inbox.put([Span(1, 0, 50, 1200, SERVER), client, Span(3, 2, 0, 5000, SERVER, STOCK)], 0)
+    inbox.fold(10)
+    own = next(trace for trace in inbox.traces if trace.series.service == "shop")
+
+    assert own.stages_ns == {"dependency": 1000, "network": 0, "overhead": 150}
+
+
+def test_an_answer_that_came_token_by_token() -> None:
+    """The time to the first token with its stages, the mean of the others, tokens in and out, the longest wait."""
+    inbox = Inbox()
+    llm = Label("generate", stage="decode", definition="first_chunk")
+    stream = Stream(first_token_ns=30 * NS, tokens_in=100, tokens_out=11, gap_ns=5 * NS)
+    inbox.put([Span(1, 0, 1 * NS, 100 * NS, SERVER), Span(2, 1, 11 * NS, 91 * NS, llm, stream=stream)], 0)
+    inbox.fold(10)
+    sums = {(point.metric, point.stage): point.histogram.sum for point in inbox.points}
+    spent = {point.stage: point.histogram.count for point in inbox.points if point.metric == names.FIRST_TOKEN_TIME}
+
+    assert sums[names.FIRST_TOKEN, "first_chunk"] == 40
+    assert sums[names.FIRST_TOKEN_BY_INPUT, "64-127"] == 40
+    assert sums[names.OUTPUT_TOKEN, "first_chunk"] == sums[names.OUTPUT_TOKEN_BY_OUTPUT, "8-15"] == 5
+    assert sums[names.STREAM_GAP, "first_chunk"] == 5
+    assert (sums[names.TOKENS, "input"], sums[names.TOKENS, "output"]) == (100, 11)
+    assert spent == {"decode": 30_000_000, "overhead": 10_000_000}
+
+
+def test_a_backlog_is_folded_in_pieces() -> None:
+    """More than is looked at, or becomes requests, at once: all of it is counted in the end, nothing twice."""
+    inbox = Inbox(InboxLimits(due_bytes=3000, carry_bytes=100))
+    for trace in range(1, 201):
+        inbox.put(request(trace), trace // 100)
+    outcomes = [inbox.fold(30, 20_000)]
+    while outcomes[-1].more:
+        outcomes.append(inbox.fold(30, 20_000))
+
+    assert len(outcomes) > 10
+    assert requests(inbox) == sum(outcome.requests for outcome in outcomes) == 200
+    assert inbox.waiting() == 0
+
+
+def test_what_is_remembered_has_a_bound() -> None:
+    """Requests that were counted are forgotten when they are old, or too many, the oldest first."""
+    inbox = Inbox(InboxLimits(remember_bytes=100_000))
+    for minute in range(40):
+        inbox.put([span for trace in range(200) for span in request(1000 * minute + trace + 1)], 60 * minute)
+        inbox.fold(60 * minute + 10)
+    kept = [parcel for parcel in inbox.parcels.values() if parcel.counted]
+
+    assert sum(len(parcel.spans) for parcel in kept) <= 100_000 + 200 * ROW.itemsize + 2000
+    inbox.put(request(39_001), 2400)
+    assert inbox.fold(2410).late == 2
+    inbox.put([Span(1, 99, 1, 2, WORK)], 5000)
+    inbox.fold(5000)
+    inbox.fold(6000)
+    assert inbox.parcels == {}
+
+
+def test_a_trace_of_a_hundred_thousand_spans() -> None:
+    """One below the other, side by side, over each other: bounded in what is shown, exact in what is counted."""
+    inbox = Inbox()
+    deep = [Span(number, number - 1, number, 10**6 - number, WORK) for number in range(2, 30_000)]
+    wide = [Span(30_000 + number, 1, number, number + 50, WORK) for number in range(70_000)]
+    inbox.put([Span(1, 0, 1, 10**6, SERVER), *deep, *wide], 0)
+    inbox.fold(10)
+    (trace,) = inbox.traces
+
+    assert sum(trace.stages_ns.values()) == trace.duration_ns
+    assert trace.stages_ns["overhead"] == 2
+    assert len(trace.spans) == 1000
+
+
+def test_a_parcel_that_cannot_be_read_harms_nobody() -> None:
+    """It stays for a newer version to read, and goes when it is old."""
+    inbox = Inbox()
+    for spans in (b"", b"\x09later", encode(columns(request()))[:-3], encode(replace(columns(request()), labels=[]))):
+        inbox.put_parcel(Parcel(NOON, counted=False, spans=spans))
+    inbox.put(request(), 0)
+    inbox.fold(20)
+    before = inbox.waiting()
+    inbox.fold(901)
+
+    assert requests(inbox) == 1
+    assert (before, inbox.waiting()) == (4, 0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(raw=st.binary(min_size=ROW.itemsize, max_size=ROW.itemsize * 12), small=st.booleans())
+def test_garbage_never_raises(raw: bytes, small: bool) -> None:
+    """Rows of any bits: what is counted adds up, and all of it leaves in the end."""
+    rows = np.frombuffer(raw[: len(raw) // ROW.itemsize * ROW.itemsize], ROW).copy()
+    if small:
+        # So that they meet: the same few traces, ids and times.
+        for name in ("trace_high", "trace_low", "span", "parent"):
+            rows[name] %= 3
+        for name in ("start", "end"):
+            rows[name] = np.abs(rows[name] % 5)
+    rows["source"] %= 2
+    rows["label"] %= 2
+    inbox = Inbox()
+    inbox.put_parcel(Parcel(NOON, counted=False, spans=encode(Spans(rows, [SHOP, STOCK], [SERVER, WORK]))))
+    inbox.fold(20)
+    inbox.fold(5000)
+
+    assert inbox.waiting() == 0
+    for trace in inbox.traces:
+        assert sum(trace.stages_ns.values()) == trace.duration_ns
+
+
+def test_the_tail_is_kept_and_a_few_others() -> None:
+    """Of each series and fold: failed ones, the slowest, a share by chance; by default nowhere near all."""
+    inbox = Inbox(keep=SamplingPolicy(errors=3, slow=2, uniform=1))
+    failed = [replace(span, flags=Flag.ERROR) for trace in range(1, 20) for span in request(trace, 10 + trace)]
+    inbox.put([*failed, *(span for trace in range(20, 300) for span in request(trace, 10 + trace))], 0)
+    inbox.fold(20)
+    kept = [(trace.series.status, trace.because) for trace in inbox.traces]
+
+    assert kept.count(("error", "error")) == 3
+    assert 2 <= kept.count(("ok", "slow")) + kept.count(("ok", "uniform")) <= 3
+    assert max(trace.duration_ns for trace in inbox.traces) == 10 + 299 - 1
+
+
+def test_what_is_of_no_trace_that_is_due_is_not_read_any_further(caplog: pytest.LogCaptureFixture) -> None:
+    """It is looked at in every fold, so that it must cost next to nothing: only when it is due one sees that it is damaged."""
+    inbox = Inbox()
+    inbox.put(request(1), 0)
+    rows = columns(request(2)).rows.tobytes()
+    inbox.put_parcel(Parcel(NOON + 8, counted=False, spans=b"\x01\x03\x00\x00\x00bad" + rows))
+    assert inbox.fold(12).requests == 1
+    assert not caplog.records
+    inbox.fold(20)
+    assert "parcel 2 of the inbox cannot be read" in caplog.text

@@ -1,0 +1,226 @@
+"""The section `rules:` of the collector's file: what is read, and what is said about what is wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from stagelens.collector.traces import rule_config
+from stagelens.collector.traces.rules import IntervalRule, Rule, SpanCondition, StreamRule
+from stagelens.core import names
+from stagelens.core.settings.yaml_document import Document, parse
+
+
+def read(text: str) -> tuple[tuple[Rule, ...], Document]:
+    """Read a section, and what is wrong with it."""
+    document = parse(text)
+    # As if it stood in the collector's file, below `rules:`.
+    document.lines = {("rules", *place): line for place, line in document.lines.items()}
+    return rule_config.read_rules(document, ("rules",), document.value), document
+
+
+def problems(text: str) -> list[str]:
+    """What is wrong with a section, each with its line."""
+    return [f"{problem.line}: {problem.text}" for problem in read(text)[1].problems]
+
+
+def one(rule: str) -> str:
+    """A section with one rule that is right, and with *rule*."""
+    return f"spans:\n  - name: ours\n    when: {{span: rerank}}\n    {rule}\n"
+
+
+def test_a_rule_says_what_spans_are() -> None:
+    """Every key there is."""
+    text = """
+stages: [rerank]
+spans:
+  - name: our reranker
+    source: https://wiki/rerank
+    when:
+      - {scope: shop.*, span: [rerank, "rerank *"], kind: internal, attributes: {rerank.model: "*", rerank.top: [3, 5]}}
+      - {resource: {service.name: rerank}, attributes: {rerank.cold: true}}
+    stage: rerank
+    head: queue
+    request: true
+    called: rerank {rerank.size}
+    start_event: taken
+    model: rerank.model
+    model_version: [rerank.version]
+    route: ["{rerank.size}/{rerank.kind}", rerank.kind]
+    device: rerank.device
+    parts:
+      - {stage: queue, lasts: rerank.waited, unit: ms}
+      - {stage: tokenize, until: [rerank.tokenized]}
+      - {stage: forward, begins: rerank.begun, ends: rerank.done, unit: ns}
+      - {stage: network, from_event: sending, to_event: sent}
+      - {stage: prefill, to_event: first}
+    stream:
+      first_token: rerank.first
+      first_token_event: first
+      answers: [sent]
+      unit: text
+      tokens_in: rerank.in
+      tokens_out: [rerank.out]
+      definition: client_first_chunk
+    show: [rerank.size]
+"""
+    (rule,), document = read(text)
+
+    assert (document.problems, document.warnings) == ([], [])
+    assert rule == Rule(
+        name="our reranker",
+        source="https://wiki/rerank",
+        when=(
+            SpanCondition(
+                scopes=("shop.*",),
+                spans=("rerank", "rerank *"),
+                kinds=("internal",),
+                attributes=(("rerank.model", ("*",)), ("rerank.top", ("3", "5"))),
+            ),
+            SpanCondition(resource=(("service.name", ("rerank",)),), attributes=(("rerank.cold", ("true",)),)),
+        ),
+        stage="rerank",
+        head="queue",
+        request=True,
+        called="rerank {rerank.size}",
+        start="taken",
+        model=("rerank.model",),
+        model_version=("rerank.version",),
+        route=("{rerank.size}/{rerank.kind}", "rerank.kind"),
+        device=("rerank.device",),
+        parts=(
+            IntervalRule("queue", lasts=("rerank.waited",), unit="ms"),
+            IntervalRule("tokenize", until=("rerank.tokenized",)),
+            IntervalRule("forward", begins=("rerank.begun",), ends=("rerank.done",), unit="ns"),
+            IntervalRule("network", from_event="sending", to_event="sent"),
+            IntervalRule("prefill", to_event="first"),
+        ),
+        stream=StreamRule(
+            ("rerank.first",), "first", ("sent",), ("rerank.in",), ("rerank.out",), names.BY_CLIENT_CHUNK, "text"
+        ),
+        show=("rerank.size",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("- rules", "1: rules is a list; write keys and values, such as `spans: [{name: our reranker"),
+        ("span: []", "1: rules.span is not known; did you mean spans?"),
+        ("spans: [3]", "1: rules.spans[0] is 3; write keys and values, such as `name: our reranker`"),
+        ("spans:\n  - when: {span: a}", "2: rules.spans[0].name is missing; add `name: our reranker`"),
+        ("spans:\n  - name: a", "2: rules.spans[0].when is missing; add `when: {span: rerank}`"),
+        ("spans:\n  - name: a\n    when: {}", "3: rules.spans[0].when says nothing; write which spans, such as"),
+        ("spans:\n  - name: a\n    when: [{span: b}, 3]", "3: rules.spans[0].when[1] is 3; write keys and values"),
+        (one("stage: prefil"), "4: rules.spans[0].stage is 'prefil', which is no stage; did you mean prefill?"),
+        (
+            one("head: rerank"),
+            "4: rules.spans[0].head is 'rerank', which is no stage; name a stage of your own in `stages`",
+        ),
+        (one("request: maybe"), "4: rules.spans[0].request is 'maybe'; write true or false"),
+        (one("modle: x"), "4: rules.spans[0].modle is not known; did you mean model?"),
+        (one("show: [db.statement]"), "4: rules.spans[0].show has db.statement, which may hold what people wrote"),
+        (one('called: "{gen_ai.prompt}"'), "4: rules.spans[0].called has gen_ai.prompt, which may hold what people"),
+        (one('route: ["{url.query}/x"]'), "4: rules.spans[0].route has url.query, which may hold what people wrote"),
+        (one("parts: [{lasts: x}]"), "4: rules.spans[0].parts[0].stage is missing; add `stage: queue`"),
+        (one("parts: [{stage: queue}]"), "4: rules.spans[0].parts[0] must say in one way where it lies; write `lasts`"),
+        (one("parts: [{stage: queue, lasts: a, until: b}]"), "4: rules.spans[0].parts[0] must say in one way"),
+        (one("parts: [{stage: queue, begins: a}]"), "4: rules.spans[0].parts[0] must say in one way"),
+        (one("parts: [{stage: queue, from_event: a}]"), "4: rules.spans[0].parts[0] must say in one way"),
+        (
+            one("parts: [{stage: queue, lasts: a, unit: sec}]"),
+            "4: rules.spans[0].parts[0].unit is 'sec'; write one of s, ms, us, ns, text",
+        ),
+        (one("stream: {first_token: a}"), "4: rules.spans[0].stream.definition is missing; add `definition: client_"),
+        (
+            one("stream: {answers: a, definition: first_chnk}"),
+            "4: rules.spans[0].stream.definition is 'first_chnk'; write one of generate, first_chunk",
+        ),
+        (
+            "spans:\n  - name: a\n    when: {kind: [servr]}",
+            "3: rules.spans[0].when.kind has 'servr'; write client, consumer, internal, producer, server; did you mean",
+        ),
+        (
+            "spans:\n  - name: a\n    when: {atributes: {b: c}}",
+            "3: rules.spans[0].when.atributes is not known; did you mean attributes?",
+        ),
+        (
+            "spans:\n  - name: a\n    when: {attributes: {b: }}",
+            '3: rules.spans[0].when.attributes.b is empty; write what it may be, "*" for anything',
+        ),
+        (
+            "spans:\n  - name: a\n    when: {span: [{b: c}]}",
+            "3: rules.spans[0].when.span has {'b': 'c'}; write a text, such as rerank, or \"*\" for any",
+        ),
+        ("stages: [a, b, c, d]", "1: rules.stages has 4 stages; a chart stays readable with 3"),
+        ("stages: [queue]", "1: rules.stages has 'queue', which is there already; leave it out"),
+        (
+            "spans:\n  - {name: a, when: {span: b}}\n  - {name: a, when: {span: c}}",
+            "3: two rules are called 'a', the first on line 2; give each its own name",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line_and_its_cure(text: str, problem: str) -> None:
+    """Whatever it is, and only that."""
+    (found,) = problems(text)
+
+    assert found.startswith(problem)
+
+
+def test_all_mistakes_are_found_at_once() -> None:
+    """Nobody mends a file line by line."""
+    text = "spans:\n  - name: a\n    when: {span: b}\n    stage: quue\n    request: 3\n    sho: [c]\n"
+
+    assert [problem.split(":")[0] for problem in problems(text)] == ["4", "5", "6"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("{kind: [server, client]}", "{kind: server, span: a}"),
+        ('{span: "a*"}', '{span: ["ab", "abc*"]}'),
+        ('{attributes: {a: "*"}}', "{attributes: {a: [x, y], b: z}}"),
+        ("[{span: a}, {span: b}]", "[{span: b, kind: server}, {span: a}]"),
+        ('{resource: {service.name: "shop*"}}', "{resource: {service.name: shop-eu}}"),
+    ],
+)
+def test_a_rule_that_never_holds_is_warned_of(first: str, second: str) -> None:
+    """The one above takes all its spans."""
+    text = f"spans:\n  - name: wide\n    when: {first}\n  - name: narrow\n    when: {second}\n"
+    document = read(text)[1]
+
+    assert [(warning.line, warning.text) for warning in document.warnings] == [
+        (
+            4,
+            "the rule 'narrow' never holds: 'wide' on line 2 takes all its spans; put it above that one, or leave it out",
+        )
+    ]
+    assert document.problems == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("{kind: server}", "{span: a}"),
+        ('{span: "a?"}', '{span: "a*"}'),
+        ("{attributes: {a: x}}", '{attributes: {a: "*"}}'),
+        ("{span: a}", "[{span: a}, {span: b}]"),
+        ("{scope: a, span: b}", "{span: b}"),
+    ],
+)
+def test_a_rule_that_may_hold_is_not(first: str, second: str) -> None:
+    """Some spans pass by the one above."""
+    text = f"spans:\n  - name: first\n    when: {first}\n  - name: second\n    when: {second}\n"
+
+    assert read(text)[1].warnings == []
+
+
+def test_what_looks_like_a_set_is_warned_of() -> None:
+    """It is read as it is written."""
+    (rule,), document = read('spans:\n  - {name: a, when: {span: "job [0-9]"}}')
+    (warning,) = document.warnings
+
+    assert rule.when[0].spans == ("job [0-9]",)
+    assert warning.line == 2
+    assert warning.text.startswith(
+        "rules.spans[0].when.span has 'job [0-9]', read as it is written: only * and ? stand"
+    )
