@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core.egress.addresses import MayCall
+from ..core.egress.addresses import EgressPolicy
 from ..core.errors import ConfigError, StagelensError, StoreError
 from ..core.settings.values import format_size
 from ..core.settings.yaml_fields import meant
@@ -124,7 +124,7 @@ def _sent_on(destination: Destination) -> str:
 
 def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each setting that cannot be read, and why."""
-    for reader in (CollectorConfig.from_env, access_section.tokens_from_env, MayCall.from_env):
+    for reader in (CollectorConfig.from_env, access_section.tokens_from_env, EgressPolicy.from_env):
         for key in _settings_of(reader):
             try:
                 reader({key: environment[key]} if key in environment else {})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..core.egress.addresses import MayCall
+from ..core.egress.addresses import EgressPolicy
 from ..core.errors import ConfigError
 from ..core.settings.live_file import FileError, LiveFile, read_document, spell_problem
 from ..core.settings.yaml_fields import Fields
@@ -65,7 +65,7 @@ def read(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None 
     Raises:
         ConfigError: Something in it is wrong, a line for each.
     """
-    own, may_call = access_section.tokens_from_env(env), MayCall.from_env(env)
+    own, egress_policy = access_section.tokens_from_env(env), EgressPolicy.from_env(env)
     found = CollectorFile(Access(tokens=own))
     if path is None:
         return found
@@ -79,9 +79,9 @@ def read(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None 
         found = CollectorFile(
             replace(who.access, tokens=(*who.access.tokens, *own)),
             rules_section.read_rules(document, ("rules",), rules or {}),
-            scrape_section.read_targets(document, ("scrape",), scrape or {}, may_call),
+            scrape_section.read_targets(document, ("scrape",), scrape or {}, egress_policy),
             prometheus_section.read_prometheus(document, ("prometheus",), told or {}),
-            forward_section.read_destinations(document, ("forward",), forward or {}, env, may_call),
+            forward_section.read_destinations(document, ("forward",), forward or {}, env, egress_policy),
             who.files,
         )
     if document.problems:

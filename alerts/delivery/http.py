@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ...core.egress.addresses import MayCall, NotCalledError
+from ...core.egress.addresses import EgressDeniedError, EgressPolicy
 from ...core.egress.transport import CheckedTransport, proxy_of
 from ...core.errors import ChannelError
 from .channel import OutcomeUnknownError
@@ -100,7 +100,7 @@ def request(method: str, url: str, body: bytes, headers: dict[str, str], *, rece
     """
     try:
         return _run(_request(method, httpx.URL(url), body, headers, receiver))
-    except NotCalledError as error:
+    except EgressDeniedError as error:
         # It waits: the name may lead elsewhere again, or the setting be mended.
         msg = f"{receiver} is not called: {error}"
         raise ChannelError(msg, permanent=False) from error
@@ -164,7 +164,7 @@ def _run(task: Coroutine[Any, Any, Answer]) -> Answer:
 
 async def _request(method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str) -> Answer:
     """Send one request, with one deadline for the whole exchange."""
-    transport = CheckedTransport(MayCall.from_env(os.environ), proxy=proxy_of(url))
+    transport = CheckedTransport(EgressPolicy.from_env(os.environ), proxy=proxy_of(url))
     steps = list[str]()
 
     async def trace(step: str, _: object) -> None:

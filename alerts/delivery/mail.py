@@ -16,7 +16,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Literal
 
-from ...core.egress.addresses import NotCalledError
+from ...core.egress.addresses import EgressDeniedError
 from ...core.errors import ChannelError
 from . import chart, mail_page
 from .channel import OutcomeUnknownError, Refresh
@@ -105,7 +105,7 @@ class Mail:
         """Turn what SMTP raises into what the outbox knows; *sent* says whether the server may have the mail already."""
         try:
             yield
-        except NotCalledError as error:
+        except EgressDeniedError as error:
             # It waits: the name may lead elsewhere again, or the setting be mended.
             msg = f"the mail server is not called: {error}"
             raise ChannelError(msg, permanent=False) from error

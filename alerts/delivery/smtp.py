@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from typing import BinaryIO
 
-from ...core.egress.addresses import MayCall
+from ...core.egress.addresses import EgressPolicy
 
 # Deadline for the whole session: a server that responds byte by byte stays within the timeout of each read. [seconds]
 DEADLINE_SECONDS = 30.0
@@ -19,7 +19,7 @@ _MAX_REPLY_BYTES = 1_000_000
 class CheckedSmtp(smtplib.SMTP):
     """SMTP client that connects to permitted addresses only, and closes after `DEADLINE_SECONDS` or `_MAX_REPLY_BYTES`.
 
-    Raises NotCalledError if the mail server may not be called, and else what `smtplib.SMTP` does.
+    Raises EgressDeniedError if the mail server may not be called, and else what `smtplib.SMTP` does.
     """
 
     # A second handle of the connection: during a TLS handshake `sock` is the closed one from before.
@@ -57,14 +57,14 @@ class CheckedSmtp(smtplib.SMTP):
 
     def _connected(self, host: str, port: int, timeout: float) -> socket.socket:
         """Return a connection to the first of the host's addresses that answers."""
-        may_call = MayCall.from_env(os.environ)
-        may_call.check(host, [host])
+        egress_policy = EgressPolicy.from_env(os.environ)
+        egress_policy.check(host, [host])
         try:
             found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         except UnicodeError as error:
             msg = f"{host} is no name of a host"
             raise OSError(msg) from error
-        may_call.check(host, found)
+        egress_policy.check(host, found)
         for address in found[:-1]:
             try:
                 return socket.create_connection((address, port), timeout)

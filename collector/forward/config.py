@@ -29,7 +29,7 @@ from typing import Any, Literal, cast
 
 import httpx
 
-from ...core.egress.addresses import ENV, MayCall
+from ...core.egress.addresses import ENV, EgressPolicy
 from ...core.egress.tls import CallTls, file_at, is_header
 from ...core.egress.tls import read as read_tls
 from ...core.errors import ConfigError, StagelensError
@@ -172,14 +172,14 @@ class Destination:
 
 
 def read_destinations(
-    document: Document, place: Place, value: Any, env: Mapping[str, str], may_call: MayCall
+    document: Document, place: Place, value: Any, env: Mapping[str, str], egress_policy: EgressPolicy
 ) -> tuple[Destination, ...]:
-    """Read the section; what is wrong with it, or *may_call* has not, is in the document's problems, and left out."""
+    """Read the section; what is wrong with it, or *egress_policy* has not, is in the document's problems, and left out."""
     fields = Fields(document, place, value, example="destinations: []")
     found: dict[str, Destination] = {}
     for at, item in fields.items("destinations"):
         one = Fields(document, at, item, example="name: tempo")
-        destination = _destination(one, env, may_call)
+        destination = _destination(one, env, egress_policy)
         if destination is None:
             continue
         if destination.name in found:
@@ -189,7 +189,7 @@ def read_destinations(
     return tuple(found.values())
 
 
-def _destination(fields: Fields, env: Mapping[str, str], may_call: MayCall) -> Destination | None:
+def _destination(fields: Fields, env: Mapping[str, str], egress_policy: EgressPolicy) -> Destination | None:
     if fields.broken:
         return None
     link_local = fields.value("allow_link_local") is True
@@ -200,7 +200,7 @@ def _destination(fields: Fields, env: Mapping[str, str], may_call: MayCall) -> D
     headers, secrets = read_headers(fields, env, protocol)
     destination = Destination(
         name=name,
-        endpoint=_endpoint(fields, protocol, may_call.also("metadata") if link_local else may_call),
+        endpoint=_endpoint(fields, protocol, egress_policy.with_kind("metadata") if link_local else egress_policy),
         protocol=cast("Any", protocol),
         signals=_signals(fields),
         headers=headers,
@@ -216,7 +216,7 @@ def _destination(fields: Fields, env: Mapping[str, str], may_call: MayCall) -> D
     return destination if name and destination.endpoint else None
 
 
-def _endpoint(fields: Fields, protocol: str, may_call: MayCall) -> str:
+def _endpoint(fields: Fields, protocol: str, egress_policy: EgressPolicy) -> str:
     key, example = "endpoint", _EXAMPLES[protocol]
     written = fields.address(key, example=example)
     if not written:
@@ -235,7 +235,7 @@ def _endpoint(fields: Fields, protocol: str, may_call: MayCall) -> str:
     elif url.path.rstrip("/").endswith(tuple(f"/v1/{signal}" for signal in SIGNALS)):
         cure = "write the address up to there, the paths of the signals are added"
         fields.complain(f"{fields.name(key)} ends in the path of one signal; {cure}", key)
-    elif why := may_call.why_not(url.host):
+    elif why := egress_policy.denial_reason(url.host):
         cure = f"{ENV} says what is, and `allow_link_local: true` allows a metadata service to this destination"
         fields.complain(f"{fields.name(key)} is {why}, which is not called; {cure}", key)
     else:

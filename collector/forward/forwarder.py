@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ...core import names
-from ...core.egress.addresses import MayCall
+from ...core.egress.addresses import EgressPolicy
 from ...core.errors import StagelensError
 from ...store import Store
 from ...store.engines import database
@@ -81,8 +81,8 @@ class DestinationSender:
     ) -> None:
         self._destination, self._store, self._room, self._states = destination, store, room, states
         self._env, self._holder, self._tending, self._clock = env, holder, tending, clock
-        may_call = MayCall.from_env(env)
-        self._may_call = may_call.also("metadata") if destination.link_local else may_call
+        egress_policy = EgressPolicy.from_env(env)
+        self._egress_policy = egress_policy.with_kind("metadata") if destination.link_local else egress_policy
         self._held_until = 0.0
         # Taken by the destination, or never to be, and still in the store.
         self._done: list[Outgoing] = []
@@ -189,7 +189,7 @@ class DestinationSender:
         """Return what calls the destination, made anew now and then."""
         if self._calls is None or time.monotonic() > self._calls_until:
             await self._hang_up()
-            to = self._destination, self._may_call
+            to = self._destination, self._egress_policy
             self._calls = await open_grpc_transport(*to) if self._destination.protocol == "grpc" else HttpTransport(*to)
             self._calls_until = time.monotonic() + _CALLS_SECONDS
         return self._calls

@@ -35,7 +35,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from ...core.egress.addresses import MayCall
+from ...core.egress.addresses import EgressPolicy
 from ...core.egress.tls import CallTls
 from ...core.egress.transport import addresses_of, port_of
 from ...core.errors import StagelensError, WireError
@@ -150,17 +150,17 @@ class GrpcTransport:
         self._channel.close()
 
 
-async def open_grpc_transport(destination: Destination, may_call: MayCall) -> GrpcTransport:
+async def open_grpc_transport(destination: Destination, egress_policy: EgressPolicy) -> GrpcTransport:
     """Return the way to *destination*, at the addresses its name leads to now.
 
     Raises:
-        NotCalledError: One of them is none that *may_call* has.
+        EgressDeniedError: One of them is none that *egress_policy* has.
         NowhereError: It leads nowhere.
         OSError: The TLS files cannot be used.
     """
     try:
         async with asyncio.timeout(destination.timeout):
-            addresses = await addresses_of(httpx.URL(destination.endpoint), may_call)
+            addresses = await addresses_of(httpx.URL(destination.endpoint), egress_policy)
     except OSError as error:  # TimeoutError is one
         msg = f"it cannot be reached ({str(error) or type(error).__name__})"
         raise UnresolvedError(msg) from error

@@ -27,7 +27,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from ...core.egress.addresses import MayCall, NotCalledError
+from ...core.egress.addresses import EgressDeniedError, EgressPolicy
 from ...core.egress.transport import CheckedTransport, proxy_of
 from ...store.outgoing import Outgoing
 from ..otlp.responses import JSON
@@ -134,16 +134,16 @@ class HttpTransport:
 
     Args:
         destination: Whom to send to.
-        may_call: Whom it may be.
+        egress_policy: Whom it may be.
 
     Raises:
         OSError: The TLS files cannot be used.
     """
 
-    def __init__(self, destination: Destination, may_call: MayCall) -> None:
+    def __init__(self, destination: Destination, egress_policy: EgressPolicy) -> None:
         url = httpx.URL(destination.endpoint)
         verify = url.scheme == "https" and destination.tls.context()
-        transport = CheckedTransport(may_call, verify=verify, proxy=proxy_of(url))
+        transport = CheckedTransport(egress_policy, verify=verify, proxy=proxy_of(url))
         self._destination = destination
         self._client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=None)  # noqa: S113 - see `post`
 
@@ -165,7 +165,7 @@ class HttpTransport:
                     if len(answer) > _MAX_ANSWER_BYTES:
                         break
                 return _judged(response, body.signal, bytes(answer), headers)
-        except NotCalledError as error:
+        except EgressDeniedError as error:
             return Retry(str(error))
         except TimeoutError:
             return Retry(f"it does not answer within {self._destination.timeout:g} s")

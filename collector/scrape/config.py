@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from ...core.egress import tls
-from ...core.egress.addresses import ENV, MayCall
+from ...core.egress.addresses import ENV, EgressPolicy
 from ...core.egress.tls import CallTls
 from ...core.settings.yaml_document import Document, Place
 from ...core.settings.yaml_fields import Fields, meant
@@ -56,12 +56,12 @@ class Target:
     statistics_url: str | None = None
 
 
-def read_targets(document: Document, place: Place, value: Any, may_call: MayCall) -> tuple[Target, ...]:
-    """Read the section; what is wrong with it, or *may_call* has not, is in the document's problems, and left out."""
+def read_targets(document: Document, place: Place, value: Any, egress_policy: EgressPolicy) -> tuple[Target, ...]:
+    """Read the section; what is wrong with it, or *egress_policy* has not, is in the document's problems, and left out."""
     fields = Fields(document, place, value, example="targets: []")
     found: dict[str, Target] = {}
     for at, item in fields.items("targets"):
-        target = _target(Fields(document, at, item, example="url: http://llm:8000/metrics"), may_call)
+        target = _target(Fields(document, at, item, example="url: http://llm:8000/metrics"), egress_policy)
         if target is None:
             continue
         if target.url in found:
@@ -71,11 +71,11 @@ def read_targets(document: Document, place: Place, value: Any, may_call: MayCall
     return tuple(found.values())
 
 
-def _target(fields: Fields, may_call: MayCall) -> Target | None:
+def _target(fields: Fields, egress_policy: EgressPolicy) -> Target | None:
     if fields.broken:
         return None
     link_local = fields.value("allow_link_local") is True
-    allowed = may_call.also("metadata") if link_local else may_call
+    allowed = egress_policy.with_kind("metadata") if link_local else egress_policy
     url = _url(fields, "url", "http://llm:8000/metrics", allowed)
     statistics = _url(fields, "statistics_url", "", allowed)
     target = Target(
@@ -96,7 +96,7 @@ def _target(fields: Fields, may_call: MayCall) -> Target | None:
     return target if url and target.service else None
 
 
-def _url(fields: Fields, key: str, example: str, may_call: MayCall) -> str:
+def _url(fields: Fields, key: str, example: str, egress_policy: EgressPolicy) -> str:
     written = fields.address(key, example=example)
     if not written:
         return ""
@@ -109,7 +109,7 @@ def _url(fields: Fields, key: str, example: str, may_call: MayCall) -> str:
     elif url.userinfo:
         # Its text may hold a password: it is not repeated.
         fields.complain(f"{fields.name(key)} has a user in it; use bearer_token_file or bearer_token_env", key)
-    elif why := may_call.why_not(url.host):
+    elif why := egress_policy.denial_reason(url.host):
         fields.complain(f"{fields.name(key)} is {why}, which is not called; {_CURE}", key)
     else:
         return str(url)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import httpx
 
-from ...core.egress.addresses import MayCall, NotCalledError
+from ...core.egress.addresses import EgressDeniedError, EgressPolicy
 from ...core.egress.transport import CheckedTransport
 from ...core.errors import StagelensError, WireError
 from ...store import Batch, Store
@@ -88,11 +88,11 @@ async def fetch(url: str, target: Target, env: Mapping[str, str]) -> TargetRespo
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             transport = CheckedTransport(
-                _may_call(target, env), verify=parsed.scheme == "https" and target.tls.context()
+                _egress_policy(target, env), verify=parsed.scheme == "https" and target.tls.context()
             )
             async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=None) as client:  # noqa: S113 - the limit above is for all of it
                 return await _read_response(client, client.build_request("GET", parsed, headers=_headers(target, env)))
-    except NotCalledError as error:
+    except EgressDeniedError as error:
         raise FetchError(str(error)) from error
     except httpx.ConnectError as error:
         msg = f"it cannot be connected to ({error})"
@@ -132,9 +132,9 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
     return TargetResponse(text, response.headers.get("content-type", ""))
 
 
-def _may_call(target: Target, env: Mapping[str, str]) -> MayCall:
-    may_call = MayCall.from_env(env)
-    return may_call.also("metadata") if target.link_local else may_call
+def _egress_policy(target: Target, env: Mapping[str, str]) -> EgressPolicy:
+    egress_policy = EgressPolicy.from_env(env)
+    return egress_policy.with_kind("metadata") if target.link_local else egress_policy
 
 
 def _headers(target: Target, env: Mapping[str, str]) -> dict[str, str]:

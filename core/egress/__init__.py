@@ -1,1 +1,1 @@
-"""Calls out of the server: whom it may call, and how it makes sure that it is them."""
+"""Outbound calls of the server: the egress allow-list, TLS verification and the checked HTTP transport."""

@@ -1,7 +1,7 @@
-"""Whom the server may call: STAGELENS_MAY_CALL, a list of kinds of addresses, networks and names of hosts.
+"""Egress allow-list of the server: STAGELENS_MAY_CALL, a list of kinds of addresses, networks and host names.
 
-public, private, loopback            the default: everything but where clouds hand out credentials to whoever asks from inside
-public                               nothing within one's own networks
+public, private, loopback            the default: everything except cloud metadata services, which give out credentials
+public                               nothing within private networks
 10.0.0.0/8, hooks.slack.com          these, and nothing else
 public, private, loopback, metadata  everything
 """
@@ -21,13 +21,13 @@ Kind: TypeAlias = Literal["public", "private", "loopback", "metadata"]
 
 ENV = "STAGELENS_MAY_CALL"
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_SAID: dict[Kind, str] = {
+_KIND_TEXT: dict[Kind, str] = {
     "public": "an address of the public internet",
     "private": "an address of a private network",
     "loopback": "this machine itself",
     "metadata": "an address at which clouds hand out credentials",
 }
-# Beside all that is link-local (RFC 3927, RFC 4291), where most of them are:
+# Metadata services outside the link-local ranges (RFC 3927, RFC 4291):
 _METADATA = frozenset(
     map(
         ipaddress.ip_address,
@@ -49,26 +49,26 @@ _METADATA = frozenset(
 )
 # https://cloud.google.com/compute/docs/metadata/querying-metadata; instance-data is Amazon's
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
-# RFC 6052, RFC 4291 2.5.5.1 and RFC 2765 2.1: the last 32 bits are an address of IPv4.
+# RFC 6052, RFC 4291 2.5.5.1 and RFC 2765 2.1: the last 32 bits are an IPv4 address.
 _WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
-# RFC 8215: an address of IPv4 is somewhere in these, and only the network knows where.
+# RFC 8215: these embed an IPv4 address at a position that only the local network knows.
 _MAYBE_METADATA = ipaddress.IPv6Network("64:ff9b:1::/48")
-# What Python's ipaddress takes for global: site-local (RFC 3879) and the way to 6to4 relays (RFC 7526), both given up.
+# Python's ipaddress counts these as global: site-local (RFC 3879) and 6to4 relays (RFC 7526), both deprecated.
 _PRIVATE = tuple(map(ipaddress.ip_network, ("fec0::/10", "192.88.99.0/24")))
 
 
-class NotCalledError(StagelensError):
-    """An address that may not be called."""
+class EgressDeniedError(StagelensError):
+    """The egress allow-list does not contain an address."""
 
 
 @dataclass(frozen=True, slots=True)
-class MayCall:
-    """Whom the server may call.
+class EgressPolicy:
+    """The addresses that the server may call.
 
     Args:
-        kinds: Addresses by their kind.
-        networks: Addresses by their network, of any kind.
-        names: Hosts by their name, wherever it leads but to metadata; `*.example.com` is all below example.com.
+        kinds: Allowed kinds of addresses.
+        networks: Allowed networks, of any kind.
+        names: Allowed host names, whatever they resolve to except metadata services; `*.example.com` allows all subdomains.
     """
 
     kinds: frozenset[Kind] = frozenset({"public", "private", "loopback"})
@@ -76,11 +76,11 @@ class MayCall:
     names: tuple[str, ...] = ()
 
     @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> MayCall:
+    def from_env(cls, env: Mapping[str, str]) -> EgressPolicy:
         """Read STAGELENS_MAY_CALL.
 
         Raises:
-            ConfigError: There is something else in it.
+            ConfigError: It contains something other than kinds, networks and names.
         """
         words = [word for word in env.get(ENV, "").replace(",", " ").lower().split() if word]
         if not words:
@@ -98,20 +98,20 @@ class MayCall:
                 raise ConfigError(msg)
         return cls(kinds, tuple(networks.values()), names)
 
-    def also(self, kind: Kind) -> MayCall:
-        """Return the same with addresses of *kind*."""
-        return MayCall(frozenset((*self.kinds, kind)), self.networks, self.names)
+    def with_kind(self, kind: Kind) -> EgressPolicy:
+        """Return the same policy with addresses of *kind* allowed."""
+        return EgressPolicy(frozenset((*self.kinds, kind)), self.networks, self.names)
 
-    def why_not(self, host: str, address: str | None = None) -> str:
-        """Return what *host* is if it may not be called, else nothing.
+    def denial_reason(self, host: str, address: str | None = None) -> str:
+        """Return a description of *host* if it may not be called, else "".
 
         Args:
-            host: As it is written: a name or an address.
-            address: Where the name leads, if it was looked up; else only what shows without that is found.
+            host: A name or an address.
+            address: The address that the name resolves to; None if it was not resolved, which checks the name alone.
 
-        >>> MayCall().why_not("169.254.169.254"), MayCall().why_not("llm", "::ffff:169.254.169.254")
+        >>> EgressPolicy().denial_reason("169.254.169.254"), EgressPolicy().denial_reason("llm", "::ffff:169.254.169.254")
         ('an address at which clouds hand out credentials', 'an address at which clouds hand out credentials')
-        >>> MayCall().why_not("10.0.0.7"), MayCall().why_not("llm", "10.0.0.7"), MayCall().why_not("llm")
+        >>> EgressPolicy().denial_reason("10.0.0.7"), EgressPolicy().denial_reason("llm", "10.0.0.7"), EgressPolicy().denial_reason("llm")
         ('', '', '')
         """
         name = host.rstrip(".").lower()
@@ -123,36 +123,36 @@ class MayCall:
         kind = kind_of(found)
         if kind in self.kinds or (kind != "metadata" and self._has(name)):
             return ""
-        return _SAID[kind]
+        return _KIND_TEXT[kind]
 
     def check(self, host: str, addresses: Sequence[str]) -> None:
-        """Look whether *host* may be called at all of *addresses*, where its name leads.
+        """Check whether *host* may be called at each of *addresses*, to which it resolves.
 
         Raises:
-            NotCalledError: It may not.
+            EgressDeniedError: It may not.
         """
         for address in addresses:
-            if why := self.why_not(host, address):
+            if why := self.denial_reason(host, address):
                 shown = host if host == address else f"{host} ({address})"
                 msg = f"{shown} is {why}, which is not called; {ENV} says what is"
-                raise NotCalledError(msg)
+                raise EgressDeniedError(msg)
 
     def check_by_proxy(self, host: str) -> None:
-        """Look whether a proxy, which looks names up itself, may be asked for *host*: a name is taken for a public one.
+        """Check whether a proxy, which resolves names itself, may be asked for *host*; a name counts as public.
 
         Raises:
-            NotCalledError: It may not.
+            EgressDeniedError: It may not.
         """
         if _address(host) is None and "public" not in self.kinds and not self._has(host.rstrip(".").lower()):
             msg = f"{host} is not in {ENV}, and a proxy would look it up, so it is not called"
-            raise NotCalledError(msg)
+            raise EgressDeniedError(msg)
 
     def _has(self, name: str) -> bool:
         return any(name == each or (each.startswith("*.") and name.endswith(each[1:])) for each in self.names)
 
 
 def kind_of(address: Address) -> Kind:
-    """Return the kind of *address*, which is no IPv4 in the clothes of IPv6."""
+    """Return the kind of *address*, which must not be an IPv4 address embedded in IPv6."""
     if address.is_link_local or address in _METADATA or address in _MAYBE_METADATA:
         return "metadata"
     # Linux takes 0.0.0.0 for the machine itself.
@@ -163,7 +163,7 @@ def kind_of(address: Address) -> Kind:
 
 
 def _address(text: str) -> Address | None:
-    """Return the address that *text* is, None for a name; of an IPv6 one that leads to IPv4, that one."""
+    """Return the address in *text*, None for a name; an IPv4 address embedded in IPv6 is returned as IPv4."""
     try:
         address = ipaddress.ip_address(text.strip("[]").partition("%")[0])
     except ValueError:
@@ -183,7 +183,7 @@ def _network(text: str) -> Network | None:
 
 
 def _is_name(text: str) -> bool:
-    # What looks like a network and is none must not be taken for a name nobody ever has.
+    # An invalid network such as 10.0.0.0/99 must not count as a host name.
     labels = text.removeprefix("*.").split(".")
     plain = all(label and label.isascii() and label.replace("-", "").replace("_", "").isalnum() for label in labels)
     return plain and not labels[-1].isdigit()

@@ -1,4 +1,4 @@
-"""How one who is called over https is believed to be itself, and how it is told who we are; and what may be a header."""
+"""TLS verification for outbound calls, client certificates, and valid header values."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ..settings.yaml_fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class CallTls:
-    """Files in PEM; None for the system's own authorities, and for no certificate of ours."""
+    """PEM files of outbound TLS; without `ca_file` the system's authorities verify, without `cert_file` no certificate is sent."""
 
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return what to call with; the files are read anew each time, so that they can be replaced.
+        """Return a new TLS context; each call reads the files again, so they can be replaced.
 
         Raises:
-            OSError: One of them cannot be used (`ssl.SSLError` is one).
+            OSError: A file cannot be used; `ssl.SSLError` is a subclass.
         """
         context = ssl.create_default_context(cafile=self.ca_file)
         if self.cert_file is not None:
-            # Without a password, one would be asked for on the terminal.
+            # Without the argument, OpenSSL would ask for a password on the terminal.
             context.load_cert_chain(self.cert_file, self.key_file, password="")
         return context
 
 
 def read(fields: Fields) -> CallTls:
-    """Read the key `tls` of *fields*; what is wrong with it is in the document's problems."""
+    """Read the key `tls` of *fields*; errors are added to the document's problems."""
     inner = fields.mapping("tls", example="ca_file: /etc/ca.pem") if fields.has("tls") else None
     if inner is None or inner.broken:
         return CallTls()
@@ -43,7 +43,7 @@ def read(fields: Fields) -> CallTls:
 
 
 def file_at(fields: Fields, key: str) -> Path | None:
-    """Return the file that *key* of *fields* names, None for none; one that is not there is a problem."""
+    """Return the path at *key* of *fields*, None without the key; a missing file is a problem of the document."""
     written = fields.text(key)
     if not written:
         return None
@@ -54,5 +54,5 @@ def file_at(fields: Fields, key: str) -> Path | None:
 
 
 def is_header(name: str, value: str) -> bool:
-    """Say whether *name* and *value* can be sent as a header."""
+    """Return whether *name* and *value* form a valid header."""
     return name.isascii() and value.isascii() and (name + value).isprintable() and ":" not in name and " " not in name

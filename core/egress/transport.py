@@ -1,7 +1,7 @@
-"""Calling a host at an address that was looked up and checked here: what is checked is what is called.
+"""HTTP transport that connects only to addresses which were resolved and checked against the egress allow-list.
 
-A name that leads elsewhere a moment later (DNS rebinding) leads nowhere. Redirects are up to who calls: httpx follows none unless
-told to, and each would be checked again. A proxy of the environment looks names up itself; what is written is checked then, and a name taken for a public one.
+The checked address is the one that is called, so DNS rebinding has no effect. httpx follows redirects only on request, and each
+one is checked. A proxy of the environment resolves names itself; then the written host is checked, and a name counts as public.
 """
 
 from __future__ import annotations
@@ -15,35 +15,37 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from .addresses import MayCall
+from .addresses import EgressPolicy
 
 _PORTS = {"http": 80, "https": 443}
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
-    """Calls one host: connections are kept by address, and those to one host must not serve another.
+    """Transport for one host; connections are pooled by address, so a second host must have its own transport.
 
     Args:
-        may_call: Whom it may call.
-        verify: Of an https host, as for `httpx.AsyncHTTPTransport`.
-        proxy: Where a proxy does the calling.
+        egress_policy: The egress allow-list.
+        verify: TLS verification, as for `httpx.AsyncHTTPTransport`.
+        proxy: URL of the proxy; None for direct calls.
 
-    Requests raise NotCalledError where the host may not be called, and else what those of httpx do.
+    Requests raise EgressDeniedError if the host may not be called, otherwise the errors of httpx.
     """
 
-    def __init__(self, may_call: MayCall, *, verify: ssl.SSLContext | bool = True, proxy: str | None = None) -> None:
-        self._may_call, self._proxied = may_call, proxy is not None
+    def __init__(
+        self, egress_policy: EgressPolicy, *, verify: ssl.SSLContext | bool = True, proxy: str | None = None
+    ) -> None:
+        self._egress_policy, self._proxied = egress_policy, proxy is not None
         self._inner = httpx.AsyncHTTPTransport(verify=verify, proxy=proxy)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send *request* to the first of its host's addresses that can be connected to."""
+        """Send *request* to the first address of its host that accepts the connection."""
         host = request.url.host
-        self._may_call.check(host, [host])
+        self._egress_policy.check(host, [host])
         if self._proxied:
-            self._may_call.check_by_proxy(host)
+            self._egress_policy.check_by_proxy(host)
             return await self._inner.handle_async_request(request)
         try:
-            found = await addresses_of(request.url, self._may_call)
+            found = await addresses_of(request.url, self._egress_policy)
         except OSError as error:
             raise httpx.ConnectError(str(error), request=request) from error
         for address in found[:-1]:
@@ -58,20 +60,20 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-async def addresses_of(url: httpx.URL, may_call: MayCall) -> list[str]:
-    """Return where the host of *url* leads, all of which may be called.
+async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]:
+    """Return the addresses of the host of *url*, all of which may be called.
 
     Raises:
-        NotCalledError: One of them may not.
-        OSError: It leads nowhere.
+        EgressDeniedError: One of them may not be called.
+        OSError: The host cannot be resolved.
     """
-    may_call.check(url.host, [url.host])
+    egress_policy.check(url.host, [url.host])
     try:
         answers = await asyncio.get_running_loop().getaddrinfo(url.host, port_of(url), type=socket.SOCK_STREAM)
     except UnicodeError as error:
         raise OSError(str(error)) from error
     found = _addresses(answers)
-    may_call.check(url.host, found)
+    egress_policy.check(url.host, found)
     return found
 
 
@@ -85,17 +87,17 @@ def proxy_of(url: httpx.URL) -> str | None:
 
 
 def port_of(url: httpx.URL) -> int:
-    """Return the port of *url*, that of its scheme where it names none."""
+    """Return the port of *url*, by default that of its scheme."""
     return url.port or _PORTS.get(url.scheme, 0)
 
 
 def _addresses(found: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Return the addresses in what getaddrinfo has found, in its order; there is always one."""
+    """Return the distinct addresses of a result of getaddrinfo, in its order; there is at least one."""
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 def _at(address: str, request: httpx.Request) -> httpx.Request:
-    """Return *request* as one to *address*; its Host header, and whom TLS believes, stay those of its host."""
+    """Return *request* sent to *address*, with the Host header and TLS server name of its host."""
     return httpx.Request(
         request.method,
         request.url.copy_with(host=address),

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.core.egress.addresses import ENV, MayCall, NotCalledError, kind_of
+from stagelens.core.egress.addresses import ENV, EgressDeniedError, EgressPolicy, kind_of
 from stagelens.core.errors import ConfigError
 
-EVERYWHERE = MayCall.from_env({ENV: "public, private, loopback, metadata"})
+EVERYWHERE = EgressPolicy.from_env({ENV: "public, private, loopback, metadata"})
 LINK_LOCAL = st.ip_addresses(network="169.254.0.0/16")
 
 
@@ -36,9 +36,9 @@ def written(address: ipaddress.IPv4Address) -> list[str]:
 def test_no_way_of_writing_a_metadata_address_opens_it(address: ipaddress.IPv4Address) -> None:
     """Mapped, translated, tunnelled or plain; of a name that leads there, too."""
     for text in written(address):
-        assert MayCall().why_not(text), text
-        assert MayCall().why_not("llm", text), text
-        assert not EVERYWHERE.why_not(text), text
+        assert EgressPolicy().denial_reason(text), text
+        assert EgressPolicy().denial_reason("llm", text), text
+        assert not EVERYWHERE.denial_reason(text), text
 
 
 @given(st.ip_addresses())
@@ -47,7 +47,7 @@ def test_a_kind_that_is_named_is_open_and_no_other(address: ipaddress.IPv4Addres
     kinds = [
         kind
         for kind in ("public", "private", "loopback", "metadata")
-        if not MayCall(frozenset({kind})).why_not(str(address))
+        if not EgressPolicy(frozenset({kind})).denial_reason(str(address))
     ]
 
     assert len(kinds) == 1
@@ -81,53 +81,55 @@ def test_kinds(address: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["metadata.google.internal", "METADATA.google.internal.", "metadata", "instance-data"])
 def test_names_of_metadata_services_are_not_called(name: str) -> None:
     """Wherever they lead."""
-    assert MayCall().why_not(name)
-    assert MayCall().why_not(name, "10.0.0.1")
-    assert not EVERYWHERE.why_not(name, "169.254.169.254")
+    assert EgressPolicy().denial_reason(name)
+    assert EgressPolicy().denial_reason(name, "10.0.0.1")
+    assert not EVERYWHERE.denial_reason(name, "169.254.169.254")
 
 
 def test_a_list_of_networks_and_names_closes_all_else() -> None:
     """A network opens what is in it, of any kind; a name wherever it leads, but to metadata."""
-    may_call = MayCall.from_env({ENV: "10.0.0.0/8, 169.254.1.1,hooks.slack.com *.example.com fd12::/16"})
+    egress_policy = EgressPolicy.from_env({ENV: "10.0.0.0/8, 169.254.1.1,hooks.slack.com *.example.com fd12::/16"})
 
-    assert not may_call.why_not("llm", "10.2.3.4")
-    assert not may_call.why_not("169.254.1.1")
-    assert not may_call.why_not("hooks.slack.com", "3.4.5.6")
-    assert not may_call.why_not("Hooks.Slack.com.", "3.4.5.6")
-    assert not may_call.why_not("a.b.example.com", "192.168.0.1")
-    assert not may_call.why_not("llm", "fd12::7")
-    assert may_call.why_not("example.com", "192.168.0.1")
-    assert may_call.why_not("hooks.slack.com.evil.net", "3.4.5.6")
-    assert may_call.why_not("evil-hooks.slack.com", "3.4.5.6")
-    assert may_call.why_not("llm", "127.0.0.1")
-    assert may_call.why_not("hooks.slack.com", "169.254.169.254")
+    assert not egress_policy.denial_reason("llm", "10.2.3.4")
+    assert not egress_policy.denial_reason("169.254.1.1")
+    assert not egress_policy.denial_reason("hooks.slack.com", "3.4.5.6")
+    assert not egress_policy.denial_reason("Hooks.Slack.com.", "3.4.5.6")
+    assert not egress_policy.denial_reason("a.b.example.com", "192.168.0.1")
+    assert not egress_policy.denial_reason("llm", "fd12::7")
+    assert egress_policy.denial_reason("example.com", "192.168.0.1")
+    assert egress_policy.denial_reason("hooks.slack.com.evil.net", "3.4.5.6")
+    assert egress_policy.denial_reason("evil-hooks.slack.com", "3.4.5.6")
+    assert egress_policy.denial_reason("llm", "127.0.0.1")
+    assert egress_policy.denial_reason("hooks.slack.com", "169.254.169.254")
 
 
 def test_private_networks_and_this_machine_can_be_closed() -> None:
     """By naming what is left."""
-    may_call = MayCall.from_env({ENV: "public"})
+    egress_policy = EgressPolicy.from_env({ENV: "public"})
 
-    with pytest.raises(NotCalledError, match=r"db \(10.0.0.1\) is an address of a private network.*STAGELENS_MAY_CALL"):
-        may_call.check("db", ["8.8.8.8", "10.0.0.1"])
-    with pytest.raises(NotCalledError, match=r"127.0.0.1 is this machine itself"):
-        may_call.check("127.0.0.1", ["127.0.0.1"])
-    may_call.check("db", ["8.8.8.8"])
+    with pytest.raises(
+        EgressDeniedError, match=r"db \(10.0.0.1\) is an address of a private network.*STAGELENS_MAY_CALL"
+    ):
+        egress_policy.check("db", ["8.8.8.8", "10.0.0.1"])
+    with pytest.raises(EgressDeniedError, match=r"127.0.0.1 is this machine itself"):
+        egress_policy.check("127.0.0.1", ["127.0.0.1"])
+    egress_policy.check("db", ["8.8.8.8"])
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "https://hooks.slack.com", "*", "10.0.0", "a..b", "pub lic!"])
 def test_what_is_no_kind_network_or_name_is_an_error(text: str) -> None:
     """A mistake must not close everything, or open more than is meant, in silence."""
     with pytest.raises(ConfigError, match=r"STAGELENS_MAY_CALL has .*; write kinds"):
-        MayCall.from_env({ENV: text})
+        EgressPolicy.from_env({ENV: text})
 
 
 @pytest.mark.parametrize("text", ["", " , ", "public,private loopback"])
 def test_the_default(text: str) -> None:
     """Everything but metadata, which is also what nothing means."""
-    assert MayCall.from_env({ENV: text}) == MayCall()
+    assert EgressPolicy.from_env({ENV: text}) == EgressPolicy()
 
 
 @pytest.mark.parametrize("address", ["fec0::1", "feff::1", "192.88.99.1", "2002:c058:6301::1"])
 def test_networks_that_were_given_up_are_not_public(address: str) -> None:
     """Python's ipaddress takes them for global; what still routes them is inside."""
-    assert MayCall.from_env({ENV: "public"}).why_not("host", address)
+    assert EgressPolicy.from_env({ENV: "public"}).denial_reason("host", address)

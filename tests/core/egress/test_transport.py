@@ -10,16 +10,18 @@ from typing import Any
 import httpx
 import pytest
 
-from stagelens.core.egress.addresses import ENV, MayCall, NotCalledError
+from stagelens.core.egress.addresses import ENV, EgressDeniedError, EgressPolicy
 from stagelens.core.egress.transport import CheckedTransport, proxy_of
 from tests.support import scrape_target
 
 
-def get(url: str, may_call: MayCall | None = None, *, proxy: str | None = None, follow: bool = False) -> httpx.Response:
+def get(
+    url: str, egress_policy: EgressPolicy | None = None, *, proxy: str | None = None, follow: bool = False
+) -> httpx.Response:
     """Ask for *url*."""
 
     async def ask() -> httpx.Response:
-        transport = CheckedTransport(may_call or MayCall(), proxy=proxy)
+        transport = CheckedTransport(egress_policy or EgressPolicy(), proxy=proxy)
         async with httpx.AsyncClient(transport=transport, follow_redirects=follow) as client:
             return await client.get(url)
 
@@ -93,7 +95,7 @@ def test_no_spelling_of_a_metadata_address_is_called(url: str, monkeypatch: pyte
     monkeypatch.setattr(socket, "getaddrinfo", no_names)
     # Of zeros in front httpx itself makes nothing of it.
     with pytest.raises(
-        (NotCalledError, httpx.InvalidURL), match=r"STAGELENS_MAY_CALL says what is|Invalid IPv4 address"
+        (EgressDeniedError, httpx.InvalidURL), match=r"STAGELENS_MAY_CALL says what is|Invalid IPv4 address"
     ):
         get(url)
 
@@ -106,7 +108,7 @@ def test_a_name_that_leads_elsewhere_a_moment_later_is_asked_once(
     url = f"http://rebound.example:{served.port}/metrics"
 
     assert get(url).text == "here"
-    with pytest.raises(NotCalledError):
+    with pytest.raises(EgressDeniedError):
         get(url)
 
 
@@ -114,7 +116,7 @@ def test_one_bad_address_among_good_ones_is_enough(leads: Callable[..., None]) -
     """Which of them would be connected to is up to who answers for the name."""
     leads(["127.0.0.1", "169.254.169.254"])
 
-    with pytest.raises(NotCalledError):
+    with pytest.raises(EgressDeniedError):
         get("http://mixed.example/")
 
 
@@ -129,7 +131,7 @@ def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -
     """Should a caller ever follow them."""
     served.status, served.headers = 302, {"Location": "http://169.254.169.254/"}
 
-    with pytest.raises(NotCalledError):
+    with pytest.raises(EgressDeniedError):
         get(served.url, follow=True)
 
 
@@ -158,17 +160,17 @@ def test_a_proxy_calls_for_us(served: scrape_target.Served, monkeypatch: pytest.
 
     assert proxy_of(httpx.URL("http://inside.example/x")) is None
     assert get("http://far.example/x", proxy=proxy).text == "from far"
-    with pytest.raises(NotCalledError):
+    with pytest.raises(EgressDeniedError):
         get("http://169.254.169.254/", proxy=proxy)
-    listed = MayCall.from_env({ENV: "private, hooks.slack.com"})
-    with pytest.raises(NotCalledError, match=r"far.example is not in STAGELENS_MAY_CALL"):
+    listed = EgressPolicy.from_env({ENV: "private, hooks.slack.com"})
+    with pytest.raises(EgressDeniedError, match=r"far.example is not in STAGELENS_MAY_CALL"):
         get("http://far.example/x", listed, proxy=proxy)
 
 
 def test_an_allow_list_closes_this_machine(served: scrape_target.Served) -> None:
     """A list that has not got it leaves nothing to connect to."""
-    may_call = MayCall.from_env({ENV: "hooks.slack.com, 10.0.0.0/8"})
+    egress_policy = EgressPolicy.from_env({ENV: "hooks.slack.com, 10.0.0.0/8"})
 
-    with pytest.raises(NotCalledError):
-        get(served.url, may_call)
+    with pytest.raises(EgressDeniedError):
+        get(served.url, egress_policy)
     assert served.asked == []
