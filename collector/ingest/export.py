@@ -1,9 +1,7 @@
-"""An export request, from its bytes to a batch the store can take.
+"""OTLP exports, from an inflated body to a batch for the store.
 
-Bytes and a clock's reading in, a batch and a tally out. It runs in a worker thread, off the event loop. Metrics take two
-steps: each body is parsed by itself, and what came at the same time is judged together.
-
-Log records, of which Stagelens keeps none: how many came, and what to do about it where nobody else takes them.
+These functions run in a worker thread. Metrics take two steps: each body is parsed alone, then all bodies that arrived at the same
+time are validated together. Log records are counted and not stored.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ MAX_BATCH_NAME_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export that was read.
+    """A validated export.
 
     Args:
-        batch: What of it to write.
-        tally: What of it was refused or passed over.
-        named: Whether its sender named it.
-        size_bytes: Its inflated size.
+        batch: The batch to write.
+        tally: Counts of ignored and rejected items.
+        named: Whether the sender gave the batch a name.
+        size_bytes: Inflated size.
     """
 
     batch: Batch
@@ -53,7 +51,7 @@ class Export:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to write, not even a sign of life."""
+        """Whether nothing has to be written, not even the batch name."""
         batch = self.batch
         return not (
             self.named or batch.points or batch.traces or batch.dropped or batch.spans or batch.loads or batch.onward
@@ -62,13 +60,13 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class ParsedMetrics:
-    """An export of metrics whose points are not judged yet.
+    """A metrics export whose points are not validated yet.
 
     Args:
-        batch_id: What it is counted under.
-        resources: What it says.
-        named: Whether its sender named it.
-        size_bytes: Its inflated size.
+        batch_id: Deduplication key of the batch.
+        resources: The metrics.
+        named: Whether the sender gave the batch a name.
+        size_bytes: Inflated size.
     """
 
     batch_id: str
@@ -77,13 +75,13 @@ class ParsedMetrics:
     size_bytes: int
 
     def judged(self, reader: PointReader) -> Export:
-        """Return the export, once *reader* has read it."""
+        """Return the export with the points that *reader* has read from it."""
         instance = _instance(item.resource for item in self.resources)
         batch = Batch(id=self.batch_id, points=reader.points, dropped=reader.dropped, instance=instance)
         return Export(batch, reader.tally, self.named, self.size_bytes)
 
 
-def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
+def read_export(  # noqa: PLR0917 - the export and its readers
     signal: Signal,
     media_type: str,
     body: bytes,
@@ -92,20 +90,20 @@ def read_export(  # noqa: PLR0917 - what was sent, and what it is read with
     spans: SpanReader,
     correct: Correction | None = None,
 ) -> Export:
-    """Read an inflated OTLP body.
+    """Read and validate an inflated OTLP body.
 
     Args:
-        signal: Which service it was sent to.
-        media_type: How it is encoded.
-        body: Inflated.
-        name: The `X-Stagelens-Batch` header, None when there is none.
-        window: Which times are plausible.
+        signal: The signal of the OTLP service that received it.
+        media_type: Media type of *body*.
+        body: The inflated body.
+        name: The `X-Stagelens-Batch` header, None without one.
+        window: Plausible times.
         spans: Reads spans.
-        correct: What is done to each resource; None for nothing.
+        correct: Corrects the attributes of each resource; None for no correction.
 
     Raises:
-        TooLargeError: It has more elements than the collector holds.
-        WireError: It is malformed, or *name* is.
+        TooLargeError: The body has more elements than allowed.
+        WireError: The body or *name* is malformed.
     """
     if signal == "metrics":
         return validate_metrics([parse_metrics(media_type, body, name, correct)], window)[0]
@@ -125,17 +123,17 @@ def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Corre
 
 
 def validate_metrics(exports: Sequence[ParsedMetrics], window: Window) -> list[Export]:
-    """Return what can be believed of each of *exports*, at times within *window*.
+    """Validate *exports* together and return one export for each; times must lie in *window*.
 
     Raises:
-        WireError: A point of one of them is malformed.
+        WireError: A point of one export is malformed.
     """
     readers = [PointReader(window) for _ in exports]
     read_exports(list(zip(readers, [export.resources for export in exports], strict=True)))
     return [export.judged(reader) for export, reader in zip(exports, readers, strict=True)]
 
 
-def _read_traces(  # noqa: PLR0917 - what was sent, and what it is read with
+def _read_traces(  # noqa: PLR0917 - the export and its readers
     number: str, media_type: str, body: bytes, window: Window, spans: SpanReader, correct: Correction | None
 ) -> tuple[Batch, IngestResult]:
     reader = RetainedTraceReader(window)
@@ -151,7 +149,7 @@ def _read_traces(  # noqa: PLR0917 - what was sent, and what it is read with
 
 
 def batch_id(signal: ExportSignal, body: bytes, name: str | None) -> str:
-    """Return what the batch is counted under: its sender's name for it, or else a hash of what it says.
+    """Return the deduplication key of a batch: the name given by its sender, or a hash of *body*.
 
     Raises:
         WireError: *name* is malformed.
@@ -173,17 +171,17 @@ _LOGS_FIX = "Stagelens keeps no logs; set OTEL_LOGS_EXPORTER=none in the sending
 
 
 def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
-    """Count the records of an inflated ExportLogsServiceRequest, which its sender calls *name*, as ignored.
+    """Count the records of an inflated ExportLogsServiceRequest with batch name *name* as ignored.
 
     Raises:
-        TooLargeError: It has more elements than the collector holds.
-        WireError: It is malformed, or *name* is.
+        TooLargeError: The body has more elements than allowed.
+        WireError: The body or *name* is malformed.
     """
     count = _count_json(body) if media_type == JSON else _count_protobuf(body)
     tally = IngestResult(ignored=count)
     if count:
         tally.explain(_LOGS_FIX)
-    # It is written if it is to be sent on, and not for its name alone.
+    # The batch is written only if it is forwarded, so its name does not count.
     return Export(Batch(batch_id("logs", body, name)), tally, named=False, size_bytes=len(body))
 
 

@@ -1,7 +1,7 @@
-"""What machines do, as OTLP's gauges and sums: those of our agents, and any other program's under the same names.
+"""Hardware metrics from OTLP gauges and sums, of Stagelens agents and of other programs that use the same names.
 
-What cannot be what is asked for, such as a counter that is cumulative, is passed over like every metric we do not know: it may
-be right for whom it is meant. Of a process without a name nothing is kept: an OpenTelemetry Collector on a host tells of all.
+A metric whose type does not fit, such as a cumulative counter, is ignored like an unknown metric: another backend may need it.
+Metrics of a process without a service name are ignored, because an OpenTelemetry Collector on a host reports all processes.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ..otlp.model import CUMULATIVE, DELTA, GAUGE, NO_RECORDED_VALUE, SUM, Attri
 from .series import SeriesReader
 from .validation import MAX_COUNT, NANOSECONDS, IngestResult, Reason, RejectedError, Window, printable_text
 
-# No machine has as many GPUs, and no process as many modes of its time.
+# More than the GPUs of a machine or the CPU modes of a process.
 MAX_POINTS = 256
-# Exporters wait a minute at most, as they come.
+# Twice the default export interval of OpenTelemetry.
 MAX_INTERVAL_SECONDS = 120
 _DEVICE_KEYS = {"gpu": GPU_ID, "device": DEVICE}
 
 
 def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: IngestResult) -> list[Point]:
-    """Return what *metric*, one of `core.hardware`, says; what cannot be believed is tallied.
+    """Return the points of *metric*, one of `core.hardware`; invalid points are counted in *tally*.
 
     Args:
-        metric: As it came.
-        resource: What its process says about itself.
-        window: Which times are plausible.
-        tally: Told what was refused.
+        metric: The metric as received.
+        resource: Attributes of its resource.
+        window: Plausible times.
+        tally: Counts ignored and rejected points.
     """
     kind = BY_METRIC[metric.name][0].kind
     if not _is_kind(metric, kind) or SERVICE_NAME not in resource:
@@ -53,7 +53,7 @@ def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: Ing
     for index, point in enumerate(metric.numbers[:MAX_POINTS]):
         try:
             for name, at, value in _values(metric.name, point, resource, window):
-                # Parts of the same, such as the time in the system and in the program, are told one by one.
+                # Values of one measure, such as system and user time, are added.
                 found[name, at] = found.get((name, at), 0.0) + value
         except RejectedError as error:
             tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
@@ -62,18 +62,18 @@ def read_gauges(metric: Metric, resource: Attributes, window: Window, tally: Ing
 
 
 def _is_kind(metric: Metric, kind: str) -> bool:
-    """Say whether *metric* comes as its measure does."""
+    """Return whether *metric* has the OTLP type of a measure of *kind*."""
     if kind == "rate":
         return metric.kind == SUM and metric.temporality == DELTA and metric.monotonic
-    # A gauge says as much as a sum that goes up and down.
+    # An up-down sum is equivalent to a gauge.
     return metric.kind == GAUGE or (metric.kind == SUM and metric.temporality == CUMULATIVE and not metric.monotonic)
 
 
 def _values(metric: str, point: NumberPoint, resource: Attributes, window: Window) -> Iterator[tuple[str, int, float]]:
-    """Yield under which name it is kept, when that was, in Unix seconds, and the value, if *point* is what is asked for.
+    """Yield the name, the time in Unix seconds and the value of each measure that *point* belongs to.
 
     Raises:
-        RejectedError: Its number or its time cannot be believed.
+        RejectedError: Its number or its time is invalid.
     """
     if point.flags & NO_RECORDED_VALUE or point.attributes.get(GPU_TASK, GENERAL) != GENERAL:
         return
@@ -83,7 +83,7 @@ def _values(metric: str, point: NumberPoint, resource: Attributes, window: Windo
     window.check(point.time_ns)
     start_ns = point.start_ns if 0 < point.start_ns < point.time_ns else point.time_ns
     seconds = (point.time_ns - start_ns) / NANOSECONDS
-    # The middle of an interval, like that of the requests it was exported with. A sum may say when its process began.
+    # The middle of the interval, as for histograms. The start of a long interval is the start of the process.
     at = (point.time_ns if seconds > MAX_INTERVAL_SECONDS else (start_ns + point.time_ns) // 2) // NANOSECONDS
     for measure in BY_METRIC[metric]:
         if measure.direction and point.attributes.get(DIRECTION) != measure.direction:
@@ -100,7 +100,7 @@ def _measure_name(measure: Measure, point: NumberPoint, resource: Attributes) ->
 
 
 def place_of(resource: Attributes, of: Of = "process", device: str = "") -> str:
-    """Return how *resource*, or a device of it, is called, as `core.hardware.place` writes it."""
+    """Return the name of *resource*, or of a device of it, in the format of `core.hardware.place`."""
     instance = printable_text(resource.get(SERVICE_INSTANCE, ""))
     host = printable_text(resource.get(POD) or resource.get(HOST) or instance)
     process = printable_text(resource.get(PROCESS_ID) or instance)

@@ -1,7 +1,7 @@
-"""What a request becomes, whichever protocol it came by: an admission, a body, a batch, a commit and an answer.
+"""Ingestion of one request, over HTTP or gRPC: access control, body, batch, commit and response.
 
-The event loop only moves bytes. A body is inflated, read and judged in a worker thread, queued for the writer, and
-answered when its transaction is on disk.
+The event loop only moves bytes. A body is inflated, decoded and validated in a worker thread, queued for the writer, and its
+request is answered after the transaction was committed.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ D = TypeVar("D")
 T = TypeVar("T")
 Endpoint: TypeAlias = ExportSignal | Literal["events"]
 
-# A commit that takes longer outlives most clients' patience (10 s).
+# Most clients give up after 10 s.
 MAX_COMMIT_SECONDS = 9.0
 _MAX_AHEAD_SECONDS = 86_400
-_STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first that fits
+_STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the first match counts
     (UnsupportedError, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     (TooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (WireError, HTTPStatus.BAD_REQUEST),
@@ -74,16 +74,16 @@ _STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the firs
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """A request whose body is still to come.
+    """A request whose body is not received yet.
 
     Args:
-        destination: What it is sent to.
-        media_type: How its body is written.
-        encoding: What was done to it then, a Content-Encoding; None where the body itself shows it.
-        name: What its sender calls the batch, None for nothing.
-        caller: Who sends it.
-        body: Receives the body; without anything to hold it, it is thrown away.
-        via: Whom it has passed, by its sender's word.
+        endpoint: OTLP signal, or events.
+        media_type: Media type of the body.
+        encoding: Content-Encoding; None to detect it from the body.
+        name: Batch name given by the sender, None without one.
+        caller: Address and credentials of the sender.
+        body: Receives the body; called with None, it discards the body.
+        via: The collectors it has passed, according to its sender.
     """
 
     endpoint: Endpoint
@@ -96,20 +96,20 @@ class IngestRequest:
 
 
 class IngestPipeline:
-    """Takes in what arrives.
+    """Ingests OTLP exports and events.
 
     Args:
         config: Limits.
-        gate: Who may send.
-        writer: Takes the batches.
-        decoders: Inflates and reads bodies.
-        receiving: Accounts for the memory of bodies.
-        health: Whether the store can be written.
-        metrics: Told what was answered, and what was refused of it.
+        access_control: Authenticates callers and limits their rate.
+        writer: Commits batches.
+        decoders: Inflate and decode bodies.
+        body_reader: Accounts for the memory of bodies.
+        health: Tells whether the store can be written.
+        metrics: Counts responses and rejected items.
         spans: Reads spans.
-        admit_spans: Makes room for encoded spans of so many bytes; what it raises is a FullError.
-        forward: Where bodies wait to be sent on.
-        add_event: Keeps an event; what it raises is a StoreError.
+        admit_spans: Reserves capacity for encoded spans of so many bytes, or raises FullError.
+        forward: Queue of bodies for forwarding destinations.
+        add_event: Stores an event, or raises StoreError.
         clock: Unix seconds.
     """
 
@@ -134,40 +134,42 @@ class IngestPipeline:
         self._add_event, self._clock = add_event, clock
         self._spans, self._admit_spans, self._forward = spans, admit_spans, forward
 
-    async def answer(self, request: IngestRequest) -> OtlpResponse:
-        """Take in what *request* brings; whatever happens, there is something to say."""
+    async def handle(self, request: IngestRequest) -> OtlpResponse:
+        """Ingest *request* and return its response; errors become responses, too."""
         try:
-            reply = await self._taken(request)
+            reply = await self._ingest(request)
         except (StagelensError, TimeoutError) as error:
             reply = self._failure(request.media_type, error)
-        except Exception as error:  # noqa: BLE001 - one body must not cost others their connection
+        except Exception as error:  # noqa: BLE001 - one bad body must not close the connections of others
             _log.exception("a request could not be read for a fault of the collector's own")
             message = f"the collector failed ({type(error).__name__}); its log says more"
             reply = failure_response(request.media_type, HTTPStatus.INTERNAL_SERVER_ERROR, message)
         self._metrics.request(request.endpoint, reply.status)
         return reply
 
-    async def _taken(self, request: IngestRequest) -> OtlpResponse:
+    async def _ingest(self, request: IngestRequest) -> OtlpResponse:
         match request.endpoint:
             case "events":
-                event, _ = await self._received(request, self._read_event, identity)
-                # Not in a thread of the decoders: while the store is slow, exports are read on.
+                event, _ = await self._receive(request, self._read_event, identity)
+                # Not in a decoder thread: a slow store must not block the decoding of exports.
                 await _wait_for_commit(asyncio.to_thread(self._add_event, event), "send it again")
                 return event_response()
             case "logs":
-                export, onward = await self._received(request, functools.partial(self._read_logs, request), identity)
+                export, onward = await self._receive(request, functools.partial(self._read_logs, request), identity)
                 if onward:
-                    # Whom they are sent on to keeps them.
+                    # The forwarding destination stores them, so they are not ignored.
                     export = replace(export, tally=IngestResult())
-                return await self._counted("logs", request, export, onward)
+                return await self._commit_export("logs", request, export, onward)
             case "metrics":
                 read = functools.partial(self._parse_metrics, request)
-                return await self._counted("metrics", request, *await self._received(request, read, self._judge))
+                return await self._commit_export(
+                    "metrics", request, *await self._receive(request, read, self._validate_metrics)
+                )
             case "traces":
                 read = functools.partial(self._read_traces, request)
-                return await self._counted("traces", request, *await self._received(request, read, identity))
+                return await self._commit_export("traces", request, *await self._receive(request, read, identity))
 
-    async def _counted(
+    async def _commit_export(
         self, signal: ExportSignal, request: IngestRequest, export: Export, onward: Sequence[Outgoing]
     ) -> OtlpResponse:
         if onward:
@@ -178,20 +180,20 @@ class IngestPipeline:
         rejected = tally.rejected.total() + (0 if signal == "metrics" else tally.ignored)
         return export_response(signal, request.media_type, rejected, tally.error_message)
 
-    async def _received(
+    async def _receive(
         self, request: IngestRequest, read: Callable[[AdmittedClient, bytes], D], together: DecodeTogether[D, T]
     ) -> tuple[T, Sequence[Outgoing]]:
-        """Receive the body of *request*, if its caller is let in, and *read* it in a worker thread once it is inflated.
+        """Authenticate the caller of *request*, receive the body, and decode it with *read* and *together*.
 
-        What is read there of several bodies is gone on with *together*, see `DecoderPool.read`. Returned with it is what of the
-        body is to be sent on: all of it, whatever becomes of it here, unless it cannot be read.
+        `DecoderPool.read` describes *read* and *together*. The second result is the body packed for each forwarding destination,
+        whether or not its content is valid here.
         """
         try:
             admission = self._access_control.admit(request.caller)
             _check_media_type(request)
             via = self._forward.check_via(request.via)
         except (RefusedError, UnsupportedError, LoopError):
-            await request.body(None)  # its sender reads the answer when all is sent
+            await request.body(None)  # its sender reads the response only after it has sent the body
             raise
 
         with self._body_reader.held() as hold:
@@ -210,7 +212,7 @@ class IngestPipeline:
     def _parse_metrics(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> ParsedMetrics:
         return parse_metrics(request.media_type, body, request.name, admission.correct)
 
-    def _judge(self, exports: Sequence[ParsedMetrics]) -> list[Export]:
+    def _validate_metrics(self, exports: Sequence[ParsedMetrics]) -> list[Export]:
         return validate_metrics(exports, self._window())
 
     def _read_traces(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> Export:
@@ -219,7 +221,7 @@ class IngestPipeline:
 
     def _window(self) -> Window:
         now = int(self._clock())
-        # Of what is older, the name may be forgotten already: a retry would count twice.
+        # The names of older batches may be deleted already, so that a retry would count twice.
         oldest = now - int(self._config.retention.batches.total_seconds())
         return Window(oldest, now + _MAX_AHEAD_SECONDS)
 
@@ -251,7 +253,7 @@ class IngestPipeline:
 
 
 def refusal_response(media_type: str, error: RefusedError) -> OtlpResponse:
-    """Answer who is not let in."""
+    """Return the response to a refused caller."""
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else {}
     return failure_response(media_type, error.status, error.message, headers, error.retry_after_seconds)
 
@@ -263,11 +265,11 @@ def _check_media_type(request: IngestRequest) -> None:
         raise UnsupportedError(msg)
 
 
-async def _wait_for_commit(writing: Awaitable[T], cure: str) -> T:
-    """Return what *writing* does; *cure* is what is said to who has waited too long."""
+async def _wait_for_commit(writing: Awaitable[T], fix: str) -> T:
+    """Return the result of *writing*; after `MAX_COMMIT_SECONDS` raise an error that ends with *fix*."""
     try:
         async with asyncio.timeout(MAX_COMMIT_SECONDS):
             return await writing
     except TimeoutError as error:
-        msg = f"the store has not committed within {MAX_COMMIT_SECONDS:g} s; {cure}"
+        msg = f"the store has not committed within {MAX_COMMIT_SECONDS:g} s; {fix}"
         raise UncommittedError(msg) from error

@@ -1,16 +1,9 @@
-"""Data points, each believed or refused by itself.
+"""Validation of histogram points, as columns: all points of an export at once, together with exports that arrived at the same time.
 
-A point that passes means what `docs/architecture.md` says it means: a delta, of a known metric, at a plausible time, whose
-buckets add up to its count. Metrics of other names are not ours to judge: they are passed over and counted.
-
-All points of an export are judged at once, as columns, and with those of the exports that came at the same time: most of
-what an export takes is the same for one point and for a hundred. The few that do not pass are judged again, one by one and
-by `point_rules`, which say what is wrong with them.
-
-Which data points can be believed as they are: the checks of `points`, on columns.
-
-A point that passes here passes there. One that does not may still do so, where a sum lies within a rounding of what is
-possible; and why it does not is said there.
+A valid point is a delta of a known metric at a plausible time, whose buckets add up to its count (`docs/architecture.md`). Metrics
+with other names are ignored and counted. The fixed cost of an export is the same for one point and for a hundred, so points are
+validated in columns. Points that fail are validated again one by one with the exact rules of `validation`, which accept a sum
+within rounding and explain the error.
 """
 
 from __future__ import annotations
@@ -52,17 +45,17 @@ from .validation import (
 )
 
 _SUM_ROUNDING = 1e-9
-# Float64 ends at 2**1024 and, with its subnormals, begins at 2**-1074.
+# Finite float64 values, subnormals included, lie between 2**-1074 and 2**1024.
 _MAX_EXPONENT = 1075
 
 
 def valid_mask(columns: HistogramColumns, timed: Flags, window: Window) -> Flags:
-    """Return which points can be believed, but for what they are about, and hold anything; shape (n,).
+    """Return which points are valid apart from their attributes, and not empty; shape (n,).
 
     Args:
         columns: The points.
-        timed: Which of them have a sum of what their buckets hold; shape (n,).
-        window: Which times are plausible.
+        timed: Points whose sum is the sum of the values in their buckets; shape (n,).
+        window: Plausible times.
     """
     buckets, low, high = columns.buckets, *_outermost(columns)
     filled = _sums(buckets.amount, buckets)
@@ -87,7 +80,7 @@ def valid_mask(columns: HistogramColumns, timed: Flags, window: Window) -> Flags
 
 
 def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identity], timed: Flags) -> PointColumns:
-    """Return the *good* points, at a scale no finer than ours; the others may hold anything."""
+    """Return the *good* points, at a scale no finer than `SCALE`; other rows of *columns* are not read."""
     buckets = columns.buckets
     finer = np.maximum(columns.scale - SCALE, 0)[good]
     kept, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
@@ -107,7 +100,7 @@ def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identit
 
 
 def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
-    """Return what *values*, one for each bucket, add up to in each point."""
+    """Return the sum over each point of *values*, one for each bucket."""
     running = np.concatenate((np.zeros(1, np.int64), np.cumsum(values, dtype=np.int64)))
     return np.diff(running[buckets.offsets])
 
@@ -121,45 +114,45 @@ def _in_time(columns: HistogramColumns, window: Window) -> Flags:
 
 
 def _starts(columns: HistogramColumns) -> Unsigned:
-    """Return where the interval of each begins, in Unix nanoseconds; shape (n,)."""
+    """Return the start of the interval of each point, in Unix nanoseconds; shape (n,)."""
     return np.where(columns.start_ns == 0, columns.time_ns, columns.start_ns)
 
 
 def _outermost(columns: HistogramColumns) -> tuple[Ints, Ints]:
-    """Return the lowest and the highest bucket of each, at a scale no finer than ours; any where it has none."""
+    """Return the lowest and highest bucket of each point, at a scale no finer than `SCALE`; arbitrary without buckets."""
     index, offsets = np.append(columns.buckets.index, 0), columns.buckets.offsets
     finer = np.clip(columns.scale - SCALE, 0, MAX_SCALE)
     return index[offsets[:-1]] >> finer, index[offsets[1:] - 1] >> finer
 
 
 def _sum_fits(columns: HistogramColumns, filled: Ints, low: Floats, high: Floats) -> Flags:
-    """Return whose sum its values can have; they lie between *low* and *high*."""
+    """Return the points whose sum is possible for values between *low* and *high*."""
     least = filled * low / SUM_TOLERANCE * (1 + _SUM_ROUNDING)
     most = np.where(columns.zero > 0, np.inf, filled * high * SUM_TOLERANCE * (1 - _SUM_ROUNDING))
     return columns.has_sum & np.isfinite(columns.sum) & (least <= columns.sum) & (columns.sum <= most)
 
 
 def _edge(index: Ints, scale: Ints) -> Floats:
-    """Return the lower edge of each bucket, at most the largest power of two there is."""
+    """Return the lower edge of each bucket, at most the largest power of two of float64."""
     return np.exp2(np.minimum(np.ldexp(index.astype(np.float64), -scale), 1023))
 
 
 __all__ = ["PointReader", "Window"]
 
-# A bucket takes about 100 bytes once read, and one byte on the wire: without a limit a small body would fill the memory.
+# A bucket takes one byte on the wire and about 100 bytes in memory: without a limit a small body would exhaust the memory.
 MAX_BUCKETS_A_BATCH = 500_000
-# Nine years of stage time in microseconds: what a fleet of a million requests at a time spends in two minutes.
+# Nine years of stage time in microseconds: one million concurrent requests for two minutes.
 MAX_COUNT_A_BATCH = 2**48
-# Points read at once, as they came: what is made of them in between takes up to fifty times the room. [bytes]
+# Serialized points validated at once; intermediate arrays take up to fifty times that. [bytes]
 _CHUNK_BYTES = 256 * 1024
-# What a point of JSON takes beside its buckets, about. [bytes]
+# Approximate size of a JSON point without its buckets. [bytes]
 _POINT_BYTES = 100
 
 _SERIES_CACHE = SeriesCache()
 
 
 class _PointGroup(NamedTuple):
-    """Points of one metric and one process, from number *first* on; as they are or serialized."""
+    """Points of one metric and one process, starting at index *first* of the metric; parsed or serialized."""
 
     owner: PointReader
     reader: SeriesReader
@@ -174,9 +167,9 @@ class PointReader:
     """Reads the metrics of one export into points.
 
     Args:
-        window: Which times are plausible.
-        dropped: Requests the senders say they could not count.
-        tally: What became of all points.
+        window: Plausible times.
+        dropped: Requests that the sender reported as not counted.
+        tally: Counts of ignored and rejected points.
     """
 
     window: Window
@@ -188,7 +181,7 @@ class PointReader:
     _count: int = 0
 
     def read(self, export: Sequence[ResourceMetrics]) -> None:
-        """Take in the points of *export*; nothing is raised for a bad one, it is tallied.
+        """Add the points of *export*; invalid points are counted in `tally`.
 
         Raises:
             WireError: A point is malformed.
@@ -197,12 +190,12 @@ class PointReader:
 
     @property
     def points(self) -> PointColumns:
-        """What was believed."""
+        """The valid points."""
         exact = [PointColumns.of(self._exact)] if self._exact or not self._pieces else []
         return PointColumns.join([*self._pieces, *exact])
 
     def parts(self, item: ResourceMetrics) -> Iterator[_PointGroup]:
-        """Yield the points of *item* that are to be judged; everything else of it is taken in."""
+        """Yield the histogram points of *item* to validate; everything else is added at once."""
         reader = SeriesReader(item.resource)
         for metric in item.metrics:
             if metric.name in BY_METRIC:
@@ -228,17 +221,17 @@ class PointReader:
                 self.tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
 
     def has_room(self, buckets: int, count: float) -> bool:
-        """Say whether points of so many filled *buckets*, and so many values, may be taken in at once."""
+        """Return whether points with so many filled *buckets* and *count* values fit into the batch."""
         return self._buckets + buckets <= MAX_BUCKETS_A_BATCH and self._count + count <= MAX_COUNT_A_BATCH
 
     def add(self, points: PointColumns) -> None:
-        """Take in what was believed."""
+        """Add valid *points*."""
         self._pieces.append(points)
         self._buckets += len(points.histograms.buckets.index)
         self._count += int(points.histograms.zero.sum() + points.histograms.buckets.amount.sum())
 
     def read_exactly(self, part: _PointGroup, number: int) -> None:
-        """Take in point *number* of *part* if it can be believed, or say why not."""
+        """Add point *number* of *part* if it is valid, else count and explain why not."""
         sent = part.points[number]
         try:
             self._read_one(part, protobuf_encoding.read_point(sent) if isinstance(sent, bytes) else sent)
@@ -261,16 +254,16 @@ class PointReader:
             raise RejectedError(Reason.SIZE, "the counts of the batch add up to more than 2**48; send smaller batches")
         self._buckets += len(histogram.buckets)
         self._count += histogram.count
-        # The middle of the interval: a delta of ten seconds belongs to the bucket most of it lies in.
+        # The middle of the interval: a ten-second delta belongs to the time bucket that most of it lies in.
         at = (start_ns + time_ns) // 2 // NANOSECONDS
         self._exact.append(Point(series, part.metric, stage, at, histogram))
 
 
 def read_exports(exports: Sequence[tuple[PointReader, Sequence[ResourceMetrics]]]) -> None:
-    """Let each reader take in the points of its export; all of them have the same window.
+    """Let each reader add the points of its export; all readers have the same window.
 
     Raises:
-        WireError: A point is malformed; what was taken in of any of them is of no use.
+        WireError: A point is malformed; the state of all readers is then undefined.
     """
     for parts in _chunked(part for reader, export in exports for item in export for part in reader.parts(item)):
         _read_points(parts)
@@ -301,7 +294,7 @@ def _read_points(parts: Sequence[_PointGroup]) -> None:
 
 
 def _point_ranges(parts: Sequence[_PointGroup]) -> Iterator[tuple[PointReader, int, int]]:
-    """Yield each owner of *parts*, and from which to which point they are its own."""
+    """Yield each owner of *parts* with the range of its points, end exclusive."""
     high = 0
     for owner, own in groupby(parts, lambda part: part.owner):
         low, high = high, high + sum(len(part.points) for part in own)
@@ -309,7 +302,7 @@ def _point_ranges(parts: Sequence[_PointGroup]) -> Iterator[tuple[PointReader, i
 
 
 def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator[_PointGroup]:
-    """Yield the histograms of *metric* in parts of a size to be read at once."""
+    """Yield the histograms of *metric* in groups of up to `_CHUNK_BYTES`."""
     points = metric.histograms
     sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
     first = size = 0
@@ -323,7 +316,7 @@ def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator
 
 
 def _chunked(parts: Iterator[_PointGroup]) -> Iterator[list[_PointGroup]]:
-    """Yield *parts* in lists of a size to be read at once, serialized or not."""
+    """Yield *parts* in lists of up to `_CHUNK_BYTES`, each all serialized or all parsed."""
     held: list[_PointGroup] = []
     size = 0
     for part in parts:

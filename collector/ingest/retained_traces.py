@@ -1,7 +1,7 @@
-"""Spans of scope `stagelens`, put together to kept traces: each trace believed or refused as a whole.
+"""Retained traces of Stagelens agents: spans of scope `stagelens`, assembled and validated as whole traces.
 
-A trace is a root span (it carries `stagelens.kept.because` and the stages' times) and the spans below it, in one export. Several
-requests of one distributed trace may share a trace id; they are told apart by their roots.
+A trace is a root span (it has `stagelens.kept.because` and the times of its stages) and the spans below it, in one export. Several
+requests of a distributed trace may share a trace id; they have different roots.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_TRACES_A_BATCH = 5000
 MAX_ATTRIBUTES = 64
 MAX_LOADS_A_BATCH = 1000
 _TRACE_ID_DIGITS, _SPAN_ID_DIGITS = 32, 16
-# What a root says in columns of its own need not be kept twice.
+# Attributes of a root that are stored in columns.
 _COLUMNS = {
     names.MODEL,
     names.MODEL_VERSION,
@@ -39,13 +39,13 @@ _COLUMNS = {
 
 @dataclass(slots=True)
 class RetainedTraceReader:
-    """Reads the spans of one export into kept traces.
+    """Reads the spans of one export into retained traces.
 
     Args:
-        window: Which times are plausible.
-        traces: What was believed.
-        loads: Phases of cold starts that were believed.
-        tally: What became of all spans.
+        window: Plausible times.
+        traces: The valid traces.
+        loads: The valid phases of cold starts.
+        tally: Counts of rejected spans.
     """
 
     window: Window
@@ -54,7 +54,7 @@ class RetainedTraceReader:
     tally: IngestResult = field(default_factory=IngestResult)
 
     def read(self, export: list[ResourceSpans]) -> None:
-        """Take in the spans of *export*; nothing is raised for a bad one, it is tallied."""
+        """Add the traces of *export*; invalid ones are counted in `tally`."""
         for item in export:
             reader = SeriesReader(item.resource)
             by_trace: dict[str, list[Span]] = defaultdict(list)
@@ -77,7 +77,7 @@ class RetainedTraceReader:
             msg = f"the batch has more than {MAX_LOADS_A_BATCH} loads; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
         _check_span(span)
-        # However long ago: a process tells when it has served its first request.
+        # Of any age: a process reports its start only after its first request.
         replace(self.window, oldest=0).check(span.end_ns)
         phase, spent = printable_text(span.attributes[names.LOAD_PHASE]), span.attributes.get(names.LOAD_OWN)
         if phase not in PHASES:
@@ -142,13 +142,13 @@ def _by_root(spans: list[Span]) -> list[tuple[Span, list[Span]]]:
     """Return each root with the spans below it.
 
     Raises:
-        RejectedError: There is no root, an id is missing or comes twice, or a span leads to no root.
+        RejectedError: An id is missing or duplicated, or a span has no root.
     """
     _check_ids(spans)
     by_id = {span.span_id: span for span in spans}
     if len(by_id) < len(spans):
         raise RejectedError(Reason.IDS, "two spans have the same spanId")
-    # Which root each span that was looked at belongs to; a root belongs to itself.
+    # The root of each visited span; a root belongs to itself.
     home = {span.span_id: span.span_id for span in spans if names.KEPT_BECAUSE in span.attributes}
     below: dict[str, list[Span]] = {root: [] for root in home}
     for span in spans:
@@ -169,7 +169,7 @@ def _check_ids(spans: list[Span]) -> None:
 
 
 def _root_of(span: Span, by_id: dict[str, Span], home: dict[str, str]) -> str:
-    """Return the id of the root *span* belongs to, and remember it for every span on the way up."""
+    """Return the root id of *span*, and store it in *home* for all its ancestors."""
     way: dict[str, None] = {}
     at = span.span_id
     while at not in home:
@@ -207,7 +207,7 @@ def _stages_ns(root: Span) -> dict[str, int]:
 def _child_span(root: Span, span: Span) -> dict[str, object]:
     return {
         "name": printable_text(span.name),
-        # A request inside the request is no stage.
+        # A nested request is not a stage.
         "stage": stage_name(span.attributes[names.STAGE], names.STAGE) if names.STAGE in span.attributes else "",
         "start_ns": span.start_ns - root.start_ns,
         "duration_ns": span.end_ns - span.start_ns,
@@ -216,7 +216,7 @@ def _child_span(root: Span, span: Span) -> dict[str, object]:
 
 
 def _shown_attributes(attributes: Attributes, left_out: set[str] = _COLUMNS) -> dict[str, Scalar]:
-    """Return what of *attributes* is worth keeping, with keys and texts cut to a length that is safe to show."""
+    """Return *attributes* without *left_out* and stage times, with keys and texts limited in length."""
     kept = {
         printable_text(key): printable_text(value) if isinstance(value, str) or not math.isfinite(value) else value
         for key, value in attributes.items()

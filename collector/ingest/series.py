@@ -1,7 +1,4 @@
-"""What points are about, by their attributes: read once and remembered, for exports say the same again and again.
-
-Attributes as dimensions: which series a point or a trace belongs to, and text that is safe to store and to show.
-"""
+"""Series of points and traces: from attributes to dimensions, with a cache, because exports repeat the same attributes."""
 
 from __future__ import annotations
 
@@ -24,30 +21,30 @@ _POINT_KEYS = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, name
 
 
 class SeriesReader:
-    """Turns the attributes of points into series, for one resource.
+    """Converts the attributes of points of one resource into series.
 
     Args:
-        resource: The attributes of the resource.
+        resource: Attributes of the resource.
     """
 
     def __init__(self, resource: Attributes) -> None:
         self._service = printable_text(resource.get(names.SERVICE_NAME, "")) or UNKNOWN_SERVICE
         self._version = printable_text(resource.get(names.SERVICE_VERSION, ""))
         self._environment = printable_text(resource.get(names.ENVIRONMENT, ""))
-        # The points of an export share few series: one for each stage and metric.
+        # The points of an export have few distinct series.
         self._known: dict[tuple[Scalar, ...], Series] = {}
 
     @property
     def process(self) -> tuple[str, str, str]:
-        """What series take from the resource: service, version and environment."""
+        """The dimensions that come from the resource: service, version and environment."""
         return self._service, self._version, self._environment
 
     def series(self, attributes: Attributes, *, error: bool = False) -> Series:
-        """Return the series *attributes* belong to.
+        """Return the series of *attributes*.
 
         Args:
-            attributes: Of the point or of the root span.
-            error: The status when `inference.status` is not there.
+            attributes: Attributes of the point or root span.
+            error: Whether the status is an error if `inference.status` is missing.
 
         Raises:
             RejectedError: `inference.status` is neither `ok` nor `error`.
@@ -85,11 +82,11 @@ def stage_name(value: Scalar | None, key: str) -> str:
     """Return *value* as the name of a stage.
 
     Args:
-        value: What the attribute holds, None if it is missing.
-        key: The attribute's name, for the message.
+        value: Value of the attribute, None if it is missing.
+        key: Name of the attribute, for the message.
 
     Raises:
-        RejectedError: It is no text of 1 to `MAX_STAGE_CHARS` printable characters.
+        RejectedError: *value* is not a text of 1 to `MAX_STAGE_CHARS` printable characters.
     """
     if isinstance(value, str) and 0 < len(value) <= MAX_STAGE_CHARS and value.isprintable():
         return value
@@ -98,15 +95,15 @@ def stage_name(value: Scalar | None, key: str) -> str:
     raise RejectedError(Reason.STAGE, msg)
 
 
-# With what they are remembered by, a few tens of megabytes at the very most: two thousand series have fewer.
+# Together a few tens of megabytes at most; two thousand series need fewer entries.
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 50_000, 512
 
-# Attributes whose values are bands of sizes.
+# Attributes whose values are size buckets.
 _SIZE_BUCKETS = {names.BATCH_BAND: BATCHES, names.TOKEN_BAND: TOKENS}
 
 
 class SeriesCache:
-    """What was read before. Thread-safe."""
+    """Identities of points by their attributes, parsed or serialized. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], dict[bytes, Identity]] = {}
@@ -116,15 +113,15 @@ class SeriesCache:
     def of(
         self, reader: SeriesReader, metric: str, attributes: Sequence[bytes] | Sequence[Attributes]
     ) -> list[Identity | None]:
-        """Return what points of *metric* are about; None where it cannot be believed.
+        """Return the identity of each point of *metric*, None for invalid attributes.
 
         Args:
-            reader: Of the process that sent them.
-            metric: Their metric.
-            attributes: Of each, read or serialized.
+            reader: Series reader of the sending process.
+            metric: Name of the metric.
+            attributes: Attributes of each point, parsed or serialized.
 
         Raises:
-            WireError: They are neither.
+            WireError: Serialized attributes are malformed.
         """
         if self._size > MAX_REMEMBERED:
             self._known, self._shared, self._size = {}, {}, 0
@@ -153,10 +150,10 @@ class SeriesCache:
 
 
 def stage_of(metric: str, attributes: Attributes) -> str:
-    """Return what tells a point apart within its series: a stage, or by what the metric says, such as a definition.
+    """Return the key of a point within its series: a stage, or another value that *metric* defines, such as a size bucket.
 
     Raises:
-        RejectedError: It is not what *metric* needs.
+        RejectedError: The attribute that *metric* needs is missing or invalid.
     """
     key = names.METRICS[metric]
     value = attributes.get(key, stages.OVERHEAD if key == names.DOMINANT else None)

@@ -1,7 +1,4 @@
-"""What became of an export's points or spans: how many were believed, passed over, refused, and why.
-
-What a data point must say to be believed, and what its sender is told where it does not.
-"""
+"""Validation of data points one by one: rules, rejection reasons, and the result of an export with the explanations for its sender."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ from ...core import names
 from ...core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
 from ..otlp.model import DELTA, EXPONENTIAL_HISTOGRAM, SUM, HistogramPoint, Metric, Scalar
 
-# A batch may hold thousands of bad points; the first few say what is wrong with the sender.
+# A batch may have thousands of invalid points; the first explanations are enough to fix the sender.
 MAX_MESSAGES = 5
 MAX_VALUE_CHARS = 200
 
 
 class Reason(StrEnum):
-    """What was wrong with a point or a trace; a label of the collector's own metrics."""
+    """Reason to reject a point or a trace; a label value of the collector's own metrics."""
 
     TYPE = "type"
     TEMPORALITY = "temporality"
@@ -41,11 +38,11 @@ class Reason(StrEnum):
 
 
 class RejectedError(Exception):
-    """One data point or one trace cannot be believed; the rest of its batch can.
+    """One data point or one trace is invalid; the rest of its batch may be valid.
 
     Args:
-        reason: What kind of thing was wrong.
-        message: What exactly, and the cure where it is not plain.
+        reason: Category of the error.
+        message: The error, and the fix where it is not obvious.
     """
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -55,13 +52,13 @@ class RejectedError(Exception):
 
 @dataclass(slots=True)
 class IngestResult:
-    """The count of one export.
+    """Counts of the points, spans or log records of one export that are not stored.
 
     Args:
-        ignored: Points of metrics, or spans of scopes, Stagelens does not keep.
-        rejected: Points or spans refused, by reason.
+        ignored: Items that Stagelens does not store: other metrics, other scopes, log records.
+        rejected: Invalid points or spans, by reason.
         messages: The first `MAX_MESSAGES` explanations.
-        unexplained: How many explanations came after those.
+        unexplained: Number of further explanations.
     """
 
     ignored: int = 0
@@ -70,14 +67,14 @@ class IngestResult:
     unexplained: int = 0
 
     def reject(self, reason: Reason, message: str, count: int = 1) -> None:
-        """Count *count* points or spans as refused for *reason*, explained by *message*."""
+        """Count *count* points or spans as rejected for *reason*, explained by *message*."""
         if count == 0:
             return
         self.rejected[reason] += count
         self.explain(message)
 
     def explain(self, message: str) -> None:
-        """Add *message* to what the sender is told."""
+        """Add *message* to the explanations for the sender."""
         if len(self.messages) < MAX_MESSAGES:
             self.messages.append(message)
         else:
@@ -85,7 +82,7 @@ class IngestResult:
 
     @property
     def error_message(self) -> str:
-        """The explanations as one text for the sender."""
+        """The explanations as one text."""
         more = [f"and {self.unexplained} more"] if self.unexplained else []
         return "; ".join([*self.messages, *more])
 
@@ -107,10 +104,10 @@ def printable_text(value: Scalar) -> str:
 
 # 20,000 buckets cover, at scale 10, more than the whole range from a nanosecond to a day.
 MAX_BUCKETS = 20_000
-# Far above any real count, and 200 days of stage time in microseconds; half a million such points still add up within a signed
-# 64-bit integer.
+# Far above any real count, and 200 days of stage time in microseconds; the sum of half a million such points fits into a
+# signed 64-bit integer.
 MAX_COUNT = 2**44
-# A sum may leave its outermost buckets by rounding, never by more than this factor.
+# A sum may lie outside the range of its buckets by rounding, at most by this factor.
 SUM_TOLERANCE = 1.05
 
 NANOSECONDS = 1_000_000_000
@@ -122,13 +119,13 @@ _METRIC_FIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which times are plausible: [oldest, newest], in Unix seconds."""
+    """Range of plausible times, [oldest, newest], in Unix seconds."""
 
     oldest: int
     newest: int
 
     def check(self, time_ns: int) -> None:
-        """Refuse a time outside the window.
+        """Reject a time outside the window.
 
         Raises:
             RejectedError: *time_ns* is outside.
@@ -143,14 +140,14 @@ class Window:
 
 
 def check_metric(metric: Metric, wanted: str) -> None:
-    """Refuse a metric none of whose points can be believed.
+    """Reject a metric all of whose points are invalid.
 
     Args:
-        metric: One of ours.
-        wanted: Of which kind it must be.
+        metric: A Stagelens metric.
+        wanted: The kind that it must have.
 
     Raises:
-        RejectedError: It is of another kind, or not a delta.
+        RejectedError: It has another kind, or is not a delta.
     """
     if metric.kind != wanted:
         msg = f"must be of type {wanted}, got {metric.kind or 'nothing'}; {_METRIC_FIXES[wanted]}"
@@ -167,22 +164,22 @@ def check_metric(metric: Metric, wanted: str) -> None:
 
 
 def dropped_requests(value: float) -> int:
-    """Return how many requests a sender could not count.
+    """Return *value* as the number of requests that a sender could not count.
 
     Raises:
-        RejectedError: *value* is no such number.
+        RejectedError: *value* is not a plausible count.
     """
-    if not 0 <= value <= MAX_COUNT:  # refuses NaN too
+    if not 0 <= value <= MAX_COUNT:  # also rejects NaN
         msg = f"value must lie between 0 and 2**44, got {value}"
         raise RejectedError(Reason.NUMBER, msg)
     return int(value)
 
 
 def check_interval(point: HistogramPoint, window: Window) -> tuple[int, int]:
-    """Return the interval *point* stands for, in Unix nanoseconds.
+    """Return the interval of *point*, in Unix nanoseconds.
 
     Raises:
-        RejectedError: It is none, or lies outside *window*.
+        RejectedError: The interval ends before it starts, or lies outside *window*.
     """
     start_ns = point.start_ns or point.time_ns
     window.check(start_ns)
@@ -194,10 +191,10 @@ def check_interval(point: HistogramPoint, window: Window) -> tuple[int, int]:
 
 
 def histogram_of(metric: str, point: HistogramPoint) -> Histogram:
-    """Return what *point* of *metric* counts.
+    """Return the histogram of *point* of *metric*.
 
     Raises:
-        RejectedError: Its numbers contradict each other.
+        RejectedError: Its numbers are inconsistent.
     """
     _check_counts(point)
     timed = metric not in names.TIME_METRICS
@@ -249,14 +246,14 @@ def _check_sum(point: HistogramPoint) -> None:
 
 
 def _check_sum_range(histogram: Histogram) -> None:
-    """Refuse a sum that values in these buckets cannot have: it tells of mixed-up units or a corrupted point."""
+    """Reject a sum that is impossible for values in these buckets: a sign of mixed units or a corrupted point."""
     filled = sum(histogram.buckets.values())
     low = high = 0.0
     if filled:
         low = filled * bucket_bounds(min(histogram.buckets), histogram.scale)[0] / SUM_TOLERANCE
         high = filled * bucket_bounds(max(histogram.buckets), histogram.scale)[1] * SUM_TOLERANCE
     if histogram.zero:
-        high = math.inf  # how large a zero may be is the sender's choice (zeroThreshold)
+        high = math.inf  # the sender chooses the zeroThreshold
     if not low <= histogram.sum <= high:
         msg = f"sum is {histogram.sum:g}, but values in its buckets add up to between {low:g} and {high:g}"
         raise RejectedError(Reason.SUM, msg)

@@ -1,9 +1,9 @@
-"""The one thread that writes: batches wait in a bounded queue, many share a transaction, and only then are they acknowledged.
+"""Writer thread: batches wait in a bounded queue, share a transaction, and are acknowledged after its commit.
 
-A batch whose commit fails stays in the queue while its sender is told to come back: it is committed as soon as the store can
-again, and the sender's retry is then a duplicate. The retry of a batch that still waits joins it: both get one answer.
+A batch whose commit fails stays in the queue while its sender is asked to retry: it is committed when the store works again, and
+the retry is then a duplicate. The retry of a batch that still waits joins it, and both get the same result.
 
-    submit -> queue -> Store.write (one transaction, many batches) -> the senders' futures
+    submit -> queue -> Store.write (one transaction, many batches) -> futures of the senders
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..self_metrics import SelfMetrics
 _log = logging.getLogger(__name__)
 
 WRITER_PART = "committing to the store"
-# A transaction holds the writer lock: long enough to share its fsync, short enough to leave room for others.
+# A transaction holds the writer lock: large enough to share its fsync, short enough for other writers.
 MAX_ROWS_A_COMMIT = 20_000
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
 
 
 class FullError(StagelensError):
-    """The queue has no room for another batch."""
+    """The queue has no capacity for another batch."""
 
 
 class UncommittedError(StagelensError):
@@ -36,7 +36,7 @@ class UncommittedError(StagelensError):
 
 
 class UnwritableError(StagelensError):
-    """The batch breaks the store: sending it again is useless."""
+    """The store cannot write the batch: sending it again is useless."""
 
 
 @dataclass(slots=True)
@@ -50,11 +50,11 @@ class Writer:
     """Commits batches in groups.
 
     Args:
-        store: Where to.
-        max_batches: The most batches that may wait.
-        max_bytes: The most bytes, as they were on the wire but inflated, that may wait.
-        health: Told when a commit fails and when one succeeds again.
-        metrics: Told what was committed.
+        store: The store to write to.
+        max_batches: Limit of waiting batches.
+        max_bytes: Limit of the inflated size of waiting batches.
+        health: Records failed and successful commits.
+        metrics: Counts committed batches.
     """
 
     def __init__(self, store: Store, *, max_batches: int, max_bytes: int, health: Health, metrics: SelfMetrics) -> None:
@@ -69,18 +69,18 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="stagelens-writer", daemon=True)
 
     def start(self) -> None:
-        """Begin to commit."""
+        """Start the writer thread."""
         self._thread.start()
         self._health.watch(self._thread)
 
     def hurry(self) -> None:
-        """Do not pause after a failure any more: the end is near."""
+        """Shorten the pauses after failures, before a shutdown."""
         with self._changed:
             self._hurried = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Commit what waits, as far as the store can, and end."""
+        """Commit the waiting batches, as far as the store can, and stop the thread."""
         with self._changed:
             self._hurried = self._stopping = True
             self._changed.notify_all()
@@ -90,19 +90,19 @@ class Writer:
         """Queue *batch*.
 
         Args:
-            batch: What to write.
+            batch: The batch to write.
             size_bytes: Its inflated size.
 
         Returns:
-            Done when the batch is in the store: True if it was counted now, False if it was already. Fails with
-            `UncommittedError` when it could not be written this time, with `UnwritableError` when it never can be.
+            A future that completes with the commit: True if the batch is new, False for a duplicate. It fails with
+            `UncommittedError` if the batch was not written this time, with `UnwritableError` if it never can be.
 
         Raises:
-            FullError: There is no room.
-            UncommittedError: The writer has been told to end.
+            FullError: The queue is full.
+            UncommittedError: The writer is stopping.
         """
         sender: Future[bool] = Future()
-        sender.set_running_or_notify_cancel()  # a sender that gives up must not cancel what others wait for
+        sender.set_running_or_notify_cancel()  # other senders may wait for the same batch, so it cannot be cancelled
         with self._changed:
             if self._stopping:
                 msg = "the collector is shutting down"
@@ -126,7 +126,7 @@ class Writer:
     def _run(self) -> None:
         try:
             self._write_groups()
-        except Exception:  # noqa: BLE001 - it must not end in silence
+        except Exception:  # noqa: BLE001 - logged and reported as unhealthy
             _log.exception("the writer ended by a fault of its own")
             self._health.failed(
                 WRITER_PART, "the writer ended by a fault of its own; restart the collector, its log says more"
@@ -139,13 +139,13 @@ class Writer:
                 counted = self._store.write([waiting.batch for waiting in group])
             except StoreError as error:
                 self._failed(error)
-            except Exception:  # noqa: BLE001 - whatever one batch does to the store, the others must get through
+            except Exception:  # noqa: BLE001 - one unwritable batch must not block the others
                 self._write_singly(group)
             else:
                 self._committed(group, counted, time.perf_counter() - started)
 
     def _next_group(self) -> list[_Waiting]:
-        """Wait for batches and return the next to share a transaction; none when it is time to end."""
+        """Wait for batches and return those of the next transaction; an empty list stops the thread."""
         with self._changed:
             self._pause()
             self._changed.wait_for(lambda: self._queue or self._stopping)
@@ -159,7 +159,7 @@ class Writer:
             return group
 
     def _pause(self) -> None:
-        """Leave a store that has just failed in peace for a while."""
+        """Wait after a failed commit."""
         if not self._pause_seconds:
             return
         hurried = self._hurried
@@ -181,7 +181,7 @@ class Writer:
         self._health.failed(WRITER_PART, str(error))
         with self._changed:
             self._pause_seconds = min(max(self._pause_seconds * 2, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
-            # Nobody waits longer than one attempt, in this group or behind it.
+            # No sender waits longer than one attempt, in this group or behind it.
             senders = [sender for waiting in self._queue.values() for sender in waiting.senders]
             for waiting in self._queue.values():
                 waiting.senders = []
@@ -192,7 +192,7 @@ class Writer:
             sender.set_exception(UncommittedError(str(error)))
 
     def _write_singly(self, group: list[_Waiting]) -> None:
-        """Find the batch that breaks the store by writing each alone, and drop it."""
+        """Write each batch alone, to find and drop the unwritable one."""
         for waiting in group:
             started = time.perf_counter()
             try:

@@ -1,10 +1,8 @@
-"""Data points of exponential histograms as columns, whichever encoding they came in.
+"""Exponential histogram points in columns, from either encoding; protobuf messages are decoded in parallel with numpy.
 
-Reading the same field of many protobuf messages at once, with numpy.
-
-Whoever writes protobuf writes the fields of a message in the order of their numbers. So messages of one type can be walked in
-step: has each of them, where it now is, field 2? Then its value is taken, and that message goes on behind it. A message that
-is written otherwise does not come to its end this way: it is *odd*, and has to be read by itself.
+Encoders write the fields of a message in the order of their numbers. So messages of one type are walked in step: each step looks for
+one field in all messages, decodes it where it is present, and advances those messages. A message that is encoded otherwise does not
+reach its end this way; it is *odd* and has to be decoded alone.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -25,45 +23,45 @@ Unsigned = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED = 0, 1, 2
-# What may be read past the end of the last message.
+# Bytes that may be read past the end of the last message.
 _PADDING = bytes(32)
 _SCANNED_VARINT_BYTES = 4
 _ONE = np.ones(1, np.int64)
-# Of a field that is repeated; no point has as many attributes.
+# Limit of a repeated field; no point has as many attributes.
 _MOST_REPEATED = 64
 
 
 class Scan:
-    """Messages of one type, each read up to some place.
+    """Messages of one type with a read position in each.
 
     Args:
-        data: All messages, a zero behind each, which begins no field, and `_PADDING`.
-        at: Where each is; shape (n,).
-        end: Where each ends; shape (n,).
+        data: All messages, each followed by a zero byte, which starts no field, and `_PADDING`.
+        at: Position in each message; shape (n,).
+        end: End of each message; shape (n,).
     """
 
     def __init__(self, data: bytes, at: Ints, end: Ints) -> None:
         self.data, self.at, self._end = data, at, end
         self._bytes = np.frombuffer(data, np.uint8)
-        # The eight bytes from every byte on.
+        # The eight bytes that start at each byte.
         self._words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
         self._last = len(data) - len(_PADDING)
         self._odd = np.zeros(len(at), bool)
 
     @classmethod
     def of(cls, messages: Sequence[bytes]) -> Scan:
-        """Return *messages*, each read up to its beginning."""
+        """Return *messages*, positioned at their start."""
         sizes = np.fromiter(map(len, messages), np.int64, len(messages))
         end = np.cumsum(sizes + 1) - 1
         return cls(b"\0".join((*messages, _PADDING)), end - sizes, end)
 
     @property
     def odd(self) -> Flags:
-        """Which messages are not read to their ends, or not rightly; shape (n,)."""
+        """Messages that were not decoded completely; shape (n,)."""
         return self._odd | (self.at != self._end)
 
     def fixed64(self, number: int) -> tuple[Flags, Unsigned]:
-        """Read a fixed64, or the bits of a double; return which have it, and its value or 0."""
+        """Decode a fixed64, or the bits of a double; return which messages have it, and its value or 0."""
         has = self._has(number, _FIXED64)
         if not has.any():
             return has, np.zeros(len(has), np.uint64)
@@ -72,14 +70,14 @@ class Scan:
         return has, value
 
     def sint32(self, number: int) -> Ints:
-        """Read a sint32; return its value or 0."""
+        """Decode a sint32; return its value or 0."""
         has = self._has(number, _VARINT)
         value, size = self._varint(has)
         self._go(has * (1 + size))
         return np.where(has, (value >> 1) ^ -(value & 1), 0)
 
     def contents(self, number: int) -> tuple[Ints, Ints]:
-        """Read a field of text, bytes, packed numbers or a message; return where its content begins and ends."""
+        """Decode a length-delimited field; return the start and end of its content."""
         has = self._has(number, _LENGTH_DELIMITED)
         length, size = self._varint(has)
         begin = np.minimum(self.at + has * (1 + size), self._last)
@@ -87,11 +85,11 @@ class Scan:
         return begin, self.at
 
     def inside(self, number: int) -> Scan:
-        """Read a message; return it, to be read itself. One that is not there has no fields."""
+        """Return the embedded messages of field *number*; a missing one is empty."""
         return Scan(self.data, *self.contents(number))
 
     def skip(self, number: int) -> None:
-        """Pass over all of a repeated message."""
+        """Skip all elements of a repeated message."""
         for _ in range(_MOST_REPEATED):
             has = self._has(number, _LENGTH_DELIMITED)
             if not has.any():
@@ -108,7 +106,7 @@ class Scan:
         return self._bytes[self.at] == (number << 3 | wire_type)
 
     def _varint(self, has: Flags) -> tuple[Ints, Ints]:
-        """Return the varint of up to four bytes behind the tag, and its size."""
+        """Return the varint of up to four bytes after the tag, and its size."""
         first = self._bytes[self.at + 1].astype(np.int64)
         more = has & (first >= _CONTINUES)
         if not more.any():
@@ -123,7 +121,7 @@ class Scan:
         return value, size
 
     def _go(self, step: Ints) -> None:
-        # Who is past the end of its message never comes back to it.
+        # A position past the end of its message never returns, so the message is odd.
         self.at = np.minimum(self.at + step, self._last)
 
 
@@ -134,20 +132,20 @@ _UNSIGNED = 2**64
 
 @dataclass(frozen=True, slots=True)
 class HistogramColumns:
-    """Data points; the fields are those of `HistogramPoint`, each of shape (n,).
+    """Data points in columns; the fields are those of `HistogramPoint`, each of shape (n,).
 
     Args:
-        odd: Which cannot be told here: nothing else that is said of them holds.
-        attributes: Of each, as they are read or as they were sent: in either case equal means they say the same.
+        odd: Points that could not be decoded here; their other columns are arbitrary.
+        attributes: Attributes of each point, parsed or serialized.
         start_ns: See `HistogramPoint`.
         time_ns: See `HistogramPoint`.
         count: See `HistogramPoint`.
-        has_sum: Whether the sender sent a sum.
-        sum: See `HistogramPoint`; any where there is none.
+        has_sum: Whether a sum was sent.
+        sum: See `HistogramPoint`; arbitrary without a sum.
         scale: See `HistogramPoint`.
         zero: See `HistogramPoint`.
-        lengths: How many positive buckets each has, empty ones among them.
-        buckets: Those that are not empty; a count above 2**63, or longer than any is, is a negative one.
+        lengths: Number of positive buckets of each point, including empty ones.
+        buckets: Non-empty buckets; a count of 2**63 or more, or with an overlong encoding, is negative.
     """
 
     odd: Flags
@@ -164,9 +162,9 @@ class HistogramColumns:
 
 
 def from_protobuf(points: Sequence[bytes]) -> HistogramColumns:
-    """Return *points*, each a serialized ExponentialHistogramDataPoint, as columns.
+    """Return *points*, serialized ExponentialHistogramDataPoints, as columns.
 
-    Odd are those that have flags or negative values, and those that are not as most encoders write them.
+    Points with flags, negative values or an unusual encoding are odd.
     """
     scan = Scan.of(points)
     begin = scan.at
@@ -205,7 +203,7 @@ def from_protobuf(points: Sequence[bytes]) -> HistogramColumns:
 
 
 def from_points(points: Sequence[HistogramPoint]) -> HistogramColumns:
-    """Return *points* as columns. Odd are those that have flags, negative values, or a number that no field can hold."""
+    """Return *points* as columns. Points with flags, negative values or a number out of range are odd."""
     numbers = np.array([_numbers(point) for point in points], np.uint64).reshape(-1, 5)
     lengths = np.array([len(point.counts) for point in points], np.int64)
     offset = np.array([point.offset for point in points], np.int64)
@@ -244,17 +242,17 @@ def _numbers(point: HistogramPoint) -> tuple[int, ...]:
 
 
 def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags]:
-    """Return the buckets that hold anything, how many buckets each point has, and whose last has no end.
+    """Return the non-empty buckets, the number of buckets of each point, and which points have a truncated count.
 
     Args:
-        counts: The packed counts of each point.
-        offset: The index of the first of them; shape (n,).
+        counts: Packed counts of each point.
+        offset: Index of the first bucket of each point; shape (n,).
     """
-    # A zero in front: so that every byte has one before it, and the first point one where the others have theirs.
+    # A leading zero gives every byte, and the first point, a predecessor.
     data = np.frombuffer(b"\0" + b"".join(counts), np.uint8)
     edges = 1 + np.cumsum(np.fromiter(map(len, (b"", *counts)), np.int64, 1 + len(counts)))
     ends = data < _CONTINUES
-    # The last byte of a zero is zero, and the only one.
+    # A zero count is a single zero byte.
     filled = ends & (data != 0)
     filled[1:] |= ends[1:] & ~ends[:-1]
     where = np.flatnonzero(filled)
@@ -266,7 +264,7 @@ def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags
 
 
 def _varints(data: NDArray[np.uint8], last: Ints) -> Ints:
-    """Return the varints whose last bytes are at *last*."""
+    """Return the varints that end at the positions *last*."""
     values = data[last].astype(np.int64)
     before = last - 1
     here = np.flatnonzero(data[before] >= _CONTINUES)

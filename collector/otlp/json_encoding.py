@@ -1,11 +1,7 @@
-"""OTLP metrics in their JSON form; what the form asks for is written in `json_fields`.
+"""Decoding of OTLP metrics in JSON, and typed access to the fields of OTLP JSON objects.
 
-The fields of OTLP's JSON form: an object's values, each with the type OTLP gives it.
-
-OTLP departs from protobuf's JSON mapping: trace and span ids are hexadecimal, enumerations are integers. 64-bit integers
-come as strings or numbers, fields nobody knows are passed over, null means "not set".
-
-All functions raise `WireError` for a field of the wrong type.
+OTLP departs from the JSON mapping of protobuf: trace and span ids are hexadecimal, enumerations are integers. 64-bit integers are
+strings or numbers, unknown fields are ignored, null means "not set". All functions raise `WireError` for a field of the wrong type.
 
 Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
 """
@@ -40,11 +36,11 @@ _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
 def load(body: bytes) -> Object:
-    """Return the object that *body* is.
+    """Parse *body*, a JSON object.
 
     Raises:
         TooLargeError: It has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
-        WireError: It is no JSON object.
+        WireError: It is not a JSON object.
     """
     if body.count(b"{") > MAX_OBJECTS or body.count(b",") + body.count(b"[") > MAX_ELEMENTS:
         msg = f"the body has more than {MAX_OBJECTS} objects or {MAX_ELEMENTS} list elements; send smaller batches"
@@ -63,7 +59,7 @@ def load(body: bytes) -> Object:
 
 
 def attributes(node: Object) -> Attributes:
-    """Return the scalar `attributes` of *node*; of two with one key the last."""
+    """Return the scalar `attributes` of *node*; the last one of a duplicated key."""
     found: Attributes = {}
     for pair in objects(node, "attributes"):
         value = scalar(object_at(pair, "value"))
@@ -73,7 +69,7 @@ def attributes(node: Object) -> Attributes:
 
 
 def scalar(value: Object) -> Scalar | None:
-    """Return what an AnyValue holds, or None for nothing, bytes, a list or a map: none of these is a dimension."""
+    """Return the scalar in an AnyValue, or None for no value, bytes, a list or a map."""
     if value.get("stringValue") is not None:
         return string(value, "stringValue")
     if value.get("intValue") is not None:
@@ -118,7 +114,7 @@ def string(node: Object, key: str) -> str:
     if not found.isascii():
         try:
             found.encode()
-        except UnicodeEncodeError as error:  # "\ud800": JSON can write half a character, UTF-8 cannot
+        except UnicodeEncodeError as error:  # "\ud800": JSON allows lone surrogates, UTF-8 does not
             msg = f"{key} is not valid Unicode ({error.reason})"
             raise WireError(msg) from error
     return found
@@ -141,11 +137,11 @@ def whole(node: Object, key: str, span: tuple[int, int]) -> int:
 
 
 def integer(found: Any, key: str, span: tuple[int, int]) -> int:
-    """Return *found* as an integer in *span*, ends included; *key* is where it was."""
+    """Return *found*, the value of *key*, as an integer in *span*, ends included."""
     value = found
     if type(value) is str:
         value = int(value) if _INTEGER.fullmatch(value) else None
-    elif type(value) is float:  # JSON has one kind of number: 5.0 is an integer
+    elif type(value) is float:  # JSON has one number type: 5.0 is an integer
         value = int(value) if value.is_integer() else None
     if type(value) is not int or not span[0] <= value <= span[1]:
         refuse(key, f"an integer between {span[0]} and {span[1]}", found)
@@ -157,7 +153,7 @@ def double(node: Object, key: str) -> float:
     found = node.get(key)
     if type(found) is float:
         return found
-    # As strings, protobuf's JSON mapping allows "NaN", "Infinity" and "-Infinity"; whether they make sense comes later.
+    # The JSON mapping of protobuf allows the strings "NaN", "Infinity" and "-Infinity"; validation follows later.
     if type(found) is not str and type(found) is not int:
         refuse(key, "a number", found)
     try:
@@ -167,7 +163,7 @@ def double(node: Object, key: str) -> float:
 
 
 def identifier(node: Object, key: str) -> str:
-    """Return the id at *key*, in small hexadecimal digits."""
+    """Return the id at *key*, in lower-case hexadecimal digits."""
     found = string(node, key).lower()
     try:
         return bytes.fromhex(found).hex()
@@ -181,7 +177,7 @@ def _refuse_constant(constant: str) -> NoReturn:
 
 
 def refuse(key: str, wanted: str, found: Any) -> NoReturn:
-    """Refuse the body, because *key* is *found* and not *wanted*."""
+    """Raise `WireError`: *key* is *found*, not *wanted*."""
     shapes = {dict: "an object", list: "a list", type(None): "nothing"}
     shown = shapes.get(type(found)) or repr(found)[:40]
     msg = f"{key} must be {wanted}, got {shown}"
@@ -193,11 +189,11 @@ _INTEGERS, _SHORT = re.compile(r"[0-9]+(?:,[0-9]+)*"), 19
 
 
 def read_metrics(body: bytes) -> list[ResourceMetrics]:
-    """Read an ExportMetricsServiceRequest.
+    """Decode an ExportMetricsServiceRequest.
 
     Raises:
         TooLargeError: It has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
-        WireError: *body* is no JSON, or a field that is read has the wrong type.
+        WireError: *body* is not JSON, or a field has the wrong type.
     """
     return [
         ResourceMetrics(
@@ -262,5 +258,5 @@ def _counts(buckets: Object) -> list[int]:
     if type(found) is not list:
         refuse("bucketCounts", "a list", found)
     if set(map(type, found)) == {str} and max(map(len, found)) < _SHORT and _INTEGERS.fullmatch(",".join(found)):
-        return list(map(int, found))  # what every exporter sends, at a tenth of the cost
+        return list(map(int, found))  # the form that every exporter sends, at a tenth of the cost
     return [integer(count, "bucketCounts", UINT64) for count in found]

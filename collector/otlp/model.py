@@ -1,7 +1,7 @@
-"""What an OTLP export says, in the terms the collector works with, whichever encoding it came in.
+"""Data model of OTLP exports, independent of the encoding.
 
-`protobuf_wire` and `json_wire` build these; `points` and `spans` judge them. Only what the collector uses is kept: attributes
-that are no scalars, exemplars and links are passed over. Times are nanoseconds since the Unix epoch, as on the wire.
+`protobuf_encoding` and `json_encoding` build these objects; `ingest.points` and `ingest.retained_traces` validate them. Fields that
+the collector does not use are left out: non-scalar attributes, exemplars and links. Times are Unix nanoseconds, as in OTLP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...core.hardware import BY_METRIC
 
 Scalar: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = dict[str, Scalar]
-# What is done to the attributes of a resource before they are believed: a sender may not claim everything.
+# Changes the attributes of a resource before validation: an authenticated sender may not claim any environment.
 Correction: TypeAlias = Callable[[Attributes], None]
 
 # opentelemetry/proto/metrics/v1/metrics.proto, AggregationTemporality and DataPointFlags.
@@ -26,28 +26,28 @@ NO_RECORDED_VALUE = 1
 # The names of a metric's `data` field in OTLP/JSON.
 EXPONENTIAL_HISTOGRAM, GAUGE, SUM = "exponentialHistogram", "gauge", "sum"
 KINDS = (GAUGE, SUM, "histogram", EXPONENTIAL_HISTOGRAM, "summary")
-# Points are decoded for these names only; of other metrics it is enough to know how many points they have.
+# Points are decoded for these metrics only; for other metrics the number of points is enough.
 WANTED = {**dict.fromkeys(names.METRICS, EXPONENTIAL_HISTOGRAM), names.REQUESTS_DROPPED: SUM}
 
 
 def is_wanted(name: str, kind: str) -> bool:
-    """Say whether the points of a metric that is called *name*, and of *kind*, are decoded."""
+    """Return whether the points of a metric with this *name* and *kind* are decoded."""
     return WANTED.get(name) == kind or (name in BY_METRIC and kind in (GAUGE, SUM))
 
 
-# What one export may hold: objects (resources, metrics, points, attributes) cost a few hundred bytes and a few
-# microseconds each, elements (bucket counts above all) up to 60 bytes, and as little as two bytes on the wire: the size of
-# a body bounds nothing by itself. The agent's largest exports have a tenth of it.
+# Limits of one export. An object (resource, metric, point, attribute) costs a few hundred bytes and a few microseconds, an
+# element (mostly bucket counts) up to 60 bytes, and either as little as two bytes on the wire, so the size of a body alone is
+# no limit. The largest exports of the agent have a tenth of this.
 MAX_OBJECTS = 250_000
 MAX_ELEMENTS = 2_000_000
 
 
 class TooLargeError(WireError):
-    """The payload is larger, once inflated, than the collector is willing to hold."""
+    """The payload exceeds a size limit."""
 
 
 class UnsupportedError(WireError):
-    """The payload is of a type or an encoding the collector does not read."""
+    """The media type or Content-Encoding of the payload is not supported."""
 
 
 @dataclass(slots=True)
@@ -55,16 +55,16 @@ class HistogramPoint:
     """One data point of an exponential histogram.
 
     Args:
-        attributes: Its scalar attributes.
-        start_ns: The interval it stands for is (start_ns, time_ns].
-        time_ns: The end of that interval.
-        flags: OTLP's DataPointFlags.
-        count: How many values.
-        sum: Their sum; None when the sender left it out.
-        scale: Buckets a doubling, as the exponent.
-        zero: How many of the values were zero.
-        offset: The index of the first positive bucket.
-        counts: The counts of the positive buckets from there on.
+        attributes: Scalar attributes.
+        start_ns: Start of its interval, (start_ns, time_ns].
+        time_ns: End of its interval.
+        flags: DataPointFlags of OTLP.
+        count: Number of values.
+        sum: Sum of the values; None if it was not sent.
+        scale: Binary logarithm of the number of buckets per doubling.
+        zero: Number of zero values.
+        offset: Index of the first positive bucket.
+        counts: Counts of the positive buckets, starting at *offset*.
         negative: Whether any value was negative.
     """
 
@@ -86,11 +86,11 @@ class NumberPoint:
     """One data point of a gauge or a sum.
 
     Args:
-        value: What it is, or what was counted since the point before.
-        attributes: Its scalar attributes.
-        start_ns: The interval a sum stands for is (start_ns, time_ns]; 0 where it is not said.
-        time_ns: The end of that interval, or when it was so.
-        flags: OTLP's DataPointFlags.
+        value: Value of the gauge or sum.
+        attributes: Scalar attributes.
+        start_ns: Start of the interval of a sum, (start_ns, time_ns]; 0 if it was not sent.
+        time_ns: End of the interval of a sum, time of a gauge.
+        flags: DataPointFlags of OTLP.
     """
 
     value: int | float
@@ -105,13 +105,13 @@ class Metric:
     """One metric of an export.
 
     Args:
-        name: Its name.
-        kind: Which of `KINDS` it is, "" for one OTLP got after this was written.
-        size: How many data points it has.
-        temporality: OTLP's AggregationTemporality.
-        monotonic: Whether a sum only grows.
-        histograms: Its points, if it is a wanted exponential histogram; of protobuf serialized, as they came.
-        numbers: Its points, if it is a wanted sum or gauge.
+        name: Name of the metric.
+        kind: One of `KINDS`, "" for an unknown kind.
+        size: Number of data points.
+        temporality: AggregationTemporality of OTLP.
+        monotonic: Whether a sum is monotonic.
+        histograms: Points of a wanted exponential histogram; those of protobuf are serialized.
+        numbers: Points of a wanted sum or gauge.
     """
 
     name: str
@@ -125,11 +125,11 @@ class Metric:
 
 @dataclass(slots=True)
 class ResourceMetrics:
-    """The metrics one process sent.
+    """Metrics of one resource.
 
     Args:
-        resource: What the process says about itself.
-        metrics: Of all scopes.
+        resource: Attributes of the resource.
+        metrics: Metrics of all scopes.
     """
 
     resource: Attributes
@@ -137,11 +137,11 @@ class ResourceMetrics:
 
 
 class Event(NamedTuple):
-    """Something that happened in a span.
+    """Span event.
 
     Args:
-        name: What.
-        time_ns: When.
+        name: Name of the event.
+        time_ns: Time of the event.
     """
 
     name: str
@@ -150,17 +150,17 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Span:
-    """One span of ours.
+    """Span of a Stagelens agent.
 
     Args:
         trace_id: 32 hexadecimal digits.
         span_id: 16 hexadecimal digits.
-        parent_id: The same, or "" for none.
-        name: What the sender called it.
-        start_ns: When it began.
-        end_ns: When it ended.
-        error: Whether its status is an error.
-        attributes: Its scalar attributes.
+        parent_id: 16 hexadecimal digits, "" for a root.
+        name: Name of the span.
+        start_ns: Start time.
+        end_ns: End time.
+        error: Whether the status is an error.
+        attributes: Scalar attributes.
     """
 
     trace_id: str
@@ -175,11 +175,11 @@ class Span:
 
 @dataclass(slots=True)
 class ResourceSpans:
-    """The spans of traces that one of our agents has kept.
+    """Spans of the traces that a Stagelens agent retained.
 
     Args:
-        resource: What its process says about itself.
-        spans: Of all those traces.
+        resource: Attributes of the resource.
+        spans: Spans of all its traces.
     """
 
     resource: Attributes

@@ -1,14 +1,9 @@
-"""OTLP metrics in their binary form; the points of histograms stay as they came, to be read many at once.
+"""Decoding of OTLP metrics in protobuf.
 
-How much a protobuf body becomes once it is parsed, found out before it is parsed.
-
-An empty message takes two bytes on the wire, about a hundred in the parser and several hundred as objects of ours: 64 MiB
-of them, which gzip packs into 64 kB, would take gigabytes. So a large body is walked first, field by field, without being
-built, and refused when it holds more than an export may. Small ones cannot do harm and are not walked.
-
-A message class that reads an OTLP export of metrics without reading its data points.
-
-It has the field numbers of ExportMetricsServiceRequest, so it reads the same bytes; a data point stays the bytes it came as.
+`MetricsExport` is a message class with the field numbers of ExportMetricsServiceRequest that leaves data points serialized, so that
+histogram points can be decoded in columns. A large body is scanned before it is parsed (`check_bulk`): an empty message takes two
+bytes on the wire, about a hundred in the parser and several hundred as Python objects, so 64 MiB of them, 64 kB of gzip, would take
+gigabytes. Small bodies are not scanned.
 
 Source: opentelemetry/proto/metrics/v1/metrics.proto.
 """
@@ -44,9 +39,9 @@ from .model import (
 
 _PACKAGE = "stagelens.lite"
 _RESOURCE: str = resource_pb2.DESCRIPTOR.message_types_by_name["Resource"].full_name
-# What a metric's `data` may be; all have the same fields here.
+# Fields of the oneof `data` of a metric; all have the same fields here.
 DATA = {5: "gauge", 7: "sum", 9: "histogram", 10: "exponential_histogram", 11: "summary"}
-# Messages, their fields by number, and their types: with "*" where repeated, and a capital where they are messages.
+# Fields of each message by number, with their types: "*" for repeated fields, a capital letter for messages.
 _MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
     "MetricsExport": {1: ("resource_metrics", "*ResourceMetrics")},
     "ResourceMetrics": {1: ("resource", _RESOURCE), 2: ("scope_metrics", "*ScopeMetrics")},
@@ -81,22 +76,22 @@ def _type(kind: str) -> dict[str, Any]:
     return {"label": label, "type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": full_name}
 
 
-# Typed as what it stands in for, minus the data points.
+# Created at run time, so its fields are not known to type checkers.
 MetricsExport: Any = _make()
 
 
-# A body of this size becomes 60 MB at the very worst. The walk takes about as long as reading.
+# A body of this size needs at most 60 MB once parsed. The scan takes about as long as parsing.
 SMALL_BYTES = 256 * 1024
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
-_MAX_DEPTH = 100  # what the parser follows
+_MAX_DEPTH = 100  # limit of the parser
 
-# What takes room when it is length-delimited: messages by their type, those that are left as bytes by None.
+# Length-delimited fields that become objects: messages by their type, bytes as None.
 _Messages: TypeAlias = dict[int, Descriptor | None]
 
 
 def check_bulk(body: bytes, message: Descriptor) -> None:
-    """Refuse *body* when it holds more than an export may; whether it is well-formed is the parser's to say.
+    """Refuse a *body* with too many objects; the parser checks whether it is well-formed.
 
     Args:
         body: A serialized message.
@@ -147,9 +142,9 @@ def _packed(message: Descriptor) -> frozenset[int]:
 
 
 def _field(body: bytes, at: int) -> tuple[int, int, int, int]:
-    """Return the number and wire type of the field at *at*, where its content begins, and its size.
+    """Return the number and wire type of the field at *at*, the position of its content, and its size.
 
-    A field that runs past the end of the body, or is of no kind known, has a size past the end.
+    A truncated field, or one with an unknown wire type, has a size past the end of the body.
     """
     beyond = len(body) + 1
     tag, at = _varint(body, at)
@@ -178,9 +173,9 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
     return value, len(body) + 1
 
 
-# A body of two-byte messages becomes 60 MB once it is parsed if it is of this size. A larger one is walked first.
+# A body of this size with two-byte messages needs 60 MB once parsed. Larger ones are scanned first.
 WALKED_BYTES = 1024 * 1024
-# Room for far more buckets than are believed.
+# Enough for far more buckets than a valid point has.
 MAX_POINT_BYTES = 256 * 1024
 
 _Read = TypeVar("_Read", bound=Message)
@@ -188,11 +183,11 @@ _JSON_KIND = {"exponential_histogram": EXPONENTIAL_HISTOGRAM}
 
 
 def read_metrics(body: bytes) -> list[ResourceMetrics]:
-    """Read an ExportMetricsServiceRequest.
+    """Decode an ExportMetricsServiceRequest.
 
     Raises:
         TooLargeError: It has more than `MAX_OBJECTS` messages, or a point of more than `MAX_POINT_BYTES`.
-        WireError: *body* is none.
+        WireError: *body* is malformed.
     """
     if len(body) > WALKED_BYTES:
         check_bulk(body, MetricsExport.DESCRIPTOR)
@@ -211,10 +206,10 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
 
 
 def read_point(point: bytes) -> HistogramPoint:
-    """Read a serialized ExponentialHistogramDataPoint.
+    """Decode a serialized ExponentialHistogramDataPoint.
 
     Raises:
-        WireError: *point* is none.
+        WireError: *point* is malformed.
     """
     found = _parse(ExponentialHistogramDataPoint(), point)
     return HistogramPoint(
@@ -233,10 +228,10 @@ def read_point(point: bytes) -> HistogramPoint:
 
 
 def read_attributes(attributes: bytes) -> Attributes:
-    """Read attributes as they stand in a point, one after the other.
+    """Decode the serialized attributes of a point.
 
     Raises:
-        WireError: They are none.
+        WireError: *attributes* is malformed.
     """
     return _attributes(_parse(KeyValueList(), attributes).values)
 
@@ -293,7 +288,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
 
 
 def scalar(value: AnyValue) -> Scalar | None:
-    """Return what *value* holds; None for nothing, bytes, a list or a map."""
+    """Return the scalar in *value*, or None for no value, bytes, a list or a map."""
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value

@@ -1,7 +1,7 @@
-"""What the collector answers, in the encoding it was asked in.
+"""OTLP responses in the encoding of the request.
 
-Source: OpenTelemetry protocol specification, "OTLP/HTTP Response" and "OTLP/gRPC Response": the signal's response message,
-or a `google.rpc.Status`, with `RetryInfo` where sending it again is of use.
+Source: OpenTelemetry protocol specification, "OTLP/HTTP Response" and "OTLP/gRPC Response": the response message of the signal,
+or a `google.rpc.Status`, with `RetryInfo` where a retry is useful.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _GRPC_CODES = {
     HTTPStatus.SERVICE_UNAVAILABLE: 14,  # UNAVAILABLE
     HTTPStatus.LOOP_DETECTED: 6,  # ALREADY_EXISTS
 }
-# A sender that is told to come back is always told when. [seconds]
+# Retry delays where no other is given. [seconds]
 RETRY_AFTER = {HTTPStatus.TOO_MANY_REQUESTS: 1, HTTPStatus.SERVICE_UNAVAILABLE: 5}
-# In gRPC it travels twice in headers, of which there may be 8 KiB.
+# gRPC sends the message twice in headers, which are limited to 8 KiB.
 _MAX_MESSAGE_CHARS = 1000
 _RETRY_INFO = b"type.googleapis.com/google.rpc.RetryInfo"
 
-# The response message of a signal, and what it calls the things that were refused.
+# Response message of each signal, and the name of its count of rejected items in protobuf and JSON.
 _RESPONSES = {
     "metrics": (ExportMetricsServiceResponse, "rejected_data_points", "rejectedDataPoints"),
     "traces": (ExportTraceServiceResponse, "rejected_spans", "rejectedSpans"),
@@ -53,12 +53,12 @@ _RESPONSES = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a reply says that is none of success.
+    """Error of a response.
 
     Args:
-        code: Of google.rpc.Code.
-        message: What was wrong and what to do.
-        retry_after_seconds: When to send it again; None where that is useless.
+        code: A google.rpc.Code.
+        message: The error and its fix.
+        retry_after_seconds: Delay before a retry; None where a retry is useless.
     """
 
     code: int
@@ -66,20 +66,20 @@ class Failure:
     retry_after_seconds: int | None
 
     def status(self) -> bytes:
-        """Encode it as a google.rpc.Status {int32 code = 1; string message = 2; repeated Any details = 3}."""
+        """Encode the failure as a google.rpc.Status {int32 code = 1; string message = 2; repeated Any details = 3}."""
         details = b""
         if self.retry_after_seconds is not None:
             details = _field(3, _field(1, _RETRY_INFO) + _field(2, self.retry_info()))
         return bytes((1 << 3, self.code)) + _field(2, self.message.encode(errors="replace")) + details
 
     def retry_info(self) -> bytes:
-        """Encode when to send it again as a google.rpc.RetryInfo {Duration {int64 seconds = 1} retry_delay = 1}."""
+        """Encode the retry delay as a google.rpc.RetryInfo {Duration {int64 seconds = 1} retry_delay = 1}."""
         return _field(1, bytes((1 << 3,)) + _varint(self.retry_after_seconds or 0))
 
 
 @dataclass(frozen=True, slots=True)
 class OtlpResponse:
-    """An answer, ready to send."""
+    """Response to an OTLP request or an event, independent of the protocol."""
 
     status: HTTPStatus
     media_type: str
@@ -89,7 +89,7 @@ class OtlpResponse:
 
 
 def export_response(signal: ExportSignal, media_type: str, rejected: int, message: str) -> OtlpResponse:
-    """Answer an export of *signal* that was taken in, but for *rejected* of its points, spans or records."""
+    """Return the response to an ingested export of *signal* with *rejected* invalid points, spans or records."""
     response_type, name, json_name = _RESPONSES[signal]
     if media_type == JSON:
         partial = {"partialSuccess": {json_name: str(rejected), "errorMessage": message}}
@@ -102,7 +102,7 @@ def export_response(signal: ExportSignal, media_type: str, rejected: int, messag
 
 
 def event_response() -> OtlpResponse:
-    """Answer an event that was kept."""
+    """Return the response to a stored event."""
     return OtlpResponse(HTTPStatus.OK, JSON, b"{}")
 
 
@@ -113,9 +113,9 @@ def failure_response(
     headers: dict[str, str] | None = None,
     retry_after_seconds: int | None = None,
 ) -> OtlpResponse:
-    """Answer a request that was not taken in; any *media_type* but protobuf gets JSON.
+    """Return the response to a failed request; in JSON unless *media_type* is protobuf.
 
-    With 429 and 503 it says when to come back, be it in *retry_after_seconds* or not.
+    Statuses 429 and 503 always have a retry delay, by default that of `RETRY_AFTER`.
     """
     retry = RETRY_AFTER.get(status) if retry_after_seconds is None else retry_after_seconds
     failure = Failure(_GRPC_CODES.get(status, 2), message[:_MAX_MESSAGE_CHARS], retry)  # 2: UNKNOWN
@@ -133,18 +133,18 @@ def media_type_of(request: Request) -> str:
 
 
 def http_response(reply: OtlpResponse) -> Response:
-    """Return *reply* as what the server sends."""
+    """Return *reply* as a Starlette response."""
     return Response(reply.body, reply.status, reply.headers, media_type=reply.media_type)
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Encode a length-delimited field: a handful of them is not worth a dependency."""
+    """Encode a length-delimited protobuf field."""
     return bytes((number << 3 | 2,)) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:
     encoded = bytearray()
-    while value > 0x7F:  # noqa: PLR2004 - a varint carries seven bits a byte
+    while value > 0x7F:  # noqa: PLR2004 - a varint has seven bits a byte
         encoded.append(value & 0x7F | 0x80)
         value >>= 7
     encoded.append(value)
