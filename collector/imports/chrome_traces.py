@@ -115,7 +115,7 @@ class _KinetoTrace:
     work: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
     launches: dict[Any, ChromeEvent] = field(default_factory=dict[Any, ChromeEvent])
     on_device: list[tuple[ChromeEvent, Any, str]] = field(default_factory=list[tuple[ChromeEvent, Any, str]])
-    complete_events: int = 0
+    events: int = 0
     ended: int = 0
 
 

@@ -53,7 +53,7 @@ class ImportedRequest:
     start: int
     end: int
     intervals: Sequence[StageInterval] = ()
-    otlp_attributes: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
+    attributes: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
     tokens: Sequence[int] = ()
     failed: bool = False
 

@@ -61,7 +61,7 @@ class ConnectionLimits:
     surplus: int = 100
     _members: dict[LimitedConnection, str] = field(default_factory=dict[LimitedConnection, str])
     _of: Counter[str] = field(default_factory=Counter[str])
-    _surplus_app: set[LimitedConnection] = field(default_factory=set[LimitedConnection])
+    _surplus: set[LimitedConnection] = field(default_factory=set[LimitedConnection])
     # Idle connections, the longest idle one first.
     _waiting: dict[LimitedConnection, None] = field(default_factory=dict[LimitedConnection, None])
 

@@ -201,7 +201,7 @@ class Requests:
     joined: AssembledSpans
     stages: Sequence[str]
     intervals: Intervals
-    split_by_stage: StageTimes
+    split: StageTimes
     start: Ints
     duration: Ints
     known: Bools
