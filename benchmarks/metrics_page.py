@@ -20,8 +20,8 @@ from stagelens.collector.prometheus.config import PrometheusSettings
 from stagelens.collector.prometheus.counters import EMPTY_SECONDS, Counters
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION
 from stagelens.store.encoding import Buckets
-from stagelens.store.histograms import Histograms
-from stagelens.store.point_columns import Identity, PointColumns
+from stagelens.store.records import Identity, PointColumns
+from stagelens.store.rows import Histograms
 from stagelens.store.series import Series
 
 STAGES = ("forward", "preprocess", "queue", "serialize", "overhead", "network")

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from .. import __version__
 from ..core import names
 from ..store import KeptTrace, Series, Store
-from ..store.full_export import Counted, Whole, whole
+from ..store.full_export import ExportedHistogram, StoreExport, open_export
 from ..store.series import COLD
 from .files import open_atomic
 
@@ -72,7 +72,7 @@ def save_run(store: Store, path: Path, run: Run) -> None:
         StagelensError: The store cannot be read, or *path* cannot be written; it is unchanged.
     """
     about = {"format": FORMAT, "version": __version__, "run": run.to_json()}
-    with whole(store) as found, open_atomic(path) as file:
+    with open_export(store) as found, open_atomic(path) as file:
         file.write(f'{{"{KEY}": {json.dumps(about)}')
         for key, entries in (("resourceMetrics", _metrics(found)), ("resourceSpans", _spans(found))):
             file.write(f',\n"{key}": [')
@@ -83,7 +83,7 @@ def save_run(store: Store, path: Path, run: Run) -> None:
         file.write("}\n")
 
 
-def _metrics(found: Whole) -> Iterator[Json]:
+def _metrics(found: StoreExport) -> Iterator[Json]:
     for counted in found.counted():
         wanted = [each for each in counted if each.metric in names.METRICS]
         for resource, own in groupby(sorted(wanted, key=_order), lambda each: _resource(each.series)):
@@ -96,17 +96,17 @@ def _metrics(found: Whole) -> Iterator[Json]:
         yield _entry("Metrics", (), [{"name": names.REQUESTS_DROPPED, "unit": "{request}", "sum": data}])
 
 
-def _order(counted: Counted) -> tuple[tuple[tuple[str, str], ...], str]:
+def _order(counted: ExportedHistogram) -> tuple[tuple[tuple[str, str], ...], str]:
     return _resource(counted.series), counted.metric
 
 
-def _histograms(points: Iterable[Counted]) -> Iterator[Json]:
+def _histograms(points: Iterable[ExportedHistogram]) -> Iterator[Json]:
     for metric, own in groupby(points, lambda each: each.metric):
         data = {"aggregationTemporality": _DELTA, "dataPoints": [_point(each) for each in own]}
         yield {"name": metric, "unit": names.UNITS.get(metric, "s"), "exponentialHistogram": data}
 
 
-def _point(counted: Counted) -> Json:
+def _point(counted: ExportedHistogram) -> Json:
     numbers = counted.histogram.to_otlp()
     if counted.metric in names.TIME_METRICS:
         # A sum of microseconds over buckets of seconds would be no sum of what the point counts.
@@ -119,7 +119,7 @@ def _point(counted: Counted) -> Json:
     }
 
 
-def _spans(found: Whole) -> Iterator[Json]:
+def _spans(found: StoreExport) -> Iterator[Json]:
     held: defaultdict[tuple[tuple[str, str], ...], list[Json]] = defaultdict(list)
     for trace in found.traces():
         resource = _resource(trace.series)

@@ -17,7 +17,7 @@ from ..collector.serve import Collector, CollectorConfig
 from ..collector.traces.inbox import InboxLimits
 from ..store import Retention, Store
 from ..store.engines import database
-from ..store.outgoing import backlogs
+from ..store.outgoing import read_backlogs
 from .files import temporary_folder
 
 # As long as a run goes on, all of it is kept as finely as it came.
@@ -86,7 +86,7 @@ class TemporaryCollector:
 
     def _waits(self) -> bool:
         with database.reading(self.store.engine) as connection:
-            return bool(backlogs(connection))
+            return bool(read_backlogs(connection))
 
 
 @contextmanager

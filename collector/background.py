@@ -7,7 +7,7 @@ import logging
 from ..core.errors import StoreError
 from ..store import Store
 from ..store.inbox import Delivery, Folded
-from ..store.point_columns import as_columns
+from ..store.records import as_columns
 from .health import Health
 from .ingest.writer import FullError
 from .self_metrics import SelfMetrics

@@ -174,14 +174,14 @@ def _check_store(config: CollectorConfig) -> None:
         if engine.url.get_backend_name() == "sqlite":
             _check_file(Path((engine.url.database or "").removeprefix("file:").partition("?")[0]))
         else:
-            with database.explained(engine, "cannot open"), engine.connect():
+            with database.explain_errors(engine, "cannot open"), engine.connect():
                 pass
     finally:
         engine.dispose()
     if config.points:
-        from ..store.engines import clickhouse_connection  # noqa: PLC0415 - its driver is an extra
+        from ..store.engines import clickhouse_client  # noqa: PLC0415 - its driver is an extra
 
-        clickhouse_connection.read_url(config.points)
+        clickhouse_client.parse_url(config.points)
 
 
 def _check_file(file: Path) -> None:

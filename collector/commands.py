@@ -17,8 +17,8 @@ from typing import Any
 from ..core.errors import StoreError
 from ..core.settings.values import format_size
 from ..store import Store
+from ..store.backup import copy_store
 from ..store.engines import database
-from ..store.move import move
 from ..store.queries.state import Storage
 from .config import CollectorConfig
 from .store_factory import open_existing
@@ -51,7 +51,7 @@ def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, A
     """
     # What the database's tools say when all is well is of no use here.
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
-    logging.getLogger(move.__module__).setLevel(logging.INFO)
+    logging.getLogger(copy_store.__module__).setLevel(logging.INFO)
     try:
         _run(command, CollectorConfig.from_env(environment), arguments)
     except KeyboardInterrupt:
@@ -181,7 +181,7 @@ def _backup(config: CollectorConfig, file: Path) -> None:
         stack.callback(_remove, part)
         target = Store.open(f"sqlite:///{part}")
         stack.callback(target.close)
-        rows = move(source, target, _progress())
+        rows = copy_store(source, target, _progress())
         target.close()
         part.rename(file)
     print(f"{file}: {rows:,} rows of histograms, {format_size(file.stat().st_size)}; compared with the store")
@@ -253,7 +253,7 @@ def _move(source: CollectorConfig, target: CollectorConfig) -> None:
         retention = replace(target.retention, budget_bytes=None)
         new = Store.open(target.database, points_url=target.points, retention=retention)
         stack.callback(new.close)
-        rows = move(old, new, _progress())
+        rows = copy_store(old, new, _progress())
         places = [database.location(store.engine.url) for store in (old, new)]
     print(f"{places[0]} -> {places[1]}: {rows:,} rows of histograms, and everything else; compared, no difference")
 

@@ -10,8 +10,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from ..store import Batch, StoreState
-from ..store.inbox import Waiting
-from ..store.point_columns import PointColumns, as_columns
+from ..store.inbox import InboxBacklog
+from ..store.records import PointColumns, as_columns
 from .health import Health
 from .ingest.validation import IngestResult, Reason
 from .prometheus.counters import Counters
@@ -137,7 +137,7 @@ class SelfMetrics:
         """Count a failed run of the fold."""
         self._fold_failures.inc()
 
-    def waiting(self, waiting: Waiting) -> None:
+    def waiting(self, waiting: InboxBacklog) -> None:
         """Show how many spans wait."""
         self._spans_waiting.set(waiting.size_bytes)
         self._spans_oldest.set(waiting.oldest or 0)

@@ -13,8 +13,8 @@ from importlib import metadata
 from ..core.errors import StoreError
 from ..core.settings.values import format_size
 from ..store import Store
-from ..store.collectors import Report, Vitals, leave, put
-from ..store.inbox import waiting
+from ..store.collectors import Report, Vitals, remove_collector, write_report
+from ..store.inbox import read_backlog
 from .config_file import LiveConfig
 from .forward.state import DestinationState as Destination
 from .health import Health
@@ -84,7 +84,7 @@ class StatusReporter(Loop):
             return
         try:
             with self._store.transaction() as connection:
-                leave(connection, self._id)
+                remove_collector(connection, self._id)
         except StoreError as error:
             _log.warning("the collector is shown as silent from now on, its row could not be taken away: %s", error)
 
@@ -115,10 +115,10 @@ class StatusReporter(Loop):
             greedy=tuple(self._greedy()[:_MAX_DOWN]),
         )
         with self._store.transaction() as connection:
-            spans = waiting(connection)
+            spans = read_backlog(connection)
             seconds = max(now - spans.oldest, 0) if spans.oldest else 0
             vitals = replace(vitals, spans_waiting_bytes=spans.size_bytes, spans_waiting_seconds=seconds)
-            put(connection, Report(self._id, self.name, self._version, self._started, now, vitals))
+            write_report(connection, Report(self._id, self.name, self._version, self._started, now, vitals))
 
 
 def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ..core.errors import StoreError
-from ..store import Store, move
+from ..store import Store, backup
 from ..store.engines import database
 from .config import CollectorConfig
 
@@ -26,7 +26,7 @@ def open_store(config: CollectorConfig) -> Store:
     with ExitStack() as undo:
         store = Store.open(config.database, points_url=config.points, retention=config.retention)
         undo.callback(store.close)
-        if move.is_unfinished(store.engine):
+        if backup.is_copy_unfinished(store.engine):
             msg = (
                 f"a copy into {database.location(store.engine.url)} was interrupted; "
                 "repeat the `stagelens migrate` or `stagelens restore` that began it, or give another database"

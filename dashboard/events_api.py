@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from flask import Flask, Response, request
 
 from ..core.errors import StoreError
-from ..store.events import MAX_TEXT, Event, from_json
+from ..store.events import MAX_TEXT, Event, event_from_json
 from . import guard
 from .query_params import AskError
 from .replies import PREFIX, answer_json, explained
@@ -58,7 +58,7 @@ def _read(source: Source) -> Event:
         msg = f"the body has {request.content_length} bytes"
         raise AskError(msg, cure=f"at most {_MAX_BODY_BYTES}", status=413)
     try:
-        return from_json(request.get_data(), source.now())
+        return event_from_json(request.get_data(), source.now())
     except ValueError as error:
         what, _, cure = str(error).partition("; ")
         named = what.partition(" ")[0]

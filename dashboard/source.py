@@ -19,7 +19,7 @@ from ..alerts.reader import Incident
 from ..alerts.standing import URGENCY, SloStatus
 from ..store import Reader, Selection, Store, StoreState
 from ..store.events import Event
-from ..store.texts import name as stored
+from ..store.schema import storable_name as stored
 from .config import DashboardConfig
 from .costs import Costs
 from .incident_actions import Care

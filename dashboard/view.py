@@ -30,7 +30,7 @@ from zoneinfo import ZoneInfo
 
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
-from ..store.texts import name as stored
+from ..store.schema import storable_name as stored
 from .format import span
 
 DEFAULT_WINDOW = timedelta(hours=6)

@@ -9,12 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .events import Event
-from .indicator import Indicator
 from .queries.minutes import Group, MinuteCounts, SpentCounts
 from .queries.state import StoreState
 from .records import Batch, KeptTrace, Point
 from .retention import Retention
-from .selection import Selection
+from .selection import Indicator, Selection
 from .series import Series, SeriesCaps
 from .store import Store
 

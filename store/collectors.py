@@ -1,4 +1,11 @@
-"""What each collector says about itself, every ten seconds: one row for each, which it writes over and over."""
+"""What each collector says about itself, every ten seconds: one row for each, which it writes over and over.
+
+Targets that are scraped: who reads each, and what was read last.
+
+Any number of collectors may be given the same targets. One of them holds a target, for a while that every reading renews; what
+it has counted is committed together with the reading it was counted from, and only if it still holds the target then. So the
+time between two readings is counted once, whoever dies or is slow in between, and whatever their clocks say.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +14,57 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select, update
 
-from .schema import collectors
+from ..core.errors import StagelensError
+from .schema import collectors, scrapes
+
+
+class TargetLostError(StagelensError):
+    """Somebody else reads the target now: what was to be counted here is counted there."""
+
+
+def take_target(connection: Connection, target: str, holder: str, now: float, seconds: float) -> bytes | None:
+    """Take *target* for *holder*, or go on holding it.
+
+    Args:
+        connection: In a write transaction.
+        target: Its name.
+        holder: Who wants it.
+        now: The time. [Unix seconds]
+        seconds: For how long. [seconds]
+
+    Returns:
+        What was read last; empty where nothing was; None if somebody else holds it.
+    """
+    found = connection.execute(select(scrapes).where(scrapes.c.target == target)).one_or_none()
+    if found is None:
+        row = {"target": target, "holder": holder, "until": now + seconds, "reading": b""}
+        connection.execute(insert(scrapes).values(row))
+        return b""
+    if found.holder != holder and found.until > now:
+        return None
+    mine = update(scrapes).where(scrapes.c.target == target)
+    connection.execute(mine.values(holder=holder, until=now + seconds))
+    return found.reading
+
+
+def save_reading(connection: Connection, target: str, holder: str, until: float, reading: bytes) -> None:
+    """Keep what *holder* has read of *target*, and hold it *until* then, in Unix seconds.
+
+    Raises:
+        LostError: It was taken by somebody else meanwhile.
+    """
+    mine = update(scrapes).where(scrapes.c.target == target, scrapes.c.holder == holder)
+    if not connection.execute(mine.values(until=until, reading=reading)).rowcount:
+        msg = f"another collector reads {target} now"
+        raise TargetLostError(msg)
+
+
+def release_targets(connection: Connection, holder: str) -> None:
+    """Give back everything *holder* holds, so that others need not wait for its end."""
+    connection.execute(update(scrapes).where(scrapes.c.holder == holder).values(until=0.0))
+
 
 # Whoever has not reported for so long is not coming back. [seconds]
 FORGOTTEN_AFTER = 86_400
@@ -87,7 +142,7 @@ class Report:
     vitals: Vitals = field(default_factory=Vitals)
 
 
-def put(connection: Connection, report: Report) -> None:
+def write_report(connection: Connection, report: Report) -> None:
     """Write *report* over the last one of its collector, and over that of a dead one in whose place it was started."""
     table, now = collectors, report.seen
     dead = (table.c.name == report.name) & (table.c.seen < now - SILENT_AFTER)
@@ -97,12 +152,12 @@ def put(connection: Connection, report: Report) -> None:
     connection.execute(insert(table).values(row | {"vitals": json.dumps(asdict(report.vitals))}))
 
 
-def leave(connection: Connection, collector: str) -> None:
+def remove_collector(connection: Connection, collector: str) -> None:
     """Forget the *collector* of that id: it was stopped, and did not die."""
     connection.execute(delete(collectors).where(collectors.c.id == collector))
 
 
-def reports(connection: Connection) -> list[Report]:
+def read_reports(connection: Connection) -> list[Report]:
     """Return the last report of each collector, by name."""
     rows = connection.execute(select(collectors).order_by(collectors.c.name, collectors.c.id))
     return [Report(row.id, row.name, row.version, row.started, row.seen, _vitals(row.vitals)) for row in rows]

@@ -1,31 +1,90 @@
-"""Events: what people and pipelines told that happened, as a deploy, a changed setting, a piece of advice that was dealt with."""
+"""Events: what people and pipelines told that happened, as a deploy, a changed setting, a piece of advice that was dealt with.
+
+Phases of the cold starts of replicas: what each loaded and warmed up, in requests and outside, and how long that took.
+"""
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from . import ledger, schema
-from .texts import MAX_NAME_BYTES
-from .texts import name as storable_name
+from . import rows, schema
+from .schema import MAX_NAME_BYTES, storable_name
 
-KINDS = ("deploy", "config", "advice", "note")
-COLUMNS = ("at", "service", "kind", "key", "text", "link")
+# A fleet of hundreds that is rolled out every hour; beyond, the oldest go first. [count]
+MAX_LOADS = 50_000
+_TEXTS = ("service", "version", "environment", "instance", "place", "model", "shape")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One phase.
+
+    Args:
+        service: Whose.
+        version: Of which version.
+        environment: Where.
+        instance: `service.instance.id` of the replica, "" where it has none.
+        place: Where it runs, as `core.hardware.place` writes it.
+        phase: A key of `core.stages.LOAD_PHASES`.
+        model: Of which model, "" where nobody said.
+        shape: What shapes a first run was given, "" elsewhere.
+        started: [Unix nanoseconds]
+        ended: [Unix nanoseconds]
+        own: What of it was spent in no other phase. [nanoseconds]
+    """
+
+    service: str
+    version: str
+    environment: str
+    instance: str
+    place: str
+    phase: str
+    model: str
+    shape: str
+    started: int
+    ended: int
+    own: int
+
+
+def write_loads(connection: Connection, loads: Sequence[Load]) -> None:
+    """Write *loads*."""
+    if loads:
+        connection.execute(insert(schema.loads), [_load_row(load) for load in loads])
+
+
+def forget_loads(connection: Connection, before: int) -> None:
+    """Delete what ended before *before*, in Unix seconds, and the oldest where there are too many."""
+    table = schema.loads
+    connection.execute(delete(table).where(table.c.ended < before * 1_000_000_000))
+    newest = select(table.c.ended).order_by(table.c.ended.desc()).offset(MAX_LOADS).limit(1)
+    surplus = connection.execute(newest).scalar()
+    if surplus is not None:
+        connection.execute(delete(table).where(table.c.ended <= surplus))
+
+
+def _load_row(load: Load) -> dict[str, str | int]:
+    row: dict[str, str | int] = asdict(load)
+    return row | {key: storable_name(str(row[key])) for key in _TEXTS}
+
+
+EVENT_KINDS = ("deploy", "config", "advice", "note")
+EVENT_COLUMNS = ("at", "service", "kind", "key", "text", "link")
 MAX_KEY, MAX_TEXT, MAX_LINK = 200, 500, 1000
 # With every character written as an escape all fields together take 24 kB; reading JSON takes many times its length.
 MAX_BODY_BYTES = 32_768
 # A pipeline that runs wild must not fill the store: the oldest go first. [count]
-MAX_KEPT = 20_000
+MAX_EVENTS = 20_000
 # A sender's clock, or a plan for tomorrow morning.
-_AHEAD = timedelta(days=1)
+_MAX_AHEAD = timedelta(days=1)
 # Whoever gives seconds instead of milliseconds means the seventies.
-_OLDEST = timedelta(days=400)
+_MAX_AGE = timedelta(days=400)
 _MINUTE_MS = 60_000
 
 
@@ -36,7 +95,7 @@ class Event:
     Args:
         at: When; aware.
         service: Whose, "" for all services. At most 256 bytes.
-        kind: One of `KINDS`.
+        kind: One of `EVENT_KINDS`.
         key: What it is about: a version, the key of a piece of advice. At most 200 characters.
         text: What happened, one line of at most 500 characters.
         link: Where more is said: an address of the dashboard that begins with "/", or an http one; "" for none.
@@ -56,8 +115,8 @@ class Event:
         if self.at.tzinfo is None:
             msg = f"at must be aware, got {self.at!r}; write datetime.now(UTC)"
             raise ValueError(msg)
-        if self.kind not in KINDS:
-            msg = f"kind is {self.kind[:40]!r}; write one of {', '.join(KINDS)}"
+        if self.kind not in EVENT_KINDS:
+            msg = f"kind is {self.kind[:40]!r}; write one of {', '.join(EVENT_KINDS)}"
             raise ValueError(msg)
         if not self.text.strip():
             msg = "text is empty; say in a few words what happened"
@@ -67,12 +126,12 @@ class Event:
             raise ValueError(msg)
         for name, most in (("service", MAX_NAME_BYTES), ("key", MAX_KEY), ("text", MAX_TEXT), ("link", MAX_LINK)):
             _check_line(name, getattr(self, name), most)
-        if self.link and not self.link.startswith(("https://", "http://")) and not _is_own(self.link):
+        if self.link and not self.link.startswith(("https://", "http://")) and not _is_dashboard_path(self.link):
             msg = f"link is {self.link[:60]!r}; write an address that begins with https://, http:// or one /"
             raise ValueError(msg)
 
 
-def from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Event:
+def event_from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Event:
     """Read an event as it is sent: `{"text": …, "service": …, "kind": …, "key": …, "at": …, "link": …}`.
 
     Only `text` must be there; kind is `note` and the time *now* unless they are given. `at` is ISO 8601 (UTC where it
@@ -81,20 +140,20 @@ def from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Event:
     Raises:
         ValueError: It is no such event; the message says what is wrong, and the cure.
     """
-    document = body if isinstance(body, Mapping) else _document(body)
-    unknown = sorted(set(document) - set(COLUMNS))
+    document = body if isinstance(body, Mapping) else _parse_body(body)
+    unknown = sorted(set(document) - set(EVENT_COLUMNS))
     if unknown:
-        msg = f"there is no field {unknown[0][:40]!r}; an event has {', '.join(COLUMNS)}"
+        msg = f"there is no field {unknown[0][:40]!r}; an event has {', '.join(EVENT_COLUMNS)}"
         raise ValueError(msg)
-    texts = {name: document.get(name, "") for name in COLUMNS if name != "at"}
+    texts = {name: document.get(name, "") for name in EVENT_COLUMNS if name != "at"}
     for name, value in texts.items():
         if not isinstance(value, str):
             msg = f"{name} is {json.dumps(value)[:40]}; write a text"
             raise ValueError(msg)  # noqa: TRY004 - to the sender it is a wrong value like the others
-    return Event(_moment(document.get("at"), now), **(texts | {"kind": texts["kind"] or "note"}))
+    return Event(_parse_time(document.get("at"), now), **(texts | {"kind": texts["kind"] or "note"}))
 
 
-def add(connection: Connection, event: Event) -> None:
+def add_event(connection: Connection, event: Event) -> None:
     """Write *event*; one that was told before within its minute is kept once, at the later of the two times."""
     table = schema.events
     at = int(event.at.timestamp() * 1000)
@@ -109,22 +168,22 @@ def add(connection: Connection, event: Event) -> None:
         connection.execute(insert(table).values(at=at, link=event.link, **same))
     else:
         connection.execute(update(table).where(table.c.id == found.id).values(at=max(at, found.at), link=event.link))
-    _renew(connection, same["service"])
+    _bump_revision(connection, same["service"])
 
 
-def forget(connection: Connection, before: int) -> None:
+def forget_events(connection: Connection, before: int) -> None:
     """Delete what happened before *before*, in Unix seconds, and the oldest where there are too many."""
     table = schema.events
     connection.execute(delete(table).where(table.c.at < before * 1000))
-    surplus = select(table.c.id).order_by(table.c.at.desc(), table.c.id.desc()).offset(MAX_KEPT).limit(MAX_KEPT)
+    surplus = select(table.c.id).order_by(table.c.at.desc(), table.c.id.desc()).offset(MAX_EVENTS).limit(MAX_EVENTS)
     gone = connection.scalars(surplus).all()
     if gone:
         connection.execute(delete(table).where(table.c.id.in_(gone)))
 
 
-def _renew(connection: Connection, service: str) -> None:
+def _bump_revision(connection: Connection, service: str) -> None:
     """Let pages know that there is something new of *service*; of a service nobody knows, or of all, all pages."""
-    table, part = schema.services, ledger.take_part(connection)
+    table, part = schema.services, rows.take_part(connection)
     grown = connection.execute(update(table).where(table.c.name == service).values(revision=part))
     if not grown.rowcount:
         connection.execute(update(table).values(revision=part))
@@ -141,12 +200,12 @@ def _check_line(name: str, text: str, most: int) -> None:
         raise ValueError(msg)
 
 
-def _is_own(link: str) -> bool:
+def _is_dashboard_path(link: str) -> bool:
     """Say whether *link* is an address of the dashboard: two slashes, or one and a backslash, lead elsewhere."""
     return link.startswith("/") and not link.startswith(("//", "/\\"))
 
 
-def _document(body: bytes | str) -> Mapping[str, Any]:
+def _parse_body(body: bytes | str) -> Mapping[str, Any]:
     if len(body) > MAX_BODY_BYTES:
         msg = f"the body has {len(body)} bytes; {MAX_BODY_BYTES} is the most for an event, put the rest behind a link"
         raise ValueError(msg)
@@ -161,7 +220,7 @@ def _document(body: bytes | str) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", found)
 
 
-def _moment(value: Any, now: datetime) -> datetime:
+def _parse_time(value: Any, now: datetime) -> datetime:
     if value is None or value == "":
         return now
     shown = json.dumps(value)[:40]
@@ -174,9 +233,9 @@ def _moment(value: Any, now: datetime) -> datetime:
     except (TypeError, ValueError, OverflowError, OSError) as error:
         msg = f"at is {shown}; write ISO 8601, such as 2026-11-20T12:00Z, or milliseconds of the epoch"
         raise ValueError(msg) from error
-    if not now - _OLDEST <= at <= now + _AHEAD:
+    if not now - _MAX_AGE <= at <= now + _MAX_AHEAD:
         msg = (
-            f"at is {shown}, which is {at:%Y-%m-%d %H:%M} UTC; it must lie within the last {_OLDEST.days} days "
+            f"at is {shown}, which is {at:%Y-%m-%d %H:%M} UTC; it must lie within the last {_MAX_AGE.days} days "
             "(numbers are milliseconds of the epoch)"
         )
         raise ValueError(msg)

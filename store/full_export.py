@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, select
 
 from ..core.histogram import Histogram
-from . import move, rollup, schema, tiers
+from . import backup, schema, tiers
 from .engines import database
 from .points import Snapshot
 from .queries import traces
 from .records import KeptTrace
-from .rows import histograms_of
+from .rows import histograms_of, sum_rows
 from .series import Series
 from .store import Store
 
@@ -23,7 +23,7 @@ _NAMES = {code: name for name, code in schema.METRIC_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class ExportedHistogram:
     """What was counted of one series in one bucket of time.
 
     Args:
@@ -43,7 +43,7 @@ class Counted:
     histogram: Histogram
 
 
-class Whole:
+class StoreExport:
     """One moment of a store.
 
     Args:
@@ -53,19 +53,21 @@ class Whole:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
-    def counted(self) -> Iterator[list[Counted]]:
+    def counted(self) -> Iterator[list[ExportedHistogram]]:
         """Yield each histogram once, in the order of tier and time, in lists that fit into memory."""
         connection = self._snapshot.connection
         series = _series(connection)
-        until = _until(connection)
-        for stretch in move.stretches_of(connection):
+        until = _finest_until(connection)
+        for stretch in backup.stretches_of(connection):
             stop = min(stretch.stop, until[stretch.tier])
             if stretch.start < stop:
                 rows = self._snapshot.points.load(connection, stretch.tier, stretch.start, stop)
                 # A negative metric is a total, of series that are here by themselves.
-                own = rollup.summed(sorted(row for row in rows if row.metric > 0), stretch.tier, 0)
+                own = sum_rows(sorted(row for row in rows if row.metric > 0), stretch.tier, 0)
                 yield [
-                    Counted(series[row.series_id], _NAMES[row.metric], row.stage, row.bucket, row.tier, histogram)
+                    ExportedHistogram(
+                        series[row.series_id], _NAMES[row.metric], row.stage, row.bucket, row.tier, histogram
+                    )
                     for row, histogram in zip(own, histograms_of(own), strict=True)
                 ]
 
@@ -86,14 +88,14 @@ class Whole:
 
 
 @contextmanager
-def whole(store: Store) -> Generator[Whole]:
+def open_export(store: Store) -> Generator[StoreExport]:
     """Give what is in *store* now.
 
     Raises:
         StoreError: It cannot be read.
     """
     with database.reading(store.engine) as connection:
-        yield Whole(Snapshot(connection, store.points))
+        yield StoreExport(Snapshot(connection, store.points))
 
 
 def _series(connection: Connection) -> dict[int, Series]:
@@ -102,10 +104,10 @@ def _series(connection: Connection) -> dict[int, Series]:
     return {number: Series(*names) for number, *names in found}
 
 
-def _until(connection: Connection) -> dict[int, int]:
+def _finest_until(connection: Connection) -> dict[int, int]:
     """Return until when each tier is the finest that is kept, in Unix seconds."""
     until, finest = dict[int, int](), sys.maxsize
-    for tier in tiers.read(connection):
+    for tier in tiers.read_tiers(connection):
         until[tier.seconds] = finest
         finest = min(finest, tier.kept_from)
     return until

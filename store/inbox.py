@@ -16,8 +16,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ..core.errors import StoreError
 from . import schema
-from .point_columns import Point, PointColumns
-from .records import Batch, KeptTrace
+from .records import Batch, KeptTrace, Point, PointColumns
 
 # A collector that folds for longer is believed dead. [seconds]
 CLAIM_SECONDS = 60
@@ -87,7 +86,7 @@ class Folded:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class InboxBacklog:
     """How much is in the inbox.
 
     Args:
@@ -104,12 +103,12 @@ class Waiting:
 Fold: TypeAlias = Callable[[Delivery], Folded]
 
 
-def put(connection: Connection, batches: Sequence[Batch], now: int) -> None:
+def put_spans(connection: Connection, batches: Sequence[Batch], now: int) -> None:
     """Put in the spans of *batches*, received *now*, in Unix seconds."""
-    _insert(connection, [Parcel(now, counted=False, spans=batch.spans) for batch in batches if batch.spans])
+    _insert_parcels(connection, [Parcel(now, counted=False, spans=batch.spans) for batch in batches if batch.spans])
 
 
-def claim(connection: Connection, now: int) -> bool:
+def claim_folding(connection: Connection, now: int) -> bool:
     """Note that one folds from *now* on, in Unix seconds; return whether nobody else does."""
     table = schema.store
     # A time that is too far ahead was noted by a clock that was wrong.
@@ -117,21 +116,21 @@ def claim(connection: Connection, now: int) -> bool:
     return connection.execute(update(table).where(free).values(folding_until=now + CLAIM_SECONDS)).rowcount == 1
 
 
-def release(connection: Connection) -> None:
+def release_folding(connection: Connection) -> None:
     """Let others fold."""
     connection.execute(update(schema.store).values(folding_until=0))
 
 
-def waiting(connection: Connection) -> Waiting:
+def read_backlog(connection: Connection) -> InboxBacklog:
     """Return how much waits."""
     table = schema.inbox
     count, size, oldest = connection.execute(
         select(func.count(), func.sum(table.c.size), func.min(table.c.received)).where(table.c.counted == 0)
     ).one()
-    return Waiting(count, int(size or 0), oldest)
+    return InboxBacklog(count, int(size or 0), oldest)
 
 
-def read(connection: Connection, now: int, max_bytes: int) -> Delivery:
+def read_delivery(connection: Connection, now: int, max_bytes: int) -> Delivery:
     """Return what is in the inbox *now*, in Unix seconds: the oldest that waits, and all that was counted.
 
     One parcel is returned however large it is, more only up to *max_bytes* together. Their spans can be loaded as long as the
@@ -155,35 +154,37 @@ def read(connection: Connection, now: int, max_bytes: int) -> Delivery:
         chosen,
         [parcel for parcel in everything if parcel.counted],
         complete=len(chosen) == len(waiting),
-        load=partial(_load, connection),
+        load=partial(_load_spans, connection),
     )
 
 
-def holds(connection: Connection, numbers: Sequence[int]) -> bool:
+def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
     """Say whether all parcels of these *numbers* are still there."""
     table = schema.inbox
     found = sum(
         connection.execute(select(func.count()).select_from(table).where(table.c.id.in_(some))).scalar_one()
-        for some in _pieces(numbers)
+        for some in _id_chunks(numbers)
     )
     return found == len(numbers)
 
 
-def replace(connection: Connection, folded: Folded) -> None:
+def replace_parcels(connection: Connection, folded: Folded) -> None:
     """Take out what was folded, and put back what is left of it.
 
     Raises:
         StoreError: Somebody else has taken it out: nothing of this transaction may be committed.
     """
     table = schema.inbox
-    gone = sum(connection.execute(delete(table).where(table.c.id.in_(some))).rowcount for some in _pieces(folded.taken))
+    gone = sum(
+        connection.execute(delete(table).where(table.c.id.in_(some))).rowcount for some in _id_chunks(folded.taken)
+    )
     if gone != len(folded.taken):
         msg = "spans that were folded here have been folded elsewhere; nothing was counted twice"
         raise StoreError(msg)
-    _insert(connection, folded.left)
+    _insert_parcels(connection, folded.left)
 
 
-def _insert(connection: Connection, parcels: Sequence[Parcel]) -> None:
+def _insert_parcels(connection: Connection, parcels: Sequence[Parcel]) -> None:
     rows = [
         {
             "received": parcel.received,
@@ -197,7 +198,7 @@ def _insert(connection: Connection, parcels: Sequence[Parcel]) -> None:
         connection.execute(insert(schema.inbox), rows)
 
 
-def _load(connection: Connection, parcels: Sequence[Parcel]) -> Iterator[Parcel]:
+def _load_spans(connection: Connection, parcels: Sequence[Parcel]) -> Iterator[Parcel]:
     table = schema.inbox
     for first in range(0, len(parcels), _LOADED_AT_ONCE):
         some = parcels[first : first + _LOADED_AT_ONCE]
@@ -207,6 +208,6 @@ def _load(connection: Connection, parcels: Sequence[Parcel]) -> Iterator[Parcel]
             yield Parcel(parcel.received, parcel.counted, spans.pop(parcel.id), parcel.id, parcel.size)
 
 
-def _pieces(numbers: Sequence[int]) -> list[Sequence[int]]:
+def _id_chunks(numbers: Sequence[int]) -> list[Sequence[int]]:
     """Return *numbers* in pieces that a statement can name."""
     return [numbers[start : start + _IDS_AT_ONCE] for start in range(0, len(numbers), _IDS_AT_ONCE)]

@@ -57,7 +57,7 @@ class Backlog:
     oldest: int | None = None
 
 
-def put(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
+def put_bodies(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
     """Put in *bodies*, received *now*, in Unix seconds."""
     rows = [
         {
@@ -75,12 +75,12 @@ def put(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
         connection.execute(insert(schema.outgoing), rows)
 
 
-def identity(connection: Connection) -> str:
+def store_identity(connection: Connection) -> str:
     """Return what this store calls itself: no other has that name."""
     return connection.execute(select(schema.identity.c.id)).scalar_one()
 
 
-def hold(connection: Connection, destination: str, holder: str, now: float, seconds: float) -> bool:
+def hold_destination(connection: Connection, destination: str, holder: str, now: float, seconds: float) -> bool:
     """Take *destination* for *holder* from *now* on, in Unix seconds, or go on holding it; return whether it is theirs."""
     table = schema.destinations
     mine = update(table).where(
@@ -95,13 +95,13 @@ def hold(connection: Connection, destination: str, holder: str, now: float, seco
     return True
 
 
-def release(connection: Connection, holder: str) -> None:
+def release_destinations(connection: Connection, holder: str) -> None:
     """Give back everything *holder* holds, so that others need not wait for its end."""
     table = schema.destinations
     connection.execute(update(table).where(table.c.holder == holder).values(until=0.0))
 
 
-def oldest(connection: Connection, destination: str, max_bodies: int, max_bytes: int) -> list[Outgoing]:
+def oldest_bodies(connection: Connection, destination: str, max_bodies: int, max_bytes: int) -> list[Outgoing]:
     """Return what has waited longest for *destination*: one body however large it is, more only up to both limits."""
     table = schema.outgoing
     sizes = connection.execute(
@@ -123,14 +123,14 @@ def oldest(connection: Connection, destination: str, max_bodies: int, max_bytes:
     ]
 
 
-def remove(connection: Connection, numbers: Sequence[int]) -> None:
+def remove_bodies(connection: Connection, numbers: Sequence[int]) -> None:
     """Take out the bodies of these *numbers*; those that are gone already are no trouble."""
     table = schema.outgoing
     for start in range(0, len(numbers), _IDS_AT_ONCE):
         connection.execute(delete(table).where(table.c.id.in_(numbers[start : start + _IDS_AT_ONCE])))
 
 
-def backlogs(connection: Connection) -> dict[str, Backlog]:
+def read_backlogs(connection: Connection) -> dict[str, Backlog]:
     """Return what waits, by destination."""
     table = schema.outgoing
     rows = connection.execute(
@@ -155,12 +155,12 @@ def drop_oldest(connection: Connection, destination: str, max_bytes: int) -> int
                 break
             chosen.append(number)
             over -= size
-        remove(connection, chosen)
+        remove_bodies(connection, chosen)
         dropped += len(chosen)
     return dropped
 
 
-def forget_others(connection: Connection, destinations: Collection[str], before: int) -> int:
+def drop_unknown_destinations(connection: Connection, destinations: Collection[str], before: int) -> int:
     """Drop what was received *before* then, in Unix seconds, for none of *destinations*; return how many bodies."""
     table = schema.outgoing
     old = table.c.destination.not_in(list(destinations)) & (table.c.received < before)

@@ -44,7 +44,7 @@ class PointQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeriesSeen:
     """What one series has in a segment.
 
     Args:
@@ -61,7 +61,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PreparedWrite:
     """A write that was prepared.
 
     Args:
@@ -74,7 +74,7 @@ class Change:
     rows: Sequence[PointRow]
     finish: Callable[[Connection], None]
 
-    def also(self, more: Callable[[Connection], None]) -> Change:
+    def also(self, more: Callable[[Connection], None]) -> PreparedWrite:
         """Return the same write with *more* to be done at its end."""
 
         def finish(connection: Connection) -> None:
@@ -90,7 +90,7 @@ class Points(Protocol):
     Every method raises StoreError if it cannot be done; *connection* is in a transaction of the database.
     """
 
-    def apply(self, engine: Engine, prepare: Callable[[Connection], Change | None]) -> bool:
+    def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
         """Write the rows that *prepare* returns, and finish: once, and both or neither.
 
         Returns:
@@ -114,7 +114,7 @@ class Points(Protocol):
         """
         ...
 
-    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[Seen]:
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
         """Return what each series of *question* has in *segment*."""
         ...
 
@@ -168,7 +168,7 @@ class Snapshot:
     points: Points
 
 
-def owners(connection: Connection, question: PointQuery, tier: int) -> tuple[list[int], list[int] | None]:
+def owner_numbers(connection: Connection, question: PointQuery, tier: int) -> tuple[list[int], list[int] | None]:
     """Return the numbers of the services, and of the series or totals of *tier*; None for all of the services."""
     series, selection = schema.series, question.selection
     number = series.c.total_id if question.asks_totals(tier) else series.c.id

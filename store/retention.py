@@ -1,23 +1,108 @@
-"""How long things are kept, and forgetting them when their time is over."""
+"""How long things are kept, and forgetting them when their time is over.
+
+Rolling up: each tier is the sum of the next finer one, taken once for each stretch of time.
+
+The rows and the watermark that says they are there are one write: a process that dies in between leaves nothing. A row
+that arrives later than the watermark is written to the coarser tier as well when it comes (see `ingest`), so a tier always
+equals its recomputation from the finest.
+
+Which time to go by: clocks jump, and nothing may be deleted or put in the wrong place because of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise, zip_longest
 
 from sqlalchemy import Connection, delete, func, select, tuple_, update
 
-from . import events, ledger, loads, schema
+from . import events, rows, schema
 from .engines import database
-from .points import Points
-from .tiers import Tier, floor, read
+from .events import forget_loads
+from .points import Points, PreparedWrite
+from .rows import PointRow, add_to_ledger, sum_rows, take_part
+from .tiers import Tier, floor_to, read_tiers
+
+# How far a sender's clock may run ahead of ours before we stop believing it. [seconds]
+MAX_SKEW_SECONDS = 60
+# How long after the newest data time still passes: until the last hour is rolled up. [seconds]
+GRACE_SECONDS = 2 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTime:
+    """What time it is.
+
+    Args:
+        present: By our clock; by the newest data if it lies too far behind them. [Unix seconds]
+        settled: To roll up and to forget by: not much later than the newest data. A clock that is years ahead would
+            delete everything; time that brings no data makes nothing old. [Unix seconds]
+    """
+
+    present: int
+    settled: int
+
+
+def store_time(connection: Connection, clock: int) -> StoreTime:
+    """Return what time it is when our own clock says *clock*, in Unix seconds."""
+    newest = connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
+    if newest is None:
+        return StoreTime(clock, clock)
+    present = clock if clock >= newest - MAX_SKEW_SECONDS else newest
+    return StoreTime(present, min(present, newest + GRACE_SECONDS))
+
+
+# Agents send every 10 s, a request's own 10 s bucket lies in the past by then: rows that come while a bucket waits here
+# need no second row in the coarser tiers. [seconds]
+SETTLE_SECONDS = 60
+# How much is rolled up in one transaction: acknowledgements wait behind it. [buckets of the coarser tier]
+_CHUNK_BUCKETS = {60: 5, 3600: 1}
+
+
+def prepare_rollup(connection: Connection, points: Points, now: int) -> PreparedWrite | None:
+    """Return the write that rolls up one chunk of the first tier that needs it; None if none does."""
+    finest, *coarser = read_tiers(connection)
+    complete, source = now - SETTLE_SECONDS, finest
+    for tier in coarser:
+        target = floor_to(complete, tier.seconds)
+        if target > tier.watermark:
+            return _advance(connection, points, source, tier, target)
+        complete, source = tier.watermark, tier
+    return None
+
+
+def _advance(connection: Connection, points: Points, source: Tier, tier: Tier, target: int) -> PreparedWrite:
+    first = points.first_bucket(connection, source.seconds, max(tier.watermark, tier.kept_from, source.kept_from))
+    part = take_part(connection)
+    stop, rows = target, list[PointRow]()
+    if first is not None and first < target:
+        start = floor_to(first, tier.seconds)
+        stop = min(target, start + _CHUNK_BUCKETS[tier.seconds] * tier.seconds)
+        rows = sum_rows(points.load(connection, source.seconds, start, stop), tier.seconds, part)
+        if source.seconds == schema.FINEST:
+            rows += sum_rows(_as_totals(connection, rows), tier.seconds, part)
+
+    def finish(connection: Connection) -> None:
+        add_to_ledger(connection, rows)
+        table = schema.rollups
+        connection.execute(update(table).where(table.c.tier == tier.seconds).values(watermark=stop))
+
+    return PreparedWrite(part, rows, finish)
+
+
+def _as_totals(connection: Connection, rows: Sequence[PointRow]) -> list[PointRow]:
+    """Return *rows* as their totals count them."""
+    series = schema.series
+    totals = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
+    return [row.in_total(totals[row.series_id]) for row in rows]
+
 
 # Where room is made: what comes until the next look has to fit in.
 FULL_SHARE = 0.9
 # How the names of batches begin that were read from files: a file may come again as long as what it told is kept.
-IMPORTED = "import:"
+IMPORT_PREFIX = "import:"
 _NS = 1_000_000_000
 _DAY_NS = 86_400 * _NS
 
@@ -59,11 +144,11 @@ def forget_points(connection: Connection, points: Points, retention: Retention, 
     Returns:
         Whether something was done: there may be more.
     """
-    tiers = read(connection)
+    tiers = read_tiers(connection)
     for tier, coarser in zip_longest(tiers, tiers[1:]):
         until = now - int(retention.of_tier(tier.seconds).total_seconds())
         # Never before it is rolled up.
-        if _cut_to(connection, points, tier, min(until, (coarser or tier).watermark)):
+        if _cut_tier(connection, points, tier, min(until, (coarser or tier).watermark)):
             return True
     return False
 
@@ -79,22 +164,22 @@ def fit_budget(connection: Connection, points: Points, retention: Retention, use
     """
     if retention.budget_bytes is None or used_bytes <= retention.budget_bytes * FULL_SHARE:
         return False
-    tiers = read(connection)
+    tiers = read_tiers(connection)
     return (
-        any(_spare(connection, points, tier, min(now, coarser.watermark)) for tier, coarser in pairwise(tiers))
-        or _spare_traces(connection)
-        or any(_spare(connection, points, tier, now) for tier in tiers)
+        any(_free_slot(connection, points, tier, min(now, coarser.watermark)) for tier, coarser in pairwise(tiers))
+        or _free_traces(connection)
+        or any(_free_slot(connection, points, tier, now) for tier in tiers)
     )
 
 
-def _spare(connection: Connection, points: Points, tier: Tier, before: int) -> bool:
+def _free_slot(connection: Connection, points: Points, tier: Tier, before: int) -> bool:
     width = points.freed_seconds(tier.seconds)
-    first, last = ledger.ends(connection, tier.seconds)
-    until = floor(first, width) + width
-    return last > 0 and until <= before and _cut_to(connection, points, tier, until)
+    first, last = rows.ledger_ends(connection, tier.seconds)
+    until = floor_to(first, width) + width
+    return last > 0 and until <= before and _cut_tier(connection, points, tier, until)
 
 
-def _spare_traces(connection: Connection) -> bool:
+def _free_traces(connection: Connection) -> bool:
     if database.compact_traces(connection):
         return True
     traces = schema.traces
@@ -106,18 +191,18 @@ def _spare_traces(connection: Connection) -> bool:
     return True
 
 
-def _cut_to(connection: Connection, points: Points, tier: Tier, until: int) -> bool:
+def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) -> bool:
     """Forget what *tier* holds before *until*, one slot at most; return whether there was anything to do."""
     width = schema.SLOT_SECONDS[tier.seconds]
-    until = floor(until, width)
+    until = floor_to(until, width)
     if until <= tier.kept_from:
         return False
-    first, last = ledger.ends(connection, tier.seconds)
+    first, last = rows.ledger_ends(connection, tier.seconds)
     # Nothing to delete: straight there.
     if first < until and (first, last) != (0, 0):
         until = min(until, first + width)
     points.cut(connection, tier.seconds, until)
-    ledger.cut(connection, tier.seconds, until)
+    rows.cut_ledger(connection, tier.seconds, until)
     rollups = schema.rollups
     connection.execute(update(rollups).where(rollups.c.tier == tier.seconds).values(kept_from=until))
     return True
@@ -130,20 +215,20 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
         Whether series were deleted: numbers held in memory are no longer valid.
     """
     _forget_traces(connection, retention, now)
-    events.forget(connection, now - int(retention.hours.total_seconds()))
-    loads.forget(connection, now - int(retention.hours.total_seconds()))
+    events.forget_events(connection, now - int(retention.hours.total_seconds()))
+    forget_loads(connection, now - int(retention.hours.total_seconds()))
     table = schema.batches
-    is_imported = table.c.id.startswith(IMPORTED)
+    is_imported = table.c.id.startswith(IMPORT_PREFIX)
     for names, kept in ((~is_imported, retention.batches), (is_imported, retention.hours)):
         connection.execute(delete(table).where(names, table.c.received < now - int(kept.total_seconds())))
-    return _forget_series(connection, read(connection)[-1].kept_from)
+    return _forget_series(connection, read_tiers(connection)[-1].kept_from)
 
 
 def forget_services(connection: Connection, points: Points, names: Collection[str]) -> None:
     """Delete all that is known of the services called *names*, and them: they take no place any more."""
     services, series = schema.services, schema.series
     numbers = connection.scalars(select(services.c.id).where(services.c.name.in_(names))).all()
-    ledger.forget(connection, points.forget(connection, numbers))
+    rows.subtract_from_ledger(connection, points.forget(connection, numbers))
     theirs = select(series.c.id).where(series.c.service_id.in_(numbers))
     connection.execute(delete(schema.traces).where(schema.traces.c.series_id.in_(theirs)))
     for table in (series, schema.stages):
@@ -151,7 +236,7 @@ def forget_services(connection: Connection, points: Points, names: Collection[st
     for table in (schema.events, schema.loads):
         connection.execute(delete(table).where(table.c.service.in_(names)))
     connection.execute(delete(services).where(services.c.id.in_(numbers)))
-    _renumber(connection)
+    _invalidate_series(connection)
 
 
 def _forget_traces(connection: Connection, retention: Retention, now: int) -> None:
@@ -179,11 +264,11 @@ def _forget_series(connection: Connection, oldest: int) -> bool:
     kept = select(traces.c.trace_id).where(traces.c.series_id == series.c.id).exists()
     forgotten = connection.execute(delete(series).where(series.c.last_seen < oldest, ~kept)).rowcount > 0
     if forgotten:
-        _renumber(connection)
+        _invalidate_series(connection)
     return forgotten
 
 
-def _renumber(connection: Connection) -> None:
+def _invalidate_series(connection: Connection) -> None:
     """Have all who hold numbers of series in memory read them anew."""
     table = schema.store
     connection.execute(update(table).values(series_epoch=table.c.series_epoch + 1))

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, bindparam, case, insert, select, update
 
-from ..core.hardware import hardware_key as hardware_name
-from ..core.hardware import split_hardware_key as hardware_parts
+from ..core.hardware import hardware_key, split_hardware_key
 from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
 from ..core.stages import BY_KEY, OTHER, STALL_CAUSES, split_stall_key, stall_key
 from . import schema
-from .texts import name as storable_name
+from .schema import storable_name
 
 WARM, COLD = "0", "1"
 
@@ -77,7 +76,7 @@ class SeriesCaps:
 
 
 @dataclass(frozen=True, slots=True)
-class Interned:
+class SeriesNumbers:
     """The numbers that stand for a series in the store, its service and the total it is part of."""
 
     series_id: int
@@ -86,15 +85,24 @@ class Interned:
 
 
 # What the points of a metric are told apart by, where it is not the users' to name.
-_KNOWN = {*BY_KEY, *BATCH_SIZES.names, *TOKEN_COUNTS.names, *DEFINITIONS, *AGENT_LEVELS, TOKENS_IN, TOKENS_OUT, OTHER}
+_KNOWN_KEYS = {
+    *BY_KEY,
+    *BATCH_SIZES.names,
+    *TOKEN_COUNTS.names,
+    *DEFINITIONS,
+    *AGENT_LEVELS,
+    TOKENS_IN,
+    TOKENS_OUT,
+    OTHER,
+}
 # Processes and GPUs of a service that are told apart in an hour, times what is asked of each; the rest is one. They come and
 # go with every deployment, so that a cap for ever would soon leave none.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
 # A service unused for so long no longer counts towards the limit of services; its data stays. [seconds]
 ACTIVE_SECONDS = 86_400
 _REMEMBERED_FACTOR = 10
-_CAPPED = ("version", "environment", "model", "model_version", "route", "device")
-_FINE = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
+_CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
+_FOLDED_DIMENSIONS = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
 
 
 class SeriesIndex:
@@ -111,7 +119,7 @@ class SeriesIndex:
     def forget(self) -> None:
         """Read everything anew at the next use."""
         self._epoch = self._last_series = self._last_service = -1
-        self._series: dict[Series, Interned] = {}
+        self._series: dict[Series, SeriesNumbers] = {}
         self._folded: dict[Series, Series] = {}
         self._services: dict[str, int] = {}
         # When each was used last, as far as is known here; and when anything was. [Unix seconds]
@@ -126,7 +134,7 @@ class SeriesIndex:
         # The time in which the database has seen each series, or less.
         self._seen: dict[int, tuple[int, int]] = {}
 
-    def intern(self, connection: Connection, series: Series, at: int) -> Interned:
+    def intern(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
         """Return the numbers of *series*, folded where a cap is reached; a new one is first seen *at* these Unix seconds."""
         self._latest = max(self._latest, at)
         folded = self._folded.get(series) or self._fold(series)
@@ -137,12 +145,14 @@ class SeriesIndex:
 
     def stage(self, connection: Connection, service_id: int, stage: str) -> str:
         """Return the name under which *stage* is counted: its own, or `__other__` past the cap."""
-        if stage in _KNOWN:
+        if stage in _KNOWN_KEYS:
             return stage
         cause, held_up = split_stall_key(stage)
         if cause in STALL_CAUSES and held_up:
             # A stall takes no place of its own: its stage has one.
-            return stall_key(cause, held_up if held_up in _KNOWN else self._own_stage(connection, service_id, held_up))
+            return stall_key(
+                cause, held_up if held_up in _KNOWN_KEYS else self._own_stage(connection, service_id, held_up)
+            )
         return self._own_stage(connection, service_id, stage)
 
     def place(self, service_id: int, name: str, at: int) -> str:
@@ -159,7 +169,7 @@ class SeriesIndex:
             self._places_hour = hour
         name, known = storable_name(name), self._places[service_id]
         if name not in known and len(known) >= MAX_PLACES:
-            return hardware_name(hardware_parts(name)[0], OTHER)
+            return hardware_key(split_hardware_key(name)[0], OTHER)
         known.add(name)
         return name
 
@@ -190,7 +200,7 @@ class SeriesIndex:
         added = connection.execute(select(*columns).where(series.c.id > self._last_series)).mappings().all()
         for row in added:
             one = Series(**{name: row[name] for name in schema.DIMENSIONS})
-            self._remember(one, Interned(row["id"], row["service_id"], row["total_id"]), row["last_seen"])
+            self._remember(one, SeriesNumbers(row["id"], row["service_id"], row["total_id"]), row["last_seen"])
         for number, stage in connection.execute(select(stages)):
             self._stages[number].add(stage)
 
@@ -222,14 +232,14 @@ class SeriesIndex:
         )
         connection.execute(statement, [{"number": one, "low": lo, "high": hi} for one, (lo, hi) in wider.items()])
 
-    def _remember(self, series: Series, interned: Interned, at: int) -> None:
+    def _remember(self, series: Series, interned: SeriesNumbers, at: int) -> None:
         self._last_series = max(self._last_series, interned.series_id)
         self._series[series] = interned
         self._totals[_total_key(series)] = interned.total_id
         self._service_of[interned.series_id] = series.service
         self._used[series.service] = max(self._used.get(series.service, 0), at)
-        self._values[series.service, "series"].add(_combination(series))
-        for dimension in _CAPPED:
+        self._values[series.service, "series"].add(_combination_key(series))
+        for dimension in _CAPPED_DIMENSIONS:
             self._values[series.service, dimension].add(getattr(series, dimension))
 
     def _fold(self, series: Series) -> Series:
@@ -247,11 +257,11 @@ class SeriesIndex:
         if not has_place:
             # Unknown stays unknown: the empty string takes no place.
             folded = replace(folded, service=folded.service and OTHER)
-        for dimension in _CAPPED:
+        for dimension in _CAPPED_DIMENSIONS:
             value = self._admit(folded.service, dimension, getattr(folded, dimension), getattr(self._caps, dimension))
             folded = replace(folded, **{dimension: value})
-        if self._admit(folded.service, "series", _combination(folded), self._caps.series) == OTHER:
-            folded = replace(folded, **_FINE)
+        if self._admit(folded.service, "series", _combination_key(folded), self._caps.series) == OTHER:
+            folded = replace(folded, **_FOLDED_DIMENSIONS)
         # Of one without a place it is asked again: tomorrow there may be one.
         if has_place and len(self._folded) < 10 * self._caps.series:
             self._folded[series] = folded
@@ -274,7 +284,7 @@ class SeriesIndex:
         # Unknown stays unknown: the empty string takes no place.
         return value and OTHER
 
-    def _insert(self, connection: Connection, series: Series, at: int) -> Interned:
+    def _insert(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
         service_id = self._services.get(series.service)
         if service_id is None:
             row = connection.execute(insert(schema.services).values(name=series.service, revision=0))
@@ -286,7 +296,7 @@ class SeriesIndex:
         series_id = _new_id(row.inserted_primary_key)
         total_id = self._totals.get(_total_key(series), series_id)
         connection.execute(update(schema.series).where(schema.series.c.id == series_id).values(total_id=total_id))
-        interned = Interned(series_id, service_id, total_id)
+        interned = SeriesNumbers(series_id, service_id, total_id)
         self._remember(series, interned, at)
         return interned
 
@@ -295,7 +305,7 @@ def _key(series: Series) -> tuple[str, ...]:
     return tuple(getattr(series, dimension) for dimension in schema.DIMENSIONS)
 
 
-def _combination(series: Series) -> str:
+def _combination_key(series: Series) -> str:
     """Return what takes a place among the series of a service: what is cold now and then takes none of its own."""
     return "\0".join(_key(replace(series, cold=WARM)))
 

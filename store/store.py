@@ -11,17 +11,25 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, select
 
-from . import clock as clocks
-from . import events, folding, inbox, ingest, retention, rollup, schema, scrapes
+from . import collectors, events, inbox, schema
 from .engines import database
 from .engines.dialect import InUseError
 from .engines.sql_points import SqlPoints
 from .events import Event
-from .points import Change, Points
+from .points import Points, PreparedWrite
 from .queries.state import StoreQueries
 from .records import Batch
-from .retention import Retention
+from .retention import (
+    Retention,
+    fit_budget,
+    forget_points,
+    forget_rest,
+    forget_services,
+    prepare_rollup,
+    store_time,
+)
 from .series import SeriesCaps, SeriesIndex
+from .write import Arrival, prepare_batches, prepare_folded
 
 if TYPE_CHECKING:
     from .reader import Reader
@@ -127,10 +135,10 @@ class Store:
         clock = int(self._clock())
         fresh: list[bool] = []
 
-        def prepare(connection: Connection) -> Change | None:
-            now = clocks.now(connection, clock)
-            arrival = ingest.Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
-            fresh[:], change = ingest.prepare(connection, batches, self._index, arrival)
+        def prepare(connection: Connection) -> PreparedWrite | None:
+            now = store_time(connection, clock)
+            arrival = Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
+            fresh[:], change = prepare_batches(connection, batches, self._index, arrival)
             return change if change is None or finish is None else change.also(finish)
 
         self._apply(prepare)
@@ -155,47 +163,47 @@ class Store:
         if not self.waiting().parcels:
             return False
         with self.transaction() as connection:
-            if not inbox.claim(connection, clock):
+            if not inbox.claim_folding(connection, clock):
                 return False
         try:
             with database.reading(self.engine) as connection:
-                folded = fold(inbox.read(connection, clock, max_bytes))
+                folded = fold(inbox.read_delivery(connection, clock, max_bytes))
             return bool(folded.taken) and self._apply(lambda connection: self._folding(connection, folded, clock))
         finally:
             with self.transaction() as connection:
-                inbox.release(connection)
+                inbox.release_folding(connection)
 
-    def _folding(self, connection: Connection, folded: inbox.Folded, clock: int) -> Change | None:
-        now = clocks.now(connection, clock)
-        arrival = ingest.Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
-        return folding.prepare(connection, folded, self._index, arrival)
+    def _folding(self, connection: Connection, folded: inbox.Folded, clock: int) -> PreparedWrite | None:
+        now = store_time(connection, clock)
+        arrival = Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
+        return prepare_folded(connection, folded, self._index, arrival)
 
-    def waiting(self) -> inbox.Waiting:
+    def waiting(self) -> inbox.InboxBacklog:
         """Return how much waits to be folded.
 
         Raises:
             StoreError: It cannot be read.
         """
         with database.reading(self.engine) as connection:
-            return inbox.waiting(connection)
+            return inbox.read_backlog(connection)
 
     def take_target(self, target: str, holder: str, now: float, seconds: float) -> bytes | None:
-        """Take a target that is scraped, or go on holding it; see `scrapes.take`.
+        """Take a target that is scraped, or go on holding it; see `scrapes.take_target`.
 
         Raises:
             StoreError: It could not be committed.
         """
         with self.transaction() as connection:
-            return scrapes.take(connection, target, holder, now, seconds)
+            return collectors.take_target(connection, target, holder, now, seconds)
 
     def write_reading(self, target: str, holder: str, until: float, reading: bytes, batch: Batch) -> None:
-        """Count *batch*, what a target has counted since it was read last, and keep the *reading*; see `scrapes.keep`.
+        """Count *batch*, what a target has counted since it was read last, and keep the *reading*; see `scrapes.save_reading`.
 
         Raises:
             LostError: Somebody else reads the target now: nothing was counted.
             StoreError: It could not be committed.
         """
-        self.write([batch], lambda connection: scrapes.keep(connection, target, holder, until, reading))
+        self.write([batch], lambda connection: collectors.save_reading(connection, target, holder, until, reading))
 
     def release_targets(self, holder: str) -> None:
         """Give back the targets that *holder* has.
@@ -204,7 +212,7 @@ class Store:
             StoreError: It could not be committed.
         """
         with self.transaction() as connection:
-            scrapes.release(connection, holder)
+            collectors.release_targets(connection, holder)
 
     def add_event(self, event: Event) -> None:
         """Keep *event*; told again within the same minute, it is kept once.
@@ -213,7 +221,7 @@ class Store:
             StoreError: It could not be committed.
         """
         with self.transaction() as connection:
-            events.add(connection, event)
+            events.add_event(connection, event)
 
     def services(self) -> list[str]:
         """Return the names of all services, whenever they were used.
@@ -232,7 +240,7 @@ class Store:
         """
         for first in range(0, len(services), _AT_ONCE):
             with self.transaction() as connection:
-                retention.forget_services(connection, self.points, services[first : first + _AT_ONCE])
+                forget_services(connection, self.points, services[first : first + _AT_ONCE])
 
     def maintain(self) -> None:
         """Roll up what is complete and forget what is past its time or room; doing it again changes nothing.
@@ -245,26 +253,26 @@ class Store:
         while self._forget_some(clock) or self._roll_up(clock):
             pass
         with self.transaction() as connection:
-            retention.forget_rest(connection, self._retention, clocks.now(connection, clock).settled)
+            forget_rest(connection, self._retention, store_time(connection, clock).settled)
             self.points.tidy(connection, clock)
 
     def _roll_up(self, clock: int) -> bool:
         return self._apply(
-            lambda connection: rollup.prepare(connection, self.points, clocks.now(connection, clock).settled)
+            lambda connection: prepare_rollup(connection, self.points, store_time(connection, clock).settled)
         )
 
     def _forget_some(self, clock: int) -> bool:
         try:
             with self.transaction() as connection:
-                now = clocks.now(connection, clock).settled
-                if retention.forget_points(connection, self.points, self._retention, now):
+                now = store_time(connection, clock).settled
+                if forget_points(connection, self.points, self._retention, now):
                     return True
                 used = database.used_bytes(connection) + self.points.used_bytes(connection)
-                return retention.fit_budget(connection, self.points, self._retention, used, now)
+                return fit_budget(connection, self.points, self._retention, used, now)
         except InUseError:
             return False
 
-    def _apply(self, prepare: Callable[[Connection], Change | None]) -> bool:
+    def _apply(self, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
         """Do the write that *prepare* returns; return whether there was one."""
         with self._lock:
             try:

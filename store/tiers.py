@@ -39,24 +39,24 @@ class Segment:
     end: int
 
 
-def floor(at: int, width: int) -> int:
+def floor_to(at: int, width: int) -> int:
     """Return the start of the bucket of *width* seconds that holds *at*."""
     return at - at % width
 
 
-def ceil(at: int, width: int) -> int:
+def ceil_to(at: int, width: int) -> int:
     """Return the first start of a bucket of *width* seconds from *at* on."""
     return -(-at // width) * width
 
 
-def read(connection: Connection) -> list[Tier]:
+def read_tiers(connection: Connection) -> list[Tier]:
     """Return the tiers, finest first."""
     table = schema.rollups
     rows = connection.execute(select(table.c.tier, table.c.watermark, table.c.kept_from).order_by(table.c.tier))
     return [Tier(*row) for row in rows]
 
 
-def plan(tiers: Sequence[Tier], start: int, end: int, widest: int = schema.COARSEST) -> list[Segment]:
+def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = schema.COARSEST) -> list[Segment]:
     """Return which tier to read for each part of `[start, end)`, in order of time.
 
     Args:
@@ -82,12 +82,12 @@ def finest_kept(tiers: Sequence[Tier], start: int) -> int:
     return next((tier.seconds for tier in tiers if tier.kept_from <= start), tiers[-1].seconds)
 
 
-def whole(tiers: Sequence[Tier], start: int, end: int) -> tuple[int, int]:
+def whole_buckets(tiers: Sequence[Tier], start: int, end: int) -> tuple[int, int]:
     """Return `[start, end)` grown to whole buckets of what is still kept at its ends, in Unix seconds.
 
     A bucket belongs to the stretch in which it starts, so a window that begins within one would miss all of it.
     """
-    return floor(start, finest_kept(tiers, start)), ceil(end, finest_kept(tiers, end))
+    return floor_to(start, finest_kept(tiers, start)), ceil_to(end, finest_kept(tiers, end))
 
 
 def _cover(start: int, end: int, tiers: Sequence[Tier]) -> list[Segment]:
@@ -96,8 +96,8 @@ def _cover(start: int, end: int, tiers: Sequence[Tier]) -> list[Segment]:
     *finer, widest = tiers
     if not finer:
         return [Segment(widest.seconds, start, end)]
-    low = ceil(start, widest.seconds)
-    high = floor(min(end, widest.watermark), widest.seconds)
+    low = ceil_to(start, widest.seconds)
+    high = floor_to(min(end, widest.watermark), widest.seconds)
     if low >= high:
         return _cover(start, end, finer)
     return [*_cover(start, low, finer), Segment(widest.seconds, low, high), *_cover(high, end, finer)]

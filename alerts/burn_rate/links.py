@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
-from ...store.texts import name as stored
+from ...store.schema import storable_name as stored
 from ..objectives.slo import Slo
 
 # The page opens on some of the calm before it.

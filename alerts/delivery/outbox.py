@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, func, insert, or_, select, update
 
 from ...core.errors import ChannelError
-from ...store.texts import storable
+from ...store.schema import storable
 from ..schema import outbox, transitions
 from . import chart_address
 from .channel import OutcomeUnknownError, Refresh

@@ -11,7 +11,7 @@ from ...collector.prometheus.counters import FAMILIES
 from ...collector.prometheus.exposition import label_text
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_ERROR, STATUS_OK
 from ...core.stages import OVERHEAD, UNTIMED
-from ...store.indicator import HISTOGRAMS
+from ...store.selection import HISTOGRAMS
 from ..objectives.slo import Slo
 
 NAMES = {family.source: family.name for family in FAMILIES}

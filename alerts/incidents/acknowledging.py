@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from ...core.errors import StagelensError
 from ...store import Store
-from ...store.texts import storable
+from ...store.schema import storable
 from .. import formatting
 from . import journal, record
 from .notification_rules import Turn

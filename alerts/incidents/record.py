@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from ...store.texts import storable
+from ...store.schema import storable
 from ..delivery.message import Ending, Finding
 from ..schema import incidents, transitions
 from ..schema import outbox as deliveries

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from ...store.texts import storable
+from ...store.schema import storable
 from .. import formatting
 from ..delivery.message import Finding
 from ..schema import silences

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from ...store import Indicator, Selection
-from ...store.indicator import Kind
+from ...store.selection import Kind
 from ..formatting import duration, latency, percent
 from .maintenance import Calendar
 

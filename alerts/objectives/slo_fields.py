@@ -11,7 +11,7 @@ from ...core.names import DEFINITIONS
 from ...core.settings.yaml_document import Document, Place, Problem
 from ...core.settings.yaml_fields import Fields, meant
 from ...core.stages import BY_KEY
-from ...store.indicator import Kind
+from ...store.selection import Kind
 from ..formatting import latency
 from .slo import KINDS, Slo
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from ...store import Group, Store
-from ...store.texts import storable
+from ...store.schema import storable
 from .. import formatting
 from ..delivery.message import Finding
 from ..incidents import journal, lifecycle, record

@@ -11,11 +11,10 @@ import numpy as np
 from stagelens.core.histogram import SCALE
 from stagelens.store import Series
 from stagelens.store.encoding import Ints
-from stagelens.store.rollup import summed
-from stagelens.store.rows import PointRow
+from stagelens.store.rows import PointRow, sum_rows
 from stagelens.store.schema import TIERS
-from stagelens.store.series import Interned
-from stagelens.store.tiers import floor
+from stagelens.store.series import SeriesNumbers
+from stagelens.store.tiers import floor_to
 
 from .pool import KINDS, Pool
 
@@ -63,11 +62,11 @@ class Shape:
     def kept_from(self, tier: int) -> int:
         """Return the first moment that is kept at *tier*."""
         whole = self.days * DAY
-        return floor(NOW - min(_KEPT_SECONDS.get(tier, whole), whole), HOUR)
+        return floor_to(NOW - min(_KEPT_SECONDS.get(tier, whole), whole), HOUR)
 
     def watermark(self, tier: int) -> int:
         """Return the end of what is rolled up to *tier*."""
-        return floor(NOW - MINUTE, tier)
+        return floor_to(NOW - MINUTE, tier)
 
 
 class Rows:
@@ -79,7 +78,7 @@ class Rows:
         owners: The numbers of each stream.
     """
 
-    def __init__(self, shape: Shape, pools: dict[int, Pool], owners: list[Interned]) -> None:
+    def __init__(self, shape: Shape, pools: dict[int, Pool], owners: list[SeriesNumbers]) -> None:
         self._shape, self._pools = shape, pools
         self._totals = {owner.series_id: owner.total_id for owner in owners}
         slots = sorted(
@@ -97,11 +96,11 @@ class Rows:
         for at in range(shape.kept_from(TIERS[-1]), NOW, CHUNK):
             end = min(at + CHUNK, NOW)
             if end > shape.kept_from(TIERS[0]):
-                yield TIERS[0], range(at, floor(end, 10), 10)
+                yield TIERS[0], range(at, floor_to(end, 10), 10)
             if end > shape.kept_from(MINUTE):
                 yield MINUTE, range(at, min(end, shape.watermark(MINUTE)), MINUTE)
             if (at + CHUNK) % HOUR == 0 and at < shape.watermark(HOUR):
-                yield HOUR, range(floor(at, HOUR), at + 1, HOUR)
+                yield HOUR, range(floor_to(at, HOUR), at + 1, HOUR)
 
     def rows(self, tier: int, buckets: range, part: int) -> list[PointRow]:
         """Return the rows of *buckets*: of the finest tier bucket by bucket, of others with their totals, in the order of the key."""
@@ -127,14 +126,14 @@ class Rows:
                 )
                 for (service, metric, series, stage), at, seconds in zip(self._keys, row, total, strict=True)
             ]
-        return made if tier == TIERS[0] else sorted(made + summed(self._in_totals(made), tier, part))
+        return made if tier == TIERS[0] else sorted(made + sum_rows(self._in_totals(made), tier, part))
 
     def _in_totals(self, rows: list[PointRow]) -> list[PointRow]:
         return [row._replace(metric=-row.metric, series_id=self._totals[row.series_id]) for row in rows]
 
     def _draws(self, tier: int, bucket: int) -> Ints:
         """Return the draw of each stream: an hour is drawn, its minutes and their steps are what was added up to it."""
-        random = np.random.default_rng(floor(bucket, HOUR))
+        random = np.random.default_rng(floor_to(bucket, HOUR))
         hour = random.integers(self._pools[HOUR].draws, size=len(self._shape.streams))
         if tier == HOUR:
             return hour

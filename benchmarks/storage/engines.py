@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import text
 
 from stagelens.store import Store
-from stagelens.store.engines.clickhouse_connection import Server, read_url
+from stagelens.store.engines.clickhouse_client import ClickHouseServer, parse_url
 from stagelens.store.schema import TIERS
 
 from .dataset import NOW
@@ -151,7 +151,7 @@ def tier_bytes(store: Store, site: Site) -> dict[int, int]:
     """Return the bytes of `points` on disk by tier, as a server counts them; empty for SQLite, which does not."""
     if site.points_url is not None:
         query = "SELECT splitByChar(',', partition)[1] AS tier, sum(bytes_on_disk) FROM system.parts WHERE active GROUP BY tier"
-        server = Server.open(read_url(site.points_url))
+        server = ClickHouseServer.open(parse_url(site.points_url))
         return {int(str(tier).strip("()' ")): int(size) for tier, size in server.rows(query)}
     if store.engine.dialect.name == "sqlite":
         return {}

@@ -8,10 +8,10 @@ from operator import itemgetter
 import numpy as np
 from sqlalchemy import Connection, insert, update
 
-from stagelens.store import Batch, KeptTrace, Series, SeriesCaps, Store, ledger, schema
+from stagelens.store import Batch, KeptTrace, Series, SeriesCaps, Store, rows, schema
 from stagelens.store.engines import database
-from stagelens.store.points import Change
-from stagelens.store.series import Interned, SeriesIndex
+from stagelens.store.points import PreparedWrite
+from stagelens.store.series import SeriesIndex, SeriesNumbers
 
 from .dataset import DAY, NOW, Rows, Shape
 from .pool import STAGES, pools
@@ -57,15 +57,15 @@ def _used(store: Store) -> int:
 
 
 def _apply(store: Store, rows: Rows, tier: int, buckets: range) -> None:
-    def prepare(connection: Connection) -> Change:
-        part = ledger.take_part(connection)
+    def prepare(connection: Connection) -> PreparedWrite:
+        part = rows.take_part(connection)
         made = rows.rows(tier, buckets, part)
-        return Change(part, made, lambda connection: ledger.add(connection, made))
+        return PreparedWrite(part, made, lambda connection: rows.add_to_ledger(connection, made))
 
     store.points.apply(store.engine, prepare)
 
 
-def _owners(connection: Connection, shape: Shape) -> list[Interned]:
+def _owners(connection: Connection, shape: Shape) -> list[SeriesNumbers]:
     index = SeriesIndex(SeriesCaps())
     index.refresh(connection)
     return [index.intern(connection, series, NOW) for series in shape.streams]
@@ -110,7 +110,7 @@ def _insert_batches(connection: Connection) -> None:
 
 
 def _finish(connection: Connection, shape: Shape) -> None:
-    last = ledger.take_part(connection)
+    last = rows.take_part(connection)
     connection.execute(update(schema.services).values(revision=last))
     first = shape.kept_from(schema.COARSEST)
     connection.execute(update(schema.series).values(first_seen=first, last_seen=NOW - 10))

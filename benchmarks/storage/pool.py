@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from stagelens.core.histogram import SCALE
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.store.columns import merge_buckets
 from stagelens.store.encoding import Buckets, Ints, decode, encode
-from stagelens.store.merging import merge
 from stagelens.store.schema import METRIC_CODES, TIERS
 
 STAGES = ("preprocess", "forward", "queue", "overhead")
@@ -86,7 +86,7 @@ def _finest(random: np.random.Generator) -> Pool:
     kept = amount > 0
     single = Buckets(np.arange(int(kept.sum()) + 1), index[kept], amount[kept])
     rows = draws * len(KINDS)
-    merged = merge(single, row[kept], np.zeros(int(kept.sum()), np.int64), rows)
+    merged = merge_buckets(single, row[kept], np.zeros(int(kept.sum()), np.int64), rows)
     return _pool(merged, np.bincount(row, total, rows).astype(np.float64), np.zeros((draws, 0), np.int64))
 
 
@@ -112,7 +112,7 @@ def _added(finer: Pool, parts: Ints) -> Pool:
         rows = (block[:, None, :] * kinds + np.arange(kinds)[None, :, None]).reshape(-1)
         group = np.repeat(np.arange(len(block) * kinds), parts.shape[1])
         found = decode([finer.blobs[row] for row in rows.tolist()])
-        blocks.append(merge(found, group, np.zeros_like(group), len(block) * kinds))
+        blocks.append(merge_buckets(found, group, np.zeros_like(group), len(block) * kinds))
     offsets = np.concatenate(([0], np.cumsum(np.concatenate([block.lengths for block in blocks]))))
     merged = Buckets(
         offsets, np.concatenate([block.index for block in blocks]), np.concatenate([block.amount for block in blocks])

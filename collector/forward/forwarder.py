@@ -5,200 +5,25 @@ The way to one destination: what has waited longest is sent, a few bodies at a t
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ...core import names
-from ...core.egress.addresses import EgressPolicy
 from ...core.errors import StagelensError
 from ...store import Store
 from ...store.engines import database
 from ...store.outgoing import (
     Backlog,
-    Outgoing,
-    backlogs,
     drop_oldest,
-    forget_others,
-    hold,
-    identity,
-    oldest,
-    release,
-    remove,
+    drop_unknown_destinations,
+    read_backlogs,
+    release_destinations,
+    store_identity,
 )
-from ..task_supervisor import TaskSupervisor
-from .admission import ForwardQueue
-from .config import Destination, with_secrets
-from .grpc_transport import open_grpc_transport
-from .state import DestinationStates
-from .transport import HttpTransport, Refused, Retry, Transport
-
-# As many as OpenTelemetry's own collector sends at once by default (exporterhelper, sending_queue.num_consumers).
-_AT_ONCE = 10
-# A turn: what is read, sent, and taken out in one transaction.
-_BODIES, _BYTES = 200, 8 * 1024**2
-# Nothing is begun later in a turn, so that a destination is held for longer than it lasts.
-_TURN_SECONDS = 10.0
-_HOLD_SECONDS = 120.0
-_IDLE_SECONDS, _ELSEWHERE_SECONDS = 0.5, 5.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
-# To be refused on one's own machine costs nothing, and whoever starts a collector there looks at its pages at once.
-_LONGEST_LOCAL_PAUSE_SECONDS = 1.0
-# One that asks for more is not believed.
-_LONGEST_RETRY_AFTER_SECONDS = 600.0
-# TLS files that are replaced are used after so long, and so is another address of the destination over gRPC.
-_CALLS_SECONDS = 300.0
-
-
-class DestinationSender:
-    """Sends to one destination, for as long as it is asked to.
-
-    Args:
-        destination: Whom to send to.
-        store: Where bodies wait.
-        room: Told of the room they leave.
-        states: Told how it goes.
-        env: Where secrets are, and whom may be called.
-        holder: Who we are, among the collectors of the store.
-        tending: Runs it, and says when nothing more is to be begun.
-        clock: The time. [Unix seconds]
-    """
-
-    def __init__(
-        self,
-        destination: Destination,
-        *,
-        store: Store,
-        room: ForwardQueue,
-        states: DestinationStates,
-        env: Mapping[str, str],
-        holder: str,
-        tending: TaskSupervisor[Destination],
-        clock: Callable[[], float],
-    ) -> None:
-        self._destination, self._store, self._room, self._states = destination, store, room, states
-        self._env, self._holder, self._tending, self._clock = env, holder, tending, clock
-        egress_policy = EgressPolicy.from_env(env)
-        self._egress_policy = egress_policy.with_kind("metadata") if destination.link_local else egress_policy
-        self._held_until = 0.0
-        # Taken by the destination, or never to be, and still in the store.
-        self._done: list[Outgoing] = []
-        self._failures = 0
-        self._calls: Transport | None = None
-        self._calls_until = 0.0
-
-    @property
-    def holds(self) -> bool:
-        """Whether it is ours to send to."""
-        return self._held_until > self._clock()
-
-    async def run(self) -> None:
-        """Send until the end."""
-        try:
-            while not self._tending.ended.is_set():
-                try:
-                    pause = await self._turn()
-                except StagelensError as error:
-                    pause = self._failed(str(error))
-                except Exception as error:  # noqa: BLE001 - the next turn may go well, and nothing must end it
-                    pause = self._failed(f"{type(error).__name__}: {error}")
-                await self._tending.rest(pause)
-        finally:
-            await self._hang_up()
-
-    async def _turn(self) -> float:
-        """Send some of what waits; return how long to wait before the next turn, in seconds."""
-        if not await self._tending.in_thread(self._settle):
-            self._states.elsewhere(self._destination.name)
-            return _ELSEWHERE_SECONDS
-        bodies = await self._tending.in_thread(self._waiting)
-        if not bodies:
-            return _IDLE_SECONDS
-        later = await self._send(bodies)
-        if self._done:
-            self._failures = 0
-        pause = 0.0
-        if later:
-            pause = self._failed(later[0].why, len(later), later[0].seconds)
-        else:
-            self._states.up(self._destination.name)
-        await self._tending.in_thread(self._settle, pause)
-        return pause
-
-    def _settle(self, pause: float = 0.0) -> bool:
-        """Take out what is done, and hold the destination for a *pause*, in seconds, and a turn; return whether it is ours."""
-        now, seconds = self._clock(), pause + _HOLD_SECONDS
-        if not self._done and self._held_until > now + seconds - _HOLD_SECONDS / 2:
-            return True
-        with self._store.transaction() as connection:
-            held = hold(connection, self._destination.name, self._holder, now, seconds)
-            remove(connection, [body.id for body in self._done])
-        self._room.freed(self._destination.name, sum(len(body.body) for body in self._done))
-        self._done.clear()
-        self._held_until = now + seconds if held else 0.0
-        return held
-
-    def _waiting(self) -> list[Outgoing]:
-        with database.reading(self._store.engine) as connection:
-            return oldest(connection, self._destination.name, _BODIES, _BYTES)
-
-    async def _send(self, bodies: Sequence[Outgoing]) -> list[Retry]:
-        """Send *bodies*, and note those that are done; return what is to be sent again, if anything."""
-        to = self._destination
-        sent = with_secrets(to.headers, to.secrets, self._env)
-        # One that has just failed is tried with a single body.
-        calls, room = await self._connected(), asyncio.Semaphore(1 if self._failures else _AT_ONCE)
-        later: list[Retry] = []
-        end = time.monotonic() + _TURN_SECONDS
-
-        async def send(body: Outgoing) -> None:
-            async with room:
-                if later or self._tending.ended.is_set() or time.monotonic() > end:
-                    return  # it waits on
-                via = ",".join(filter(None, (body.via, self._room.identity)))
-                outcome = await calls.post(body, {**sent, names.VIA_HEADER: via})
-            if isinstance(outcome, Retry):
-                later.append(outcome)
-                return
-            name = self._destination.name
-            if isinstance(outcome, Refused):
-                self._states.lost(name, outcome.why, 1, outcome.said)
-            else:
-                self._states.sent(name, body.signal, len(body.body), outcome.rejected, outcome.said)
-            self._done.append(body)
-
-        async with asyncio.TaskGroup() as group:
-            for body in bodies:
-                group.create_task(send(body))
-        return later
-
-    def _failed(self, why: str, bodies: int = 0, seconds: float | None = None) -> float:
-        """Note *why* it failed, and return how long to wait: exponentially longer, with jitter, or what we were told."""
-        most = _LONGEST_LOCAL_PAUSE_SECONDS if self._destination.is_local else _LONGEST_PAUSE_SECONDS
-        longest = min(_FIRST_PAUSE_SECONDS * 2**self._failures, most)
-        self._failures = min(self._failures + 1, 16)
-        self._states.down(self._destination.name, why, bodies)
-        self._calls_until = 0.0
-        pause = random.uniform(longest / 2, longest)  # noqa: S311 - it is no secret
-        return max(pause, min(seconds or 0.0, _LONGEST_RETRY_AFTER_SECONDS))
-
-    async def _connected(self) -> Transport:
-        """Return what calls the destination, made anew now and then."""
-        if self._calls is None or time.monotonic() > self._calls_until:
-            await self._hang_up()
-            to = self._destination, self._egress_policy
-            self._calls = await open_grpc_transport(*to) if self._destination.protocol == "grpc" else HttpTransport(*to)
-            self._calls_until = time.monotonic() + _CALLS_SECONDS
-        return self._calls
-
-    async def _hang_up(self) -> None:
-        if self._calls is not None:
-            await self._calls.aclose()
-            self._calls = None
-
+from .admission import Room
+from .config import Destination
+from .state import States
 
 _log = logging.getLogger(__name__)
 
@@ -236,8 +61,8 @@ class Forwarder:
     ) -> None:
         self._store, self._env, self._clock = store, env, clock
         with database.reading(store.engine) as connection:
-            self.room = ForwardQueue(destinations, identity(connection), budget_bytes)
-        self.states = DestinationStates()
+            self.room = Room(destinations, store_identity(connection), budget_bytes)
+        self.states = States()
         self._holder = secrets.token_hex(8)
         self._lines: dict[str, DestinationSender] = {}
         self._others_at = time.monotonic()
@@ -263,7 +88,7 @@ class Forwarder:
             return
         try:
             with self._store.transaction() as connection:
-                release(connection, self._holder)
+                release_destinations(connection, self._holder)
         except StagelensError:
             _log.warning("the destinations could not be handed back; other collectors send to them in a while")
 
@@ -294,7 +119,7 @@ class Forwarder:
         try:
             self.room.begin_look()
             with database.reading(self._store.engine) as connection:
-                found = backlogs(connection)
+                found = read_backlogs(connection)
             self.room.look(found)
             self.states.waiting({name: found.get(name, Backlog()) for name in wanted})
             for name, destination in wanted.items():
@@ -303,7 +128,7 @@ class Forwarder:
             others = [name for name, each in found.items() if name not in wanted and (each.oldest or old) < old]
             if others:
                 with self._store.transaction() as connection:
-                    gone = forget_others(connection, wanted, old)
+                    gone = drop_unknown_destinations(connection, wanted, old)
                 named = ", ".join(others)
                 _log.warning(
                     "%d bodies were dropped that waited for %s, which the file does not name any more", gone, named

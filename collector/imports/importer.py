@@ -18,16 +18,11 @@ from ...core import names
 from ...core.errors import WireError
 from ...store import Batch, Store
 from ...store.inbox import Delivery, Parcel
-from ...store.point_columns import as_columns
-from ...store.retention import IMPORTED
-from ...store.schema import FINEST
+from ...store.retention import IMPORT_PREFIX
 from ..ingest.export import Export, read_export
-from ..ingest.points import Window
-from ..ingest.validation import Reason
+from ..ingest.validation import Reason, Window
 from ..otlp.json_encoding import Object, object_at, objects
-from ..otlp.model import Attributes
 from ..otlp.responses import JSON
-from ..traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from ..traces.rules import Rule
 from ..traces.sampling import SamplingPolicy
 from ..traces.span_reader import SpanReader
@@ -150,7 +145,7 @@ class _Importer:
         self._source, self._store, self._window, self._keep, self._imported = source, store, window, keep, imported
         self._service, self._environment = service, environment
         self._reader = SpanReader(lambda: rules)
-        self._name = ":".join((IMPORTED + source.digest, *(each or "" for each in (service, environment))))
+        self._name = ":".join((IMPORT_PREFIX + source.digest, *(each or "" for each in (service, environment))))
         self._parcels: dict[int, Parcel] = {}
         self._held, self._round, self._parcel = 0, 0, 0
         self._batches: list[Batch] = []

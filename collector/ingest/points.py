@@ -22,8 +22,8 @@ from ...core.histogram import MAX_SCALE, MIN_SCALE, SCALE
 from ...store import Point
 from ...store.columns import Floats
 from ...store.encoding import Buckets, Ints
-from ...store.histograms import Histograms
-from ...store.point_columns import Identity, PointColumns
+from ...store.records import Identity, PointColumns
+from ...store.rows import Histograms
 from ..otlp import protobuf_encoding
 from ..otlp.columns import Flags, HistogramColumns, Unsigned, from_points, from_protobuf
 from ..otlp.model import NO_RECORDED_VALUE, WANTED, HistogramPoint, Metric, ResourceMetrics

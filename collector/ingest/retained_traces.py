@@ -11,9 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from ...core import names
-from ...store import KeptTrace
-from ...store.loads import Load
-from ..otlp.model import Attributes, ResourceSpans, Scalar, Span
+from ...store.records import KeptTrace
+from ..store.events import Load
 from .gauges import place_of
 from .points import Window
 from .series import SeriesReader, stage_name

@@ -8,7 +8,7 @@ from ...core import names, stages
 from ...core.bands import BATCHES
 from ...core.names import TOKENS
 from ...store import Series
-from ...store.point_columns import Identity
+from ...store.records import Identity
 from ...store.series import COLD, WARM
 from ..otlp.model import Attributes, Scalar
 from ..otlp.protobuf_encoding import read_attributes

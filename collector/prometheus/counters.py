@@ -21,9 +21,9 @@ from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATIO
 from ...core.stages import OTHER
 from ...store.columns import Floats
 from ...store.encoding import Ints
-from ...store.point_columns import Identity, PointColumns
-from ...store.texts import name as storable_name
-from .config import BUCKETS, LABELS, LADDER_BOUNDS, PrometheusSettings, bucket_positions
+from ...store.records import Identity, PointColumns
+from ...store.schema import storable_name
+from .config import LABELS
 
 # A scrape a minute, which is Prometheus' own default, sees it empty once, even a late one.
 EMPTY_SECONDS = 75.0

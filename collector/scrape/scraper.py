@@ -28,10 +28,7 @@ from ...core.egress.addresses import EgressDeniedError, EgressPolicy
 from ...core.egress.transport import CheckedTransport
 from ...core.errors import StagelensError, WireError
 from ...store import Batch, Store
-from ...store.scrapes import LostError
-from ..otlp.model import TooLargeError
-from ..server.body_reader import inflate
-from ..task_supervisor import TaskSupervisor
+from ...store.collectors import TargetLostError
 from .config import Target
 from .deltas import Difference, difference_between, points_of
 from .engine_rules import Engine, detect, engines
@@ -239,7 +236,7 @@ class Scraper:
             answer = await fetch(target.url, target, self._env)
             told, trouble = await self._statistics(target)
             difference, engine = await self._in_thread(self._count, target, hold.base, at, answer, told)
-        except LostError:
+        except TargetLostError:
             self._holds.pop(target.url, None)
             self.states.elsewhere(target)
         except StagelensError as error:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from ...core import names
 from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
 from ...store.encoding import Buckets
-from ...store.histograms import Histograms
-from ...store.point_columns import Identity, PointColumns
-from .assembly import Bools, Ints, group_rows
-from .requests import Requests, split_by_stage
+from ...store.records import Identity, PointColumns
+from ...store.rows import Histograms
+from .assembly import Bools, Ints
+from .requests import Requests
 
 Floats = NDArray[np.float64]
 

@@ -20,12 +20,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...core import names
-from ...store import KeptTrace, documents
-from ...store.documents import written as to_json
-from .assembly import AssembledSpans, Bools, Ints, SpanBatch, trace_keys
-from .columns import Flag, Label
-from .requests import NETWORK_STAGE, Requests
+from ...store import KeptTrace, records
+from .assembly import Ints, trace_keys
+from .requests import Requests
 
 # The longest of a request.
 MAX_SPANS_SHOWN = 1000
@@ -191,7 +188,7 @@ def traces_of(requests: Requests, keep: SamplingPolicy) -> list[KeptTrace]:
     numbers = np.array(sorted(chosen), np.int64)
     if not len(numbers):
         return []
-    gathered, labels, pack = requests.joined.gathered, requests.joined.gathered.labels, documents.packer()
+    gathered, labels, pack = requests.joined.gathered, requests.joined.gathered.labels, records.trace_packer()
     roots = requests.joined.roots[numbers]
     ids = gathered.rows[roots]
     columns = (
@@ -219,7 +216,7 @@ def traces_of(requests: Requests, keep: SamplingPolicy) -> list[KeptTrace]:
             stages_ns={
                 stage: spent for stage, spent, there in zip(requests.stages, own, present, strict=True) if there
             },
-            document=pack(f'{{"spans":[{spans}],"attributes":{documents.written(dict(labels[label].attributes))}}}'),
+            document=pack(f'{{"spans":[{spans}],"attributes":{records.encode_json(dict(labels[label].attributes))}}}'),
         )
         for (number, high, low, span, series, start, duration, main, label, own, present), spans in zip(
             zip(*(column.tolist() for column in columns), strict=True), encode_spans(requests, numbers), strict=True

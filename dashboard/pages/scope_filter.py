@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from ...alerts.objectives.slo import Slo
 from ...store import Selection
-from ...store.texts import name as stored
+from ...store.schema import storable_name as stored
 from ..components import Node, attributes, link
 from ..format import TIMES, count
 from ..view import PART, View

@@ -19,15 +19,13 @@ from ...core.errors import StoreError
 from .. import schema
 from ..columns import Columns, Steps
 from ..encoding import Buckets, decode, encode
-from ..points import Change, PointQuery, Seen, owners
+from ..points import PointQuery, PreparedWrite, SeriesSeen, owner_numbers
 from ..retention import Retention
 from ..rows import PointRow
 from ..tiers import Segment
-from . import clickhouse_ddl as ddl
-from . import clickhouse_native as native
 from . import clickhouse_sql as sql
 from . import database
-from .clickhouse_connection import Server, read_url
+from .clickhouse_client import ClickHouseServer, parse_url
 
 # An intent this old is nobody's any more: no insert takes that long. [seconds]
 ORPHANED_SECONDS = 600
@@ -35,7 +33,7 @@ _PLAIN = PointRow._fields[:-1]
 _KEY = _PLAIN[: 1 + _PLAIN.index("part")]
 _NUMBERS = tuple(name for name in _PLAIN if name != "stage")
 # The server makes of a string what the column is.
-_KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in ddl.COLUMNS}
+_KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in sql.COLUMNS}
 
 
 class ClickHousePoints:
@@ -46,7 +44,7 @@ class ClickHousePoints:
         clock: The time. [Unix seconds]
     """
 
-    def __init__(self, server: Server, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, server: ClickHouseServer, clock: Callable[[], float] = time.time) -> None:
         self.server = server
         self._place = server.place
         self._clock = clock
@@ -65,21 +63,21 @@ class ClickHousePoints:
         Raises:
             StoreError: It cannot be reached, or was made by a newer Stagelens.
         """
-        parsed = read_url(url)
-        server = Server.open(parsed)
+        parsed = parse_url(url)
+        server = ClickHouseServer.open(parsed)
         try:
-            _make(server, None if parsed.query.get("ttl") == "off" else ddl.time_to_live(retention))
+            _create_tables(server, None if parsed.query.get("ttl") == "off" else sql.time_to_live(retention))
         except BaseException:
             server.close()
             raise
         return cls(server, clock)
 
-    def apply(self, engine: Engine, prepare: Callable[[Connection], Change | None]) -> bool:
+    def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
         """See `Points`: in the three steps above, which no other write comes between."""
         # Asked first: a write that cannot be done then leaves no intent.
         self.server.check()
         known = database.dialect(engine.url)
-        with database.alone(engine, "cannot write to") as connection:
+        with database.exclusively(engine, "cannot write to") as connection:
             with connection.begin():
                 known.lock(connection)
                 change = prepare(connection)
@@ -101,38 +99,38 @@ class ClickHousePoints:
         self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
     ) -> Iterator[Columns]:
         """See `Points`: added up as far as can be, by the server."""
-        where = _where(connection, question, segment)
+        where = _where_clause(connection, question, segment)
         if where is None:
             return
         stages = self._stages(where)
         if stages:
-            query = sql.added_up(self._place.points, where, stages, steps, by_series=question.by is not None)
-            yield sql.columns(self.server.table(query), stages)
+            query = sql.sum_query(self._place.points, where, stages, steps, by_series=question.by is not None)
+            yield sql.columns_of_result(self.server.table(query), stages)
 
-    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[Seen]:
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
         """See `Points`."""
-        where = _where(connection, question, segment)
+        where = _where_clause(connection, question, segment)
         if where is None:
             return []
         what = "series_id, sum(count), min(bucket), max(bucket)"
-        query = sql.select(what, self._place.points, where, "GROUP BY series_id")
-        return [Seen(*row) for row in self.server.rows(query)]
+        query = sql.select_query(what, self._place.points, where, "GROUP BY series_id")
+        return [SeriesSeen(*row) for row in self.server.rows(query)]
 
     def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
         """See `Points`."""
-        where = _where(connection, question, segment)
+        where = _where_clause(connection, question, segment)
         if where is None:
             return 0
-        return self.server.rows(sql.select("count()", self._place.points, where))[0][0]
+        return self.server.rows(sql.select_query("count()", self._place.points, where))[0][0]
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
         """See `Points`."""
-        where = f"tier = {tier} AND bucket >= {start} AND bucket < {stop} AND {_visible(connection)}"
+        where = f"tier = {tier} AND bucket >= {start} AND bucket < {stop} AND {_visible_parts(connection)}"
         stages = self._stages(where)
         if not stages:
             return []
-        what = f"{', '.join(_NUMBERS)}, {sql.place_of(stages)}, gaps, amounts"
-        found = self.server.table(sql.select(what, self._place.points, where, f"ORDER BY {', '.join(_KEY)}"))
+        what = f"{', '.join(_NUMBERS)}, {sql.stage_column(stages)}, gaps, amounts"
+        found = self.server.table(sql.select_query(what, self._place.points, where, f"ORDER BY {', '.join(_KEY)}"))
         plain = {name: column.tolist() for name, column in found.items() if name in _NUMBERS}
         plain["stage"] = [stages[place - 1] for place in found["place"].tolist()]
         blobs = encode(_buckets(found["gaps.lengths"], found["gaps"], found["amounts"]))
@@ -140,13 +138,13 @@ class ClickHousePoints:
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
         """See `Points`."""
-        where = f"tier = {tier} AND bucket >= {since} AND {_visible(connection)}"
-        return self.server.rows(sql.select("minOrNull(bucket)", self._place.points, where))[0][0]
+        where = f"tier = {tier} AND bucket >= {since} AND {_visible_parts(connection)}"
+        return self.server.rows(sql.select_query("minOrNull(bucket)", self._place.points, where))[0][0]
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:  # noqa: ARG002 - no row of the database goes with it
         """See `Points`: a partition is dropped when all of it is past."""
-        width = ddl.FREED_SECONDS[tier]
-        query = sql.select("DISTINCT partition", self._place.parts, self._place.own_parts)
+        width = sql.FREED_SECONDS[tier]
+        query = sql.select_query("DISTINCT partition", self._place.parts, self._place.own_parts)
         for (partition,) in self.server.rows(query):
             owner, slot = literal_eval(partition)
             if owner == tier and (slot + 1) * width <= until:
@@ -156,28 +154,28 @@ class ClickHousePoints:
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
         """See `Points`. A transaction that is rolled back does not bring them back: it is to be repeated."""
-        theirs = f"service_id IN {ddl.listed(services)}"
-        counted = f"{theirs} AND {_visible(connection)}"
+        theirs = f"service_id IN {sql.in_list(services)}"
+        counted = f"{theirs} AND {_visible_parts(connection)}"
         rows = self.server.rows(
-            sql.select("tier, bucket, count()", self._place.points, counted, "GROUP BY tier, bucket")
+            sql.select_query("tier, bucket, count()", self._place.points, counted, "GROUP BY tier, bucket")
         )
         self.server.command(f"DELETE FROM {self._place.local}{self._place.everywhere} WHERE {theirs}")  # noqa: S608 - numbers
         return [(tier, bucket, number) for tier, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
         """See `Points`."""
-        return ddl.FREED_SECONDS[tier]
+        return sql.FREED_SECONDS[tier]
 
     def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the server counts them
         """See `Points`."""
-        return self.server.rows(sql.select("sum(bytes_on_disk)", self._place.parts, self._place.own_parts))[0][0]
+        return self.server.rows(sql.select_query("sum(bytes_on_disk)", self._place.parts, self._place.own_parts))[0][0]
 
     def tidy(self, connection: Connection, now: int) -> None:
         """See `Points`: deletes the rows of intents nobody can still be working on."""
         intents = schema.intents
         orphans = connection.scalars(select(intents.c.part).where(intents.c.taken_at < now - ORPHANED_SECONDS)).all()
         if orphans:
-            which = f"part IN {ddl.listed(orphans)}"
+            which = f"part IN {sql.in_list(orphans)}"
             self.server.command(f"DELETE FROM {self._place.local}{self._place.everywhere} WHERE {which}")  # noqa: S608 - numbers
             connection.execute(delete(intents).where(intents.c.part.in_(orphans)))
 
@@ -189,7 +187,7 @@ class ClickHousePoints:
         """Refuse to write to the table of another database: its numbers mean other services and series."""
         if self._is_ours:
             return
-        newest = self.server.rows(sql.select("max(part)", self._place.points))[0][0]
+        newest = self.server.rows(sql.select_query("max(part)", self._place.points))[0][0]
         if newest >= part:
             msg = (
                 f"cannot write to {self.server.location()}: the newest write there is number {newest}, the database's next one "
@@ -201,10 +199,10 @@ class ClickHousePoints:
 
     def _stages(self, where: str) -> list[str]:
         """Return the stages that occur."""
-        found = self.server.rows(sql.select("DISTINCT stage", self._place.points, where, "ORDER BY stage"))
+        found = self.server.rows(sql.select_query("DISTINCT stage", self._place.points, where, "ORDER BY stage"))
         return [row[0] for row in found]
 
-    def _insert(self, change: Change) -> None:
+    def _insert(self, change: PreparedWrite) -> None:
         *plain, blobs = zip(*change.rows, strict=True)
         buckets = decode(blobs)
         # The first of each histogram counts from zero.
@@ -213,7 +211,7 @@ class ClickHousePoints:
         gaps[first] = buckets.index[first]
         values = [*plain, (buckets.lengths, gaps), (buckets.lengths, buckets.amount)]
         columns = {name: (_KINDS[name], column) for name, column in zip(_KINDS, values, strict=True)}
-        self.server.insert(native.write(columns, len(change.rows)), str(change.part))
+        self.server.insert(sql.write_native(columns, len(change.rows)), str(change.part))
 
     def _strike_out(self, connection: Connection, part: int) -> None:
         struck = connection.execute(delete(schema.intents).where(schema.intents.c.part == part))
@@ -222,42 +220,42 @@ class ClickHousePoints:
             raise StoreError(msg)
 
 
-def _make(server: Server, ttl: str | None) -> None:
+def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
     """Make the tables, or check them and set their TTL."""
     place = server.place
-    which = f"database = {ddl.text(place.database)} AND name = {ddl.text(place.local_name)}"
-    found = server.rows(sql.select("comment, engine_full", "system.tables", which))
+    which = f"database = {sql.quote_text(place.database)} AND name = {sql.quote_text(place.local_name)}"
+    found = server.rows(sql.select_query("comment, engine_full", "system.tables", which))
     if not found:
-        for statement in ddl.create(place, ttl):
+        for statement in sql.create_statements(place, ttl):
             server.command(statement, "cannot make the tables of")
         return
     comment, engine = found[0]
-    if comment != f"{ddl.COMMENT}{ddl.VERSION}":
+    if comment != f"{sql.COMMENT}{sql.VERSION}":
         msg = (
             f"cannot open {server.location()}: its table {place.local} is not of this version ({comment!r}); upgrade Stagelens, "
             "or name another database"
         )
         raise StoreError(msg)
     if (ttl not in engine) if ttl else (" TTL " in engine):
-        server.command(ddl.change_ttl(place, ttl))
+        server.command(sql.ttl_statement(place, ttl))
 
 
-def _where(connection: Connection, question: PointQuery, segment: Segment) -> str | None:
+def _where_clause(connection: Connection, question: PointQuery, segment: Segment) -> str | None:
     """Return what the rows of an answer fulfil; None if there can be none."""
-    services, numbers = owners(connection, question, segment.tier)
+    services, numbers = owner_numbers(connection, question, segment.tier)
     if not services:
         return None
-    return f"{sql.conditions(question, segment, services, numbers)} AND {_visible(connection)}"
+    return f"{sql.conditions(question, segment, services, numbers)} AND {_visible_parts(connection)}"
 
 
-def _visible(connection: Connection) -> str:
+def _visible_parts(connection: Connection) -> str:
     """Return what the rows of finished writes fulfil, as of the snapshot of *connection*."""
     last = connection.scalars(select(schema.store.c.last_part)).one()
     pending = connection.scalars(select(schema.intents.c.part)).all()
-    return f"part <= {last}" + (f" AND part NOT IN {ddl.listed(pending)}" if pending else "")
+    return f"part <= {last}" + (f" AND part NOT IN {sql.in_list(pending)}" if pending else "")
 
 
-def _buckets(lengths: native.Array, gaps: native.Array, amounts: native.Array) -> Buckets:
+def _buckets(lengths: sql.Array, gaps: sql.Array, amounts: sql.Array) -> Buckets:
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     # Counted on from one histogram to the next; each begins at zero.
     running = np.concatenate((np.zeros(1, np.int64), np.cumsum(gaps, dtype=np.int64)))

@@ -1,50 +1,310 @@
-"""Questions to the points in ClickHouse, which adds them up itself, and its answers as columns."""
+"""Questions to the points in ClickHouse, which adds them up itself, and its answers as columns.
+
+The table of points in ClickHouse: for one node, or replicated and spread over the nodes of a cluster.
+
+Buckets are two arrays, which the server adds up itself: the distance of each bucket to the one before it (of the first to
+zero) and its count. With T64 before ZSTD they take as little room as the blobs of the other engines.
+
+ClickHouse's Native format: columns as they lie in memory, for numbers, arrays of numbers and, on the way there, strings.
+
+An answer of some millions of numbers becomes numpy arrays without a Python object for each. A block is the number of its
+columns and of its rows, then each column: name, type, values. Counts and lengths are varints; an array column begins with
+where each of its rows ends.
+
+Source: https://clickhouse.com/docs/interfaces/formats/Native and `NativeReader.cpp`
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .. import schema
 from ..columns import Columns, Steps
 from ..encoding import Buckets
 from ..points import PointQuery
+from ..retention import Retention
 from ..tiers import Segment
-from .clickhouse_ddl import listed, text
-from .clickhouse_native import Array
+
+Array = NDArray[Any]
+# Number of buckets of each row, and the buckets of all rows.
+Arrays = tuple[Array, Array]
+
+_NUMBERS = {
+    **{f"Int{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
+    **{f"UInt{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
+    "Float64": np.dtype("<f8"),
+}
+_ENDS = np.dtype("<u8")
+_CONTINUES = 0x80
+
+
+def read_native(data: bytes) -> dict[str, Array]:
+    """Return the columns of an answer; none if it has no rows. Column `name` of arrays comes as `name` and `name.lengths`."""
+    pieces: defaultdict[str, list[Array]] = defaultdict(list)
+    source = _NativeReader(data)
+    while source.more:
+        n_columns, n_rows = source.varint(), source.varint()
+        for _ in range(n_columns):
+            name, kind = source.text(), source.text()
+            element = kind.removeprefix("Array(").removesuffix(")")
+            if element == kind:
+                pieces[name].append(source.numbers(_NUMBERS[kind], n_rows))
+            else:
+                ends = source.numbers(_ENDS, n_rows).astype(np.int64)
+                pieces[f"{name}.lengths"].append(np.diff(ends, prepend=0))
+                pieces[name].append(source.numbers(_NUMBERS[element], int(ends[-1]) if n_rows else 0))
+    return {name: np.concatenate(parts) for name, parts in pieces.items()} if any(map(len, pieces.values())) else {}
+
+
+def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_rows: int) -> bytes:
+    """Return *columns*, type and values by name, as one block; a tuple of lengths and values for arrays."""
+    parts = [_encode_varint(len(columns)), _encode_varint(n_rows)]
+    for name, (kind, values) in columns.items():
+        parts += [_encode_text(name), _encode_text(kind)]
+        if kind == "String":
+            parts += map(_encode_text, values)
+        elif isinstance(values, tuple) and kind.startswith("Array("):
+            lengths, flat = values
+            element = kind.removeprefix("Array(").removesuffix(")")
+            parts += [np.cumsum(lengths).astype(_ENDS).tobytes(), flat.astype(_NUMBERS[element]).tobytes()]
+        else:
+            parts.append(np.asarray(values).astype(_NUMBERS[kind]).tobytes())
+    return b"".join(parts)
+
+
+class _NativeReader:
+    """Bytes, and how far they are read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def more(self) -> bool:
+        return self._at < len(self._data)
+
+    def varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._data[self._at]
+            self._at += 1
+            value |= (byte & ~_CONTINUES) << shift
+            if byte < _CONTINUES:
+                return value
+            shift += 7
+
+    def text(self) -> str:
+        size = self.varint()
+        self._at += size
+        return self._data[self._at - size : self._at].decode()
+
+    def numbers(self, kind: np.dtype[Any], count: int) -> Array:
+        found = np.frombuffer(self._data, kind, count, self._at)
+        self._at += found.nbytes
+        return found
+
+
+def _encode_varint(value: int) -> bytes:
+    digits: list[int] = []
+    while value >= _CONTINUES:
+        digits.append(value % _CONTINUES | _CONTINUES)
+        value //= _CONTINUES
+    return bytes([*digits, value])
+
+
+def _encode_text(value: str) -> bytes:
+    data = value.encode()
+    return _encode_varint(len(data)) + data
+
+
+# Of the table's form; written into its comment.
+VERSION = 1
+COMMENT = "stagelens points "
+
+_DAY = 86_400
+# Time in one partition, by tier: what is dropped at once. A few dozen partitions in all. [seconds]
+FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
+# The store drops partitions itself, and never before they are rolled up. The server's own clock gets its say this much later:
+# for a table that nobody tends any more. [seconds]
+TTL_GRACE_SECONDS = 7 * _DAY
+# Inserts a table remembers the tokens of: those of the last hours.
+_REMEMBERED_INSERTS = 10_000
+
+COLUMNS = (
+    ("tier", "UInt16", "ZSTD(1)"),
+    ("service_id", "UInt32", "ZSTD(1)"),
+    # Negative for a total.
+    ("metric", "Int8", "ZSTD(1)"),
+    ("bucket", "UInt32", "DoubleDelta, ZSTD(1)"),
+    ("series_id", "UInt32", "ZSTD(1)"),
+    ("stage", "LowCardinality(String)", "ZSTD(1)"),
+    ("part", "UInt64", "Delta, ZSTD(1)"),
+    ("scale", "Int8", "ZSTD(1)"),
+    ("zero", "UInt64", "T64, ZSTD(1)"),
+    ("count", "UInt64", "T64, ZSTD(1)"),
+    ("sum", "Float64", "ZSTD(1)"),
+    ("gaps", "Array(Int32)", "T64, ZSTD(1)"),
+    ("amounts", "Array(UInt64)", "T64, ZSTD(1)"),
+)
+
+
+def quote_name(name: str) -> str:
+    """Return *name* as an identifier.
+
+    >>> quote_name("a`b")
+    '`a``b`'
+    """
+    return "`" + name.replace("\\", "\\\\").replace("`", "``") + "`"
+
+
+def quote_text(value: str) -> str:
+    r"""Return *value* as a string of SQL.
+
+    >>> quote_text("it's")
+    "'it\\'s'"
+    """
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def in_list(values: Sequence[int]) -> str:
+    """Return *values* as the list of an IN.
+
+    >>> in_list([1, 2])
+    '(1, 2)'
+    """
+    return f"({', '.join(map(str, values))})"
+
+
+@dataclass(frozen=True, slots=True)
+class TableLocation:
+    """Where the table is.
+
+    Args:
+        database: Its database.
+        cluster: The cluster it is spread over; None for one node.
+    """
+
+    database: str
+    cluster: str | None = None
+
+    @property
+    def points(self) -> str:
+        """The table that is written to and read from."""
+        return f"{quote_name(self.database)}.points"
+
+    @property
+    def local_name(self) -> str:
+        """The name of the table that holds the rows, on each node."""
+        return "points_local" if self.cluster else "points"
+
+    @property
+    def local(self) -> str:
+        """The table that holds the rows, on each node."""
+        return f"{quote_name(self.database)}.{self.local_name}"
+
+    @property
+    def everywhere(self) -> str:
+        """What makes a statement run on all nodes."""
+        return f" ON CLUSTER {quote_name(self.cluster)}" if self.cluster else ""
+
+    @property
+    def parts(self) -> str:
+        """The server's list of the pieces in which tables are stored."""
+        return f"clusterAllReplicas({quote_text(self.cluster)}, system.parts)" if self.cluster else "system.parts"
+
+    @property
+    def own_parts(self) -> str:
+        """Which of them are in use, and of the table that holds the rows."""
+        return f"active AND database = {quote_text(self.database)} AND table = {quote_text(self.local_name)}"
+
+
+def time_to_live(retention: Retention) -> str:
+    """Return the TTL of the rows; in the words in which ClickHouse repeats it."""
+    seconds = [int(retention.of_tier(tier).total_seconds()) + TTL_GRACE_SECONDS for tier in schema.TIERS]
+    return f"toDateTime(bucket) + toIntervalSecond({_by_tier(seconds)})"
+
+
+def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
+    """Return the statements that make the database and its tables, where they are not there yet.
+
+    Args:
+        place: Where.
+        ttl: The TTL of the rows, see `time_to_live`; None to leave all deleting to the store.
+    """
+    columns = ", ".join(f"{name} {kind} CODEC({codec})" for name, kind, codec in COLUMNS)
+    slot = f"intDiv(bucket, {_by_tier([FREED_SECONDS[tier] for tier in schema.TIERS])})"
+    settings = {
+        # A row is past its time together with all of its partition, nearly: nothing is rewritten for it.
+        "ttl_only_drop_parts": 1,
+        "materialize_ttl_recalculate_only": 1,
+        "non_replicated_deduplication_window": _REMEMBERED_INSERTS,
+    }
+    database = f"CREATE DATABASE IF NOT EXISTS {quote_name(place.database)}{place.everywhere}"
+    rows = (
+        f"CREATE TABLE IF NOT EXISTS {place.local}{place.everywhere} ({columns}) "
+        f"ENGINE = {'ReplicatedMergeTree' if place.cluster else 'MergeTree'} "
+        f"PARTITION BY (tier, {slot}) ORDER BY (tier, service_id, metric, bucket, series_id, stage) "
+        f"{f'TTL {ttl} ' if ttl else ''}"
+        f"SETTINGS {', '.join(f'{name} = {value}' for name, value in settings.items())} "
+        f"COMMENT {quote_text(f'{COMMENT}{VERSION}')}"
+    )
+    if not place.cluster:
+        return [database, rows]
+    target = f"{quote_text(place.cluster)}, {quote_text(place.database)}, {place.local_name}, cityHash64(series_id)"
+    over_all = (
+        f"CREATE TABLE IF NOT EXISTS {place.points}{place.everywhere} AS {place.local} ENGINE = Distributed({target})"
+    )
+    return [database, rows, over_all]
+
+
+def ttl_statement(place: TableLocation, ttl: str | None) -> str:
+    """Return the statement that gives the rows another TTL, or none."""
+    return f"ALTER TABLE {place.local}{place.everywhere} {f'MODIFY TTL {ttl}' if ttl else 'REMOVE TTL'}"
+
+
+def _by_tier(values: Sequence[int]) -> str:
+    *finer, coarsest = values
+    return f"transform(tier, {list(schema.TIERS[:-1])}, {finer}, {coarsest})"
+
 
 # Stands in the place of a bucket's index in the row that tells the totals of a point; no bucket has it, and it sorts first.
 _HEAD = -(2**31)
 
 
-def select(what: str, source: str, where: str = "true", then: str = "") -> str:
+def select_query(what: str, source: str, where: str = "true", then: str = "") -> str:
     """Return a query. Whatever is put into one here is a number, a quoted name or written in this package.
 
-    >>> select("count()", "points", "tier = 10")
+    >>> select_query("count()", "points", "tier = 10")
     'SELECT count() FROM points WHERE tier = 10'
     """
     return f"SELECT {what} FROM {source} WHERE {where} {then}".rstrip()  # noqa: S608 - see above
 
 
 def conditions(question: PointQuery, segment: Segment, services: Sequence[int], numbers: Sequence[int] | None) -> str:
-    """Return what rows must fulfil to be in the answer; *services* and *numbers* as from `points.owners`."""
+    """Return what rows must fulfil to be in the answer; *services* and *numbers* as from `points.owner_numbers`."""
     wanted = [
         f"tier = {segment.tier}",
-        f"service_id IN {listed(services)}",
-        f"metric IN {listed(question.codes(segment.tier))}",
+        f"service_id IN {in_list(services)}",
+        f"metric IN {in_list(question.codes(segment.tier))}",
         f"bucket >= {segment.start} AND bucket < {segment.end}",
     ]
     if numbers is not None:
-        wanted.append(f"series_id IN {listed(numbers)}")
+        wanted.append(f"series_id IN {in_list(numbers)}")
     return " AND ".join(wanted)
 
 
-def place_of(stages: Sequence[str]) -> str:
+def stage_column(stages: Sequence[str]) -> str:
     """Return the column that tells which of *stages* a row is of, from 1 on."""
-    return f"toUInt16(indexOf([{', '.join(map(text, stages))}], stage)) AS place"
+    return f"toUInt16(indexOf([{', '.join(map(quote_text, stages))}], stage)) AS place"
 
 
-def added_up(table: str, where: str, stages: Sequence[str], steps: Steps | None, *, by_series: bool) -> str:
+def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None, *, by_series: bool) -> str:
     """Return the query for points added up by step, metric, stage and scale, and by series if asked to.
 
     The answer has a row for each bucket of a point, and one before them for its totals. All of it is numbers: a name among
@@ -62,26 +322,26 @@ def added_up(table: str, where: str, stages: Sequence[str], steps: Steps | None,
         step = f"greatest(bucket - bucket % {steps.width}, {steps.start})"
     keys = (
         f"toUInt32({step}) AS step, toUInt32({'series_id' if by_series else '0'}) AS owner, metric, "
-        f"{place_of(stages)}, scale"
+        f"{stage_column(stages)}, scale"
     )
     group = "step, owner, metric, place, scale"
-    buckets = select(
+    buckets = select_query(
         f"{keys}, toInt32(at) AS index, toInt64(sum(amount)) AS held, toFloat64(0) AS total, toUInt32(0) AS last",
         f"{table} ARRAY JOIN arrayCumSum(gaps) AS at, amounts AS amount",
         where,
         f"GROUP BY {group}, index",
     )
-    heads = select(
+    heads = select_query(
         f"{keys}, toInt32({_HEAD}) AS index, toInt64(sum(zero)) AS held, sum(sum) AS total, max(bucket) AS last",
         table,
         where,
         f"GROUP BY {group}",
     )
-    return select("*", f"({buckets} UNION ALL {heads})", then=f"ORDER BY {group}, index")
+    return select_query("*", f"({buckets} UNION ALL {heads})", then=f"ORDER BY {group}, index")
 
 
-def columns(answer: Mapping[str, Array], stages: Sequence[str]) -> Columns:
-    """Return the *answer* to `added_up`, which has at least one point, sorted by time."""
+def columns_of_result(answer: Mapping[str, Array], stages: Sequence[str]) -> Columns:
+    """Return the *answer* to `sum_query`, which has at least one point, sorted by time."""
     index = answer["index"]
     heads = np.flatnonzero(index == _HEAD)
     lengths = np.diff(heads, append=len(index)) - 1

@@ -20,8 +20,8 @@ from .dialect import Dialect
 
 _MIGRATIONS = Path(__file__).parents[1] / "migrations"
 _DIALECTS: dict[str, Dialect] = {"sqlite": sqlite, "postgresql": postgresql}
-_NO_CURE = "see what the database said"
-_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/database"
+_DEFAULT_FIX = "see what the database said"
+_URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/database"
 
 
 def dialect(url: URL) -> Dialect:
@@ -32,7 +32,7 @@ def dialect(url: URL) -> Dialect:
     """
     known = _DIALECTS.get(url.get_backend_name())
     if known is None:
-        msg = f"the database URL is {url.render_as_string()!r}; write {_FORMS}"
+        msg = f"the database URL is {url.render_as_string()!r}; write {_URL_FORMS}"
         raise StoreError(msg)
     return known
 
@@ -56,13 +56,13 @@ def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         # What is before the last "@" may be a password.
-        msg = f"the database URL {url.rpartition('@')[2]!r} cannot be read; write {_FORMS}"
+        msg = f"the database URL {url.rpartition('@')[2]!r} cannot be read; write {_URL_FORMS}"
         raise StoreError(msg) from error
     return dialect(parsed).open_engine(parsed, budget_bytes)
 
 
 @contextmanager
-def explained(engine: Engine, doing: str) -> Generator[None]:
+def explain_errors(engine: Engine, doing: str) -> Generator[None]:
     """Turn errors of the database into `StoreError`, with the place and the cure.
 
     Args:
@@ -76,7 +76,7 @@ def explained(engine: Engine, doing: str) -> Generator[None]:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip()
         # PostgreSQL quotes the statement below what is wrong with it; this is read by people, and by whoever asks /readyz.
         said = said.partition("\nLINE ")[0]
-        cure = next((cure for sign, cure in dialect(engine.url).CURES if sign in said.lower()), _NO_CURE)
+        cure = next((cure for sign, cure in dialect(engine.url).FIXES if sign in said.lower()), _DEFAULT_FIX)
         msg = f"{doing} {location(engine.url)}: {cure} ({said})"
         raise StoreError(msg) from error
 
@@ -89,7 +89,7 @@ def reading(engine: Engine) -> Generator[Connection]:
         StoreError: The database cannot be read.
     """
     known = dialect(engine.url)
-    with explained(engine, "cannot read"), engine.connect() as plain:
+    with explain_errors(engine, "cannot read"), engine.connect() as plain:
         connection = known.for_reading(plain)
         with connection.begin():
             known.hold(connection)
@@ -104,7 +104,7 @@ def writing(engine: Engine, doing: str) -> Generator[Connection]:
         StoreError: The database cannot begin, write or commit; nothing was written.
     """
     known = dialect(engine.url)
-    with explained(engine, doing), engine.connect() as plain:
+    with explain_errors(engine, doing), engine.connect() as plain:
         connection = known.for_writing(plain)
         with connection.begin():
             known.lock(connection)
@@ -112,14 +112,14 @@ def writing(engine: Engine, doing: str) -> Generator[Connection]:
 
 
 @contextmanager
-def alone(engine: Engine, doing: str) -> Generator[Connection]:
+def exclusively(engine: Engine, doing: str) -> Generator[Connection]:
     """Give a connection for several transactions; whoever else comes in here waits.
 
     Raises:
         StoreError: The database cannot begin, write or commit.
     """
     known = dialect(engine.url)
-    with explained(engine, doing), engine.connect() as plain:
+    with explain_errors(engine, doing), engine.connect() as plain:
         connection = known.for_writing(plain)
         with known.exclusive(connection):
             yield connection

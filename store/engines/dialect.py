@@ -21,7 +21,7 @@ class Dialect(Protocol):
     """One kind of database."""
 
     @property
-    def CURES(self) -> Sequence[tuple[str, str]]:  # noqa: N802 - a constant of the module
+    def FIXES(self) -> Sequence[tuple[str, str]]:  # noqa: N802 - a constant of the module
         """What part of an error of its driver tells, in lower case, and what to do about it."""
         ...
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import NoSuchModuleError, OperationalError
 from ...core.errors import StoreError
 from .. import schema
 from ..rows import PointRow
-from ..tiers import floor
+from ..tiers import floor_to
 from .dialect import InUseError
 
 # Any number nobody else takes in this database: "stagelen" in ASCII.
@@ -26,7 +26,7 @@ _DAY = 86_400
 # Time in one partition of `points`, by tier: a few dozen partitions in all.
 FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
 
-CURES = (
+FIXES = (
     ("password authentication failed", "the server refuses this user or password; check both in STAGELENS_DATABASE"),
     ("no password supplied", "the server asks for a password; put one into STAGELENS_DATABASE or into PGPASSWORD"),
     ("does not exist", "there is no such database, role or table; create it, or correct STAGELENS_DATABASE"),
@@ -114,7 +114,7 @@ def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows
 
 
 def _make_partitions(connection: Connection, rows: Sequence[PointRow]) -> None:
-    wanted = {(row.tier, floor(row.bucket, FREED_SECONDS[row.tier])) for row in rows}
+    wanted = {(row.tier, floor_to(row.bucket, FREED_SECONDS[row.tier])) for row in rows}
     present = _partitions(connection) if wanted else {}
     for tier, start in sorted(wanted - present.keys()):
         stop = start + FREED_SECONDS[tier]

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, 
 from .. import schema
 from ..columns import Columns, Steps
 from ..encoding import decode
-from ..points import Change, PointQuery, Seen
+from ..points import PointQuery, PreparedWrite, SeriesSeen
 from ..rows import PointRow
 from ..tiers import Segment
 from . import database
@@ -35,7 +35,7 @@ class SqlPoints:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 
-    def apply(self, engine: Engine, prepare: Callable[[Connection], Change | None]) -> bool:
+    def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
         """See `Points`: one transaction."""
         with database.writing(engine, "cannot write to") as connection:
             change = prepare(connection)
@@ -61,7 +61,7 @@ class SqlPoints:
         statement = select(series, *wanted).where(*_conditions(question, segment))
         yield from map(_columns, _raw_rows(connection, statement))
 
-    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[Seen]:
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
         """See `Points`."""
         points = schema.points
         statement = (
@@ -69,7 +69,7 @@ class SqlPoints:
             .where(*_conditions(question, segment))
             .group_by(points.c.series_id)
         )
-        return [Seen(row[0], int(row[1]), row[2], row[3]) for row in connection.execute(statement)]
+        return [SeriesSeen(row[0], int(row[1]), row[2], row[3]) for row in connection.execute(statement)]
 
     def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
         """See `Points`."""

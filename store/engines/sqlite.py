@@ -36,7 +36,7 @@ _PRAGMAS = (
 )
 _LOCKED_SECONDS, _PAUSE_SECONDS = 10.0, 0.02
 
-CURES = (
+FIXES = (
     ("readonly", "it is read-only; give this user the right to write to the file and to its folder"),
     ("read-only", "it is read-only; give this user the right to write to the file and to its folder"),
     ("not a database", "it is not an SQLite database; give another path, or move the file away"),

@@ -26,7 +26,7 @@ import pandas as pd
 from ...core.confidence import interval, ratio
 from ...core.histogram import bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION, STAGE_DURATION
-from ..columns import Columns, Counts, Floats, add_up
+from ..columns import Columns, Floats, StageCounts, add_up
 from ..encoding import Ints
 from ..points import PointQuery, Snapshot
 from ..selection import Selection
@@ -145,7 +145,7 @@ def _whatif(
     return made
 
 
-def _stage_durations(durations: Columns, stage: str) -> Counts:
+def _stage_durations(durations: Columns, stage: str) -> StageCounts:
     """Return the distribution of the own time of *stage*."""
     return add_up(durations.where(np.array([name == stage for name in durations.stages], bool)[durations.stage]))
 

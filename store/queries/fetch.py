@@ -2,7 +2,7 @@
 
 What all questions to the store have in common: where they are asked, and that each sees one moment.
 
-Points added up step by step: what `columns.Counts` is for one step, for many at once, so that a long chart is few calls.
+Points added up step by step: what `columns.StageCounts` is for one step, for many at once, so that a long chart is few calls.
 
 Steps are taken together as long as their points are equally fine.
 
@@ -23,8 +23,8 @@ from sqlalchemy import Engine
 from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION
 from ...core.stages import ordered
-from .. import merging, schema, tiers
-from ..columns import Columns, Floats, Steps, add_up, table
+from .. import schema, tiers
+from ..columns import Columns, Floats, Steps, add_up, bucket_table, join_columns, sum_points
 from ..encoding import Ints
 from ..engines import database
 from ..points import PointQuery, Points, Snapshot
@@ -141,7 +141,7 @@ def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
     """Add up *columns* at *scale*; *step* says for each point to which of the steps that start *at* it belongs."""
     shape = (len(at), max(1, len(columns.stages)))
     place = step * shape[1] + columns.stage
-    index, amount = table(columns, place, shape[0] * shape[1], scale)
+    index, amount = bucket_table(columns, place, shape[0] * shape[1], scale)
     zero, total = np.zeros(shape[0] * shape[1], np.int64), np.zeros(shape[0] * shape[1])
     np.add.at(zero, place, columns.zero)
     np.add.at(total, place, columns.sum)
@@ -207,14 +207,16 @@ def fetch_exact(snapshot: Snapshot, question: PointQuery, width: int) -> tuple[C
     """Return the points in steps of *width* seconds, however many there are; what is only kept in wider ones is left out."""
     start, end = question.selection.seconds
     steps = Steps(start, width)
-    fine = [tier for tier in tiers.read(snapshot.connection) if tier.seconds <= width]
-    return _fetch_segments(snapshot, question, steps, tiers.plan(fine, start, end, width)), steps
+    fine = [tier for tier in tiers.read_tiers(snapshot.connection) if tier.seconds <= width]
+    return _fetch_segments(snapshot, question, steps, tiers.plan_segments(fine, start, end, width)), steps
 
 
 def _fetch_tiers(snapshot: Snapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
     """Return the points added up step by step, from buckets not wider than *widest* seconds where such are kept."""
     start, end = question.selection.seconds
-    return _fetch_segments(snapshot, question, steps, tiers.plan(tiers.read(snapshot.connection), start, end, widest))
+    return _fetch_segments(
+        snapshot, question, steps, tiers.plan_segments(tiers.read_tiers(snapshot.connection), start, end, widest)
+    )
 
 
 def _fetch_segments(
@@ -223,29 +225,29 @@ def _fetch_segments(
     """Return the points of *segments*, added up piece by piece as they are read: what is held does not grow with time."""
     apart = question.by is not None
     pieces = [
-        merging.over_time(piece, steps, apart=apart)
+        sum_points(piece, steps, apart=apart)
         for segment in segments
         for piece in snapshot.points.read(snapshot.connection, question, segment, steps)
     ]
-    return merging.over_time(merging.join(pieces), steps, apart=apart)
+    return sum_points(join_columns(pieces), steps, apart=apart)
 
 
 def _step_width(snapshot: Snapshot, question: PointQuery, wanted: int) -> int | None:
     start, end = question.selection.seconds
-    known = tiers.read(snapshot.connection)
+    known = tiers.read_tiers(snapshot.connection)
     width = max(wanted, tiers.finest_kept(known, start))
     widest = max(tier for tier in schema.TIERS if tier <= width)
     while widest != schema.COARSEST and width < end - start and _estimated_rows(snapshot, question, widest) > MAX_ROWS:
         widest = schema.TIERS[schema.TIERS.index(widest) + 1]
-        width = tiers.ceil(width, widest)
+        width = tiers.ceil_to(width, widest)
     return width if width < end - start else None
 
 
 def _estimated_rows(snapshot: Snapshot, question: PointQuery, tier: int) -> int:
     """Return about how many rows of *tier* there are: of whole hours from the number of rows that cover each."""
     start, end = question.selection.seconds
-    rolled_up = tiers.read(snapshot.connection)[-1].watermark
-    hours = tiers.Segment(schema.COARSEST, tiers.floor(start, schema.COARSEST), min(end, rolled_up))
+    rolled_up = tiers.read_tiers(snapshot.connection)[-1].watermark
+    hours = tiers.Segment(schema.COARSEST, tiers.floor_to(start, schema.COARSEST), min(end, rolled_up))
     rest = tiers.Segment(tier, max(start, rolled_up), end)
     if tier == schema.FINEST:
         # It has no totals: each series is read by itself.

@@ -20,9 +20,8 @@ from ...core.stages import OVERHEAD, UNTIMED
 from .. import schema
 from ..columns import Columns, Floats, Steps, add_up
 from ..encoding import Ints
-from ..indicator import HISTOGRAMS, Indicator
 from ..points import PointQuery, Snapshot
-from ..selection import Selection, moment
+from ..selection import HISTOGRAMS, Indicator, Selection, moment
 from . import slo
 from .fetch import QueryGroup, add_up_steps, fetch, fetch_steps, points_with_key
 from .frames import frame, with_step_times

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
 from ...core.names import BATCH_DURATION, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STALL_TIME
 from ...core.stages import OVERHEAD
-from ..columns import Columns, Counts, add_up
+from ..columns import Columns, StageCounts, add_up
 from ..encoding import Ints
 from ..points import PointQuery, Snapshot
 from ..selection import Selection
@@ -214,7 +214,7 @@ class Mixture:
         return {stage: share for stage, share in named if share}
 
 
-def _bucket_reaches(requests: Counts, centres: Ints) -> Ints:
+def _bucket_reaches(requests: StageCounts, centres: Ints) -> Ints:
     """Return how many buckets on both sides of each of *centres* it takes to hold `MIN_REQUESTS`, or all there are."""
     distance = np.abs(requests.index - centres[:, None])
     order = np.argsort(distance, axis=1, kind="stable")
@@ -223,7 +223,7 @@ def _bucket_reaches(requests: Counts, centres: Ints) -> Ints:
     return np.take_along_axis(np.take_along_axis(distance, order, axis=1), place[:, None], axis=1)[:, 0]
 
 
-def _amounts_between(counts: Counts, low: Ints, high: Ints) -> Ints:
+def _amounts_between(counts: StageCounts, low: Ints, high: Ints) -> Ints:
     """Return what *counts* has by stage from each of the buckets *low* to *high*, both among them; shape (n, stages)."""
     held = np.cumsum(np.pad(counts.amount, ((0, 0), (1, 0))), axis=1)
     last, first = np.searchsorted(counts.index, high, "right"), np.searchsorted(counts.index, low)

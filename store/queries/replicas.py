@@ -22,13 +22,13 @@ from ...core.hardware import split_hardware_key
 from ...core.histogram import BATCH_SIZES, Distribution, Histogram
 from ...core.names import HARDWARE
 from ...core.stages import ordered
-from .. import clock, schema, tiers
+from .. import retention, schema, tiers
 from ..columns import Columns, Floats, add_up
 from ..encoding import Ints
 from ..points import PointQuery, Snapshot
-from ..rollup import SETTLE_SECONDS
+from ..retention import SETTLE_SECONDS
+from ..schema import storable_name
 from ..selection import Selection, moment
-from ..texts import name as storable_name
 from .fetch import QueryGroup, fetch, fetch_steps
 from .frames import with_step_times
 
@@ -79,12 +79,12 @@ def _stale_since(snapshot: Snapshot, now: int, patience: timedelta) -> datetime 
     A collector that works rolls up what is complete, whether anything comes or not, until some time after the newest data.
     """
     newest = snapshot.connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
-    rolled_up = tiers.read(snapshot.connection)[1].watermark
+    rolled_up = tiers.read_tiers(snapshot.connection)[1].watermark
     if newest is None or not rolled_up:
         return None
     waited = int(patience.total_seconds())
     silent = newest + schema.FINEST
-    due = clock.now(snapshot.connection, now).settled - SETTLE_SECONDS - waited
+    due = retention.store_time(snapshot.connection, now).settled - SETTLE_SECONDS - waited
     return moment(silent) if now - silent > waited and rolled_up < due else None
 
 

@@ -22,13 +22,13 @@ import pandas as pd
 from sqlalchemy import func, select
 
 from ...core.names import REQUEST_DURATION, STATUS_ERROR
-from .. import merging, schema, tiers
-from ..columns import Columns
+from .. import schema, tiers
+from ..columns import Columns, sum_points
 from ..encoding import Ints
-from ..events import COLUMNS
+from ..events import EVENT_COLUMNS
 from ..points import PointQuery, Snapshot
+from ..schema import storable_name
 from ..selection import Selection, moment
-from ..texts import name as storable_name
 from . import latency
 from .fetch import QueryGroup, fetch, fetch_steps
 from .frames import frame, stage_frame, utc_times, with_step_times
@@ -121,7 +121,7 @@ class ServiceQueries(QueryGroup):
             start: Of the window.
             end: Of the window.
             service: Only its events and those of all services; None for everybody's.
-            kind: Only of this kind, see `store.events.KINDS`.
+            kind: Only of this kind, see `store.events.EVENT_KINDS`.
 
         Returns:
             Columns at (UTC), service ("" for all), kind, key, text, link; newest first.
@@ -136,8 +136,8 @@ class ServiceQueries(QueryGroup):
         there has all.
         """
         with self._snapshot() as snapshot:
-            known = tiers.read(snapshot.connection)
-        first, last = tiers.whole(known, math.floor(start.timestamp()), math.ceil(end.timestamp()))
+            known = tiers.read_tiers(snapshot.connection)
+        first, last = tiers.whole_buckets(known, math.floor(start.timestamp()), math.ceil(end.timestamp()))
         return moment(first), moment(last)
 
     def revision(self, service: str | None = None) -> int:
@@ -149,7 +149,7 @@ class ServiceQueries(QueryGroup):
 def _events(snapshot: Snapshot, start: datetime, end: datetime, service: str | None, kind: str | None) -> pd.DataFrame:
     table = schema.events
     statement = (
-        select(*(table.c[name] for name in COLUMNS))
+        select(*(table.c[name] for name in EVENT_COLUMNS))
         .where(table.c.at >= int(start.timestamp() * 1000), table.c.at < int(end.timestamp() * 1000))
         .order_by(table.c.at.desc(), table.c.id.desc())
     )
@@ -158,7 +158,7 @@ def _events(snapshot: Snapshot, start: datetime, end: datetime, service: str | N
     if kind is not None:
         statement = statement.where(table.c.kind == kind)
     rows = [tuple(row) for row in snapshot.connection.execute(statement)]
-    found = pd.DataFrame(rows, columns=list(COLUMNS))
+    found = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
     return found.assign(at=pd.to_datetime(found["at"].astype("int64"), unit="ms", utc=True))
 
 
@@ -188,7 +188,7 @@ def _fleet_over_time(snapshot: Snapshot, selection: Selection, step: timedelta) 
 def _split_by_service(snapshot: Snapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
     """Yield the points of each service, by name."""
     names, owned = _with_service_numbers(snapshot, selection, columns)
-    grouped = merging.over_time(owned)
+    grouped = sum_points(owned)
     edges = np.flatnonzero(np.diff(grouped.series, prepend=-1, append=-1)).tolist()
     for low, high in pairwise(edges):
         yield names[int(grouped.series[low])], _without_unused_stages(grouped.between(low, high))
@@ -295,7 +295,7 @@ def series_with_requests(snapshot: Snapshot, selection: Selection) -> pd.DataFra
     question = PointQuery(selection, (REQUEST_DURATION,), by="series")
     found = [
         (seen.series_id, seen.requests, seen.first, seen.last + segment.tier - schema.FINEST)
-        for segment in tiers.plan(tiers.read(snapshot.connection), start, end)
+        for segment in tiers.plan_segments(tiers.read_tiers(snapshot.connection), start, end)
         for seen in snapshot.points.seen(snapshot.connection, question, segment)
     ]
     counted = pd.DataFrame(found, columns=["id", "requests", "first", "last"])

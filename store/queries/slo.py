@@ -19,7 +19,7 @@ from sqlalchemy import select
 from ...core.histogram import Estimate
 from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
 from .. import schema
-from ..columns import Columns, Counts, Floats, Steps, add_up
+from ..columns import Columns, Floats, StageCounts, Steps, add_up
 from ..encoding import Ints
 from ..points import PointQuery, Snapshot
 from ..selection import Selection, moment
@@ -172,7 +172,7 @@ def _time_by_stage(spent: Columns, errors: Ints, threshold_seconds: float | None
     return lost + slow, lost + served.amount.sum(axis=1)
 
 
-def _above_by_stage(counts: Counts, threshold_seconds: float) -> np.ndarray:
+def _above_by_stage(counts: StageCounts, threshold_seconds: float) -> np.ndarray:
     shares = [counts.histogram(stage).count_above(threshold_seconds).value for stage in range(len(counts.amount))]
     return np.array(shares)
 

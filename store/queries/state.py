@@ -81,7 +81,7 @@ class StoreQueries(QueryGroup):
     def collectors(self) -> list[Report]:
         """Return what each collector has said about itself last, by name."""
         with self._snapshot() as snapshot:
-            return collectors.reports(snapshot.connection)
+            return collectors.read_reports(snapshot.connection)
 
     def folds(self) -> list[FoldedDimension]:
         """Return where values of the last day were folded into `__other__`, by service."""
@@ -128,7 +128,7 @@ def _services_with_folded_stages(snapshot: Snapshot, cap: int, now: int) -> Iter
     for service in snapshot.connection.scalars(full).all():
         selection = Selection(moment(now - _STAGES_SECONDS), moment(now), service=service)
         question = PointQuery(selection, (STAGE_DURATION,))
-        segments = tiers.plan(tiers.read(snapshot.connection), *selection.seconds)
+        segments = tiers.plan_segments(tiers.read_tiers(snapshot.connection), *selection.seconds)
         pieces = (
             piece
             for segment in segments
@@ -266,7 +266,7 @@ def _storage(snapshot: Snapshot, retention: Retention, now: int) -> Storage:
     used = database.used_bytes(connection) + points.used_bytes(connection)
     tables = _bytes_by_table(connection, points, used)
     first = connection.execute(select(func.min(schema.series.c.first_seen))).scalar() or now
-    known = tiers.read(connection)
+    known = tiers.read_tiers(connection)
     uses = [_tier_use(connection, points, tier, retention, (first, now)) for tier in known]
     weight = sum(sum(use.slots.values()) for use in uses)
     # The ledger counts histograms; how much room they take is known of all together.
@@ -362,7 +362,7 @@ def _state(snapshot: Snapshot, retention: Retention, now: int) -> StoreState:
     agent = batches.c.instance != literal_column("''")
     live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS, agent)
     oldest = connection.execute(select(func.min(series.c.first_seen))).scalar()
-    known = tiers.read(connection)
+    known = tiers.read_tiers(connection)
     return StoreState(
         last_received=None if last is None else moment(last),
         instances=connection.execute(live).scalar_one(),

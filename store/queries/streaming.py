@@ -36,7 +36,7 @@ from ...core.names import (
     TOKENS,
     TOKENS_OUT,
 )
-from ..columns import Columns, Counts, add_up
+from ..columns import Columns, StageCounts, add_up
 from ..encoding import Ints
 from ..points import PointQuery, Snapshot
 from ..selection import Selection
@@ -252,7 +252,7 @@ def points_of_definition(columns: Columns, metric: str, definition: str | None) 
     return DefinitionPoints(wanted, found, columns.where(np.isin(columns.series, alone)))
 
 
-def _requests_by_definition(counts: Counts, stages: Sequence[str]) -> dict[str, int]:
+def _requests_by_definition(counts: StageCounts, stages: Sequence[str]) -> dict[str, int]:
     requests = counts.amount.sum(axis=1) + counts.zero
     return {stage: int(n) for stage, n in zip(stages, requests.tolist(), strict=True) if n}
 

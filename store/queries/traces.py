@@ -11,13 +11,13 @@ import pandas as pd
 from sqlalchemy import Row, Select, func, select
 
 from ...core.histogram import Histogram
-from .. import documents, schema
+from .. import records, schema
 from ..points import Snapshot
 from ..records import KeptTrace
 from ..retention import Retention
+from ..schema import storable
 from ..selection import Selection
 from ..series import Series
-from ..texts import storable
 from .fetch import QueryGroup, request_latency
 from .frames import frame
 
@@ -149,7 +149,7 @@ def _with_attribute(
 
 
 def _has_attribute(row: Row[Any], key: str, value: str) -> bool:
-    document = documents.read(row.spans)
+    document = records.unpack_trace(row.spans)
     every = [document["attributes"], *(span.get("attributes", {}) for span in document["spans"])]
     return any(str(attributes.get(key)) == value for attributes in every)
 
@@ -194,7 +194,7 @@ def _trace_key(row: Row[Any]) -> tuple[str, str]:
 
 
 def _retained_trace(row: Row[Any]) -> KeptTrace:
-    document = documents.read(row.spans)
+    document = records.unpack_trace(row.spans)
     return KeptTrace(
         trace_id=row.trace_id,
         span_id=row.span_id,

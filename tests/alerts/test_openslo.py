@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.objectives.slo_file import read
 from stagelens.core.errors import ConfigError
-from stagelens.store.indicator import Indicator
+from stagelens.store.selection import Indicator
 
 DOCUMENTS = Path(__file__).parent / "openslo.yaml"
 LATENCY = """\

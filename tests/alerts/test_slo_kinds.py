@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.alerts.objectives.slo_file import LiveFile, read
-from stagelens.store.indicator import Indicator
+from stagelens.store.selection import Indicator
 
 BASE = """\
 slos:

@@ -14,9 +14,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from stagelens.cli import compare as compare_command
+from stagelens.cli.saved_run import Run, save_run
 from stagelens.collector.imports.importer import import_file
-from stagelens.collector.imports.spans import ImportedRequest, StageInterval, span_exports
-from stagelens.collector.ingest.points import Window
+from stagelens.collector.ingest.validation import Window
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Point, Series, Store
@@ -317,7 +318,7 @@ def test_ctrl_c_is_no_broken_threshold(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(inputs, "import_file", interrupted)
+    monkeypatch.setattr(compare_command, "import_file", interrupted)
 
     assert compare(runs / "base.json", runs / "slow.json", *LIMITS) == 130
     assert "interrupted; nothing was compared" in capsys.readouterr().err

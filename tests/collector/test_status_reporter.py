@@ -13,7 +13,7 @@ from stagelens.collector.scrape.state import TargetState
 from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.status_reporter import StatusReporter
 from stagelens.store import Batch, Store
-from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, leave, put
+from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, remove_collector, write_report
 
 START = 1_790_000_000.0
 
@@ -119,7 +119,7 @@ def test_a_restart_takes_the_place_of_the_dead_and_leaves_the_living(store: Stor
             report("alive", START + SILENT_AFTER),
             report("new", START + SILENT_AFTER + 1),
         ):
-            put(connection, each)
+            write_report(connection, each)
 
     assert [each.id for each in store.read.collectors()] == ["alive", "new"]
 
@@ -127,8 +127,8 @@ def test_a_restart_takes_the_place_of_the_dead_and_leaves_the_living(store: Stor
 def test_the_dead_are_forgotten_after_a_day(store: Store) -> None:
     """By whoever reports then; by then somebody has seen them."""
     with store.transaction() as connection:
-        put(connection, Report("old", "a:1", "1", START, START))
-        put(connection, Report("new", "b:1", "1", START, START + FORGOTTEN_AFTER + 1))
+        write_report(connection, Report("old", "a:1", "1", START, START))
+        write_report(connection, Report("new", "b:1", "1", START, START + FORGOTTEN_AFTER + 1))
 
     assert [each.id for each in store.read.collectors()] == ["new"]
 
@@ -137,7 +137,7 @@ def test_vitals_survive_the_store_and_another_version(store: Store) -> None:
     """What a newer collector says, and an older dashboard does not know, is passed over."""
     vitals = Vitals({"metrics": 1.5}, {"429": 0.1}, {"metrics x": 2}, failing=(("a", "b", 1.0),), file_errors=("e",))
     with store.transaction() as connection:
-        put(connection, Report("a", "a:1", "1", START, START, vitals))
+        write_report(connection, Report("a", "a:1", "1", START, START, vitals))
         written = connection.exec_driver_sql("SELECT vitals FROM collectors").scalar_one()
         connection.exec_driver_sql("UPDATE collectors SET vitals = ?", (written.replace("{", '{"newer": [1], ', 1),))
 
@@ -147,9 +147,9 @@ def test_vitals_survive_the_store_and_another_version(store: Store) -> None:
 def test_one_that_is_stopped_is_not_missed_and_one_that_is_killed_is(store: Store) -> None:
     """The row goes with an orderly end only."""
     with store.transaction() as connection:
-        put(connection, Report("stopped", "a:1", "1", START, START))
-        put(connection, Report("killed", "b:1", "1", START, START))
-        leave(connection, "stopped")
+        write_report(connection, Report("stopped", "a:1", "1", START, START))
+        write_report(connection, Report("killed", "b:1", "1", START, START))
+        remove_collector(connection, "stopped")
 
     assert [each.id for each in store.read.collectors()] == ["killed"]
 

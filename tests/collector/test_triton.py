@@ -26,7 +26,7 @@ from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
-from stagelens.store import KeptTrace, Selection, documents
+from stagelens.store import KeptTrace, Selection, records
 from stagelens.store.inbox import Delivery, Folded, Parcel
 
 CAPTURES = Path(__file__).parents[1] / "support" / "triton" / "captures"
@@ -42,7 +42,7 @@ def capture(kind: str) -> bytes:
 def opened(trace: KeptTrace) -> KeptTrace:
     """*trace* with its spans as they are read from the store again."""
     assert trace.document is not None
-    return replace(trace, spans=documents.read(trace.document)["spans"])
+    return replace(trace, spans=records.unpack_trace(trace.document)["spans"])
 
 
 class Read:

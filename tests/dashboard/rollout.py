@@ -10,7 +10,7 @@ from pathlib import Path
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, KeptTrace, Point, Series, Store
-from stagelens.store.loads import Load
+from stagelens.store.events import Load
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 WARM, COLD = Series("shop", "1", model="resnet", route="/a"), Series("shop", "1", model="resnet", route="/a", cold="1")

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from stagelens.dashboard.serve import Dashboard, DashboardConfig
 from stagelens.store import Store
-from stagelens.store.collectors import Report, Vitals, put
+from stagelens.store.collectors import Report, Vitals, write_report
 from tests.dashboard.goldens import complaint
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
 
@@ -68,7 +68,7 @@ def address(store: Store, clock: Clock) -> Iterator[str]:
 def write(store: Store, *reports: Report) -> None:
     with store.transaction() as connection:
         for report in reports:
-            put(connection, report)
+            write_report(connection, report)
 
 
 @pytest.mark.parametrize("name", ["collectors", "collectors-none"])

@@ -16,7 +16,7 @@ from stagelens.dashboard.router import context_of
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.store import Store
-from stagelens.store.collectors import Report, Vitals, put
+from stagelens.store.collectors import Report, Vitals, write_report
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 AT = NOW.timestamp()
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Store:
 def write(store: Store, *reports: Report) -> None:
     with store.transaction() as connection:
         for report in reports:
-            put(connection, report)
+            write_report(connection, report)
 
 
 def shown(store: Store, now: datetime = NOW) -> str:

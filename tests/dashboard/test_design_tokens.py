@@ -76,11 +76,11 @@ def written(store: Store, answers: Iterable[Answer]) -> Source:
         counts.add_first_token({"prefill": first}, first, answer.definition)
         counts.add_stream(names.STREAM_GAP, answer.definition, 0.05)
         if answer.taken_in:
-            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, BANDS.of(answer.taken_in), first / 1e9)
+            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, BANDS.bucket_of(answer.taken_in), first / 1e9)
             counts.add_stream(names.TOKENS, names.TOKENS_IN, answer.taken_in)
         if answer.put_out:
             counts.add_stream(names.OUTPUT_TOKEN, answer.definition, 0.02)
-            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, BANDS.of(answer.put_out), 0.02)
+            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, BANDS.bucket_of(answer.put_out), 0.02)
             counts.add_stream(names.TOKENS, names.TOKENS_OUT, answer.put_out)
         at = int(NOW.timestamp()) - answer.ago
         series = Series("chat-llm", "1", route=answer.route)

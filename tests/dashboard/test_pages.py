@@ -33,7 +33,7 @@ from stagelens.dashboard.shell import stale_banner
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import View, parse
 from stagelens.store import Batch, Point, Selection, Series, Store
-from stagelens.store.collectors import Report, put
+from stagelens.store.collectors import Report, write_report
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 ADDRESSES = (
@@ -353,7 +353,7 @@ def test_an_empty_store_shows_how_to_begin(fresh: Store) -> None:
 def test_an_empty_store_names_where_its_collector_listens(fresh: Store, name: str, line: str) -> None:
     """Not where it would listen if nobody had chosen another port."""
     with fresh.transaction() as connection:
-        put(connection, Report("a", name, "1.2.3", NOW.timestamp() - 60, NOW.timestamp() - 3))
+        write_report(connection, Report("a", name, "1.2.3", NOW.timestamp() - 60, NOW.timestamp() - 3))
 
     assert line in text_of(Source(fresh, None, NOW.timestamp), "/")
 

@@ -34,7 +34,7 @@ from stagelens.dashboard.serve import Dashboard
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import ORDER, address, parse
 from stagelens.store import Batch, Point, Series, Store
-from stagelens.store.texts import name as stored
+from stagelens.store.schema import storable_name as stored
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 CHAT, ODD = "/v1/chat", "/v1/模型 {id}?a=b&c#d+%20"

@@ -31,7 +31,7 @@ from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.errors import StoreError, WireError
 from stagelens.store import KeptTrace, Point
-from stagelens.store.events import from_json
+from stagelens.store.events import event_from_json
 from stagelens.store.inbox import Delivery, Parcel
 from tests.fuzz import exports, mutate, valid
 from tests.fuzz.exports import Signal
@@ -154,7 +154,7 @@ def _body_target(encoding: str) -> Target:
 
 def _check_event(body: bytes) -> None:
     try:
-        from_json(body, _NOON)
+        event_from_json(body, _NOON)
     except ValueError:
         return
 

@@ -23,13 +23,13 @@ Ledger = dict[tuple[int, int], tuple[int, int]]
 def known(one: Site) -> list[tiers.Tier]:
     """The tiers of the store."""
     with database.reading(one.store.engine) as connection:
-        return tiers.read(connection)
+        return tiers.read_tiers(connection)
 
 
 def rows(one: Site, tier: int) -> list[PointRow]:
     """All that *tier* keeps."""
     with database.reading(one.store.engine) as connection:
-        kept_from = {each.seconds: each.kept_from for each in tiers.read(connection)}
+        kept_from = {each.seconds: each.kept_from for each in tiers.read_tiers(connection)}
         return one.store.points.load(connection, tier, kept_from[tier], FOREVER)
 
 
@@ -47,7 +47,7 @@ def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tu
     found: dict[tuple[Any, ...], Histogram] = {}
     for row in rows(one, tier):
         if row.metric > 0 and row.bucket < before:
-            key = (row.service_id, row.metric, row.series_id, row.stage, tiers.floor(row.bucket, width))
+            key = (row.service_id, row.metric, row.series_id, row.stage, tiers.floor_to(row.bucket, width))
             found.setdefault(key, Histogram(row.scale)).merge(histogram_of(row))
     return found
 
@@ -86,7 +86,7 @@ def counted(one: Site) -> Ledger:
     found: Ledger = {}
     for tier in schema.TIERS:
         for row in rows(one, tier):
-            key = tier, tiers.floor(row.bucket, schema.SLOT_SECONDS[tier])
+            key = tier, tiers.floor_to(row.bucket, schema.SLOT_SECONDS[tier])
             n, size = found.get(key, (0, 0))
             found[key] = n + 1, size + len(row.histogram)
     return found

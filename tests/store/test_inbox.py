@@ -15,9 +15,9 @@ from sqlalchemy import select
 
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, KeptTrace, schema
+from stagelens.store.backup import copy_store
 from stagelens.store.engines import database
-from stagelens.store.inbox import CLAIM_SECONDS, Delivery, Folded, Parcel, replace
-from stagelens.store.move import move
+from stagelens.store.inbox import CLAIM_SECONDS, Delivery, Folded, Parcel, replace_parcels
 from tests.store.store_contents import counted, ledger, number, requests
 from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
 
@@ -189,7 +189,7 @@ def test_what_was_taken_meanwhile_cannot_be_committed(own_points_site: Callable[
 
     def take() -> None:
         with one.store.transaction() as connection:
-            replace(connection, Folded(taken=[1, 2]))
+            replace_parcels(connection, Folded(taken=[1, 2]))
 
     with pytest.raises(StoreError, match="folded elsewhere"):
         take()
@@ -242,7 +242,7 @@ def test_a_copy_holds_what_waits(site: Callable[..., Site], tmp_path: Path) -> N
     """Backup, restore and migrate carry the inbox, and new parcels get numbers of their own there."""
     one, other = site(), Site(f"sqlite:///{tmp_path}/copy.db", {})
     one.store.write([Batch("a", spans=b"1000"), Batch("b", spans=b"2000")])
-    move(one.store, other.store, lambda _done, _of: None)
+    copy_store(one.store, other.store, lambda _done, _of: None)
     other.store.write([Batch("c", spans=b"3000")])
     with database.reading(other.store.engine) as connection:
         numbers = connection.scalars(select(schema.inbox.c.id)).all()

@@ -7,19 +7,19 @@ from collections.abc import Callable
 import pytest
 
 from stagelens.store import Batch
+from stagelens.store.backup import copy_store
 from stagelens.store.engines import database
-from stagelens.store.move import move
 from stagelens.store.outgoing import (
     Backlog,
     Outgoing,
-    backlogs,
     drop_oldest,
-    forget_others,
-    hold,
-    identity,
-    oldest,
-    release,
-    remove,
+    drop_unknown_destinations,
+    hold_destination,
+    oldest_bodies,
+    read_backlogs,
+    release_destinations,
+    remove_bodies,
+    store_identity,
 )
 from tests.support.raw_requests import NOON, Site
 
@@ -31,7 +31,7 @@ def body(number: int, destination: str = "a", size: int = 10) -> Outgoing:
 def waiting(site: Site, max_bytes: int = 1000, max_bodies: int = 100) -> list[int]:
     """The first byte of each body that waits for destination a."""
     with database.reading(site.store.engine) as connection:
-        return [each.body[0] for each in oldest(connection, "a", max_bodies, max_bytes)]
+        return [each.body[0] for each in oldest_bodies(connection, "a", max_bodies, max_bytes)]
 
 
 def test_bodies_are_kept_with_their_batch(site: Callable[..., Site]) -> None:
@@ -49,8 +49,8 @@ def test_bodies_are_kept_with_their_batch(site: Callable[..., Site]) -> None:
     assert one.store.write([Batch("1", onward=[body(3)])]) == [False]
     assert waiting(one) == [1, 2]
     with database.reading(one.store.engine) as connection:
-        (first, _) = oldest(connection, "a", 100, 1000)
-        found = backlogs(connection)
+        (first, _) = oldest_bodies(connection, "a", 100, 1000)
+        found = read_backlogs(connection)
 
     assert (first.signal, first.media_type, first.via, first.received) == (
         "metrics",
@@ -70,9 +70,9 @@ def test_they_are_given_out_oldest_first_and_bounded(site: Callable[..., Site]) 
     assert waiting(one, max_bytes=70) == [1, 2, 3]
     assert waiting(one, max_bodies=2) == [1, 2]
     with one.store.transaction() as connection:
-        numbers = [each.id for each in oldest(connection, "a", 2, 1000)]
-        remove(connection, numbers)
-        remove(connection, numbers)
+        numbers = [each.id for each in oldest_bodies(connection, "a", 2, 1000)]
+        remove_bodies(connection, numbers)
+        remove_bodies(connection, numbers)
     assert waiting(one) == [3, 4, 5, 6, 7]
     with one.store.transaction() as connection:
         assert drop_oldest(connection, "a", 25) == 3
@@ -86,12 +86,12 @@ def test_one_holds_a_destination(site: Callable[..., Site]) -> None:
 
     def holds(who: str, now: float) -> bool:
         with one.store.transaction() as connection:
-            return hold(connection, "a", who, now, 60)
+            return hold_destination(connection, "a", who, now, 60)
 
     assert [holds("x", 100), holds("y", 159), holds("x", 150), holds("y", 205)] == [True, False, True, False]
     assert [holds("y", 211), holds("x", 211)] == [True, False]
     with one.store.transaction() as connection:
-        release(connection, "y")
+        release_destinations(connection, "y")
     assert holds("x", 212)
     assert holds("y", 212 - 200_000)
 
@@ -101,9 +101,9 @@ def test_what_waits_for_nobody_goes_after_a_while(site: Callable[..., Site]) -> 
     one = site()
     one.store.write([Batch("1", onward=[body(1), body(2, "gone")])])
     with one.store.transaction() as connection:
-        assert forget_others(connection, ["a"], NOON) == 0
-        assert forget_others(connection, ["a"], NOON + 1) == 1
-        assert set(backlogs(connection)) == {"a"}
+        assert drop_unknown_destinations(connection, ["a"], NOON) == 0
+        assert drop_unknown_destinations(connection, ["a"], NOON + 1) == 1
+        assert set(read_backlogs(connection)) == {"a"}
 
 
 def test_a_copy_has_what_waits_and_a_name_of_its_own(
@@ -113,15 +113,15 @@ def test_a_copy_has_what_waits_and_a_name_of_its_own(
     one, other = site(), target_site()
     one.store.write([Batch("1", onward=[body(1), body(2)])])
     with one.store.transaction() as connection:
-        hold(connection, "a", "x", NOON, 60)
-    move(one.store, other.store, lambda *_: None)
+        hold_destination(connection, "a", "x", NOON, 60)
+    copy_store(one.store, other.store, lambda *_: None)
     names: list[str] = []
     for each in (one, other):
         with database.reading(each.store.engine) as connection:
-            names.append(identity(connection))
+            names.append(store_identity(connection))
 
     assert waiting(other) == [1, 2]
     assert names[0] != names[1]
     assert all(len(name) == 16 for name in names)
     with other.store.transaction() as connection:
-        assert hold(connection, "a", "y", NOON, 60)
+        assert hold_destination(connection, "a", "y", NOON, 60)

@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from stagelens.collector.serve import Collector
 from stagelens.store import Store
 from stagelens.store.engines import database
-from stagelens.store.outgoing import Backlog, backlogs
+from stagelens.store.outgoing import Backlog, read_backlogs
 
 PROTOBUF = "application/x-protobuf"
 
@@ -52,7 +52,7 @@ def logs(*texts: str) -> bytes:
 def waiting(store: Store) -> Backlog:
     """What waits for the destination."""
     with database.reading(store.engine) as connection:
-        return backlogs(connection).get("backend", Backlog())
+        return read_backlogs(connection).get("backend", Backlog())
 
 
 def counted(store: Store) -> int:

@@ -13,7 +13,7 @@ from stagelens.collector.prometheus.config import PrometheusSettings
 from stagelens.collector.prometheus.counters import Counters, HistogramFamily
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
-from stagelens.store.point_columns import Point, PointColumns
+from stagelens.store.records import Point, PointColumns
 from stagelens.store.series import Series
 
 SECONDS = st.floats(2e-6, 1e5)

@@ -23,7 +23,7 @@ from stagelens.collector.prometheus.counters import Counters
 from stagelens.collector.prometheus.exposition import MetricFamily
 from stagelens.core import names
 from stagelens.core.histogram import SCALE, Histogram
-from stagelens.store.point_columns import Point, PointColumns
+from stagelens.store.records import Point, PointColumns
 from stagelens.store.series import Series
 from tests.support import prometheus_tool
 

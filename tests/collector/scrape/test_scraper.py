@@ -20,7 +20,7 @@ from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.scrape.state import TargetState
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Store
-from stagelens.store.scrapes import LostError
+from stagelens.store.collectors import TargetLostError
 from tests.support.scrape_target import Served, serving
 
 NOW = 1_800_000_000.0
@@ -323,7 +323,7 @@ def test_a_lost_target_is_an_error_of_its_own(rig: Rig) -> None:
     """The store refuses what is counted by somebody who does not hold the target."""
     rig.store.take_target(rig.target.url, "a", NOW, 60)
 
-    with pytest.raises(LostError):
+    with pytest.raises(TargetLostError):
         rig.store.write_reading(rig.target.url, "b", NOW + 60, b"", Batch("b"))
 
 

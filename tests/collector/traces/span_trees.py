@@ -18,7 +18,7 @@ from stagelens.core.histogram import TOKEN_COUNTS
 from stagelens.core.partition import Interval, partition
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.core.stages import OTHER
-from stagelens.store import KeptTrace, Point, Series, documents
+from stagelens.store import KeptTrace, Point, Series, records
 from stagelens.store.inbox import Delivery, Parcel
 
 # 2026-11-20 12:00:00 UTC.
@@ -59,7 +59,7 @@ def columns(spans: Sequence[Span]) -> Spans:
 def opened(trace: KeptTrace) -> KeptTrace:
     """Return *trace* as it is read from the store again."""
     assert trace.document is not None
-    document = documents.read(trace.document)
+    document = records.unpack_trace(trace.document)
     return replace(trace, spans=document["spans"], attributes=document["attributes"], document=None)
 
 

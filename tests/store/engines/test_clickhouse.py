@@ -21,15 +21,16 @@ from sqlalchemy import Connection, func, make_url, select
 from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import METRICS, REQUEST_DURATION
-from stagelens.store import Batch, Point, Retention, ledger, merging, schema
+from stagelens.store import Batch, Point, Retention, schema
+from stagelens.store import columns as columns_module
+from stagelens.store import rows as rows_module
 from stagelens.store.columns import Columns, Steps
 from stagelens.store.encoding import Buckets, encode
-from stagelens.store.engines import clickhouse_ddl as ddl
-from stagelens.store.engines import database
+from stagelens.store.engines import clickhouse_sql, database
 from stagelens.store.engines.clickhouse import ORPHANED_SECONDS, ClickHousePoints
-from stagelens.store.engines.clickhouse_connection import Server, read_url
-from stagelens.store.engines.clickhouse_sql import select as select_sql
-from stagelens.store.points import Change, PointQuery, Points
+from stagelens.store.engines.clickhouse_client import ClickHouseServer, parse_url
+from stagelens.store.engines.clickhouse_sql import select_query
+from stagelens.store.points import PointQuery, Points, PreparedWrite
 from stagelens.store.rows import PointRow
 from stagelens.store.tiers import Segment
 from tests.store.clickhouse_server import clickhouse_server, embedded_url, new_database
@@ -71,8 +72,10 @@ def _on_server(dsn: str) -> Generator[Urls]:
 
     yield new
     for url in made:
-        server = Server.open(read_url(url))
-        server.command(f"DROP DATABASE IF EXISTS {ddl.quoted(server.place.database)}{server.place.everywhere} SYNC")
+        server = ClickHouseServer.open(parse_url(url))
+        server.command(
+            f"DROP DATABASE IF EXISTS {clickhouse_sql.quote_name(server.place.database)}{server.place.everywhere} SYNC"
+        )
         server.close()
 
 
@@ -143,7 +146,7 @@ def answer(site: Site, question: PointQuery, steps: Steps | None) -> dict[tuple[
     segment = Segment(10, NOON - 900, NOON)
     with database.reading(site.store.engine) as connection:
         pieces = list(site.store.points.read(connection, question, segment, steps))
-    summed = merging.over_time(merging.join(pieces), steps, apart=question.by is not None)
+    summed = columns_module.sum_points(columns_module.join_columns(pieces), steps, apart=question.by is not None)
     starts = steps.of(summed.times) if steps else np.zeros(len(summed), np.int64)
     return {
         (int(start), int(series), int(metric), summed.stages[stage], int(scale)): point
@@ -219,12 +222,14 @@ def row(bucket: int = NOON - 600, part: int = 1, tier: int = 10) -> PointRow:
     return PointRow(tier, 1, 1, bucket, 1, "queue", part, 5, 0, 1, 0.5, blob)
 
 
-def writing(*buckets: int, then: Callable[[Connection], None] = lambda _: None) -> Callable[[Connection], Change]:
+def writing(
+    *buckets: int, then: Callable[[Connection], None] = lambda _: None
+) -> Callable[[Connection], PreparedWrite]:
     """Return what prepares a write of a row in each of *buckets*."""
 
-    def prepare(connection: Connection) -> Change:
-        part = ledger.take_part(connection)
-        return Change(part, [row(bucket, part) for bucket in buckets], then)
+    def prepare(connection: Connection) -> PreparedWrite:
+        part = rows_module.take_part(connection)
+        return PreparedWrite(part, [row(bucket, part) for bucket in buckets], then)
 
     return prepare
 
@@ -235,7 +240,7 @@ def stored(site: Site, tier: int = 10) -> int:
         return len(site.store.points.load(connection, tier, 0, NOON + 3600))
 
 
-def server_of(points: Points) -> Server:
+def server_of(points: Points) -> ClickHouseServer:
     """Return the connection, to see what readers are not shown."""
     assert isinstance(points, ClickHousePoints)
     return points.server
@@ -244,7 +249,7 @@ def server_of(points: Points) -> Server:
 def held(points: Points) -> int:
     """Return how many rows ClickHouse holds, seen or not."""
     server = server_of(points)
-    return server.rows(select_sql("count()", server.place.points))[0][0]
+    return server.rows(select_query("count()", server.place.points))[0][0]
 
 
 def fail(_: Connection) -> None:
@@ -284,15 +289,15 @@ def test_a_young_intent_is_left_alone(site: Site) -> None:
 def test_a_write_that_was_given_up_does_not_come_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """It took so long that its intent was struck out by others: it fails, and may be repeated."""
     points, engine = site.store.points, site.store.engine
-    insert = Server.insert
+    insert = ClickHouseServer.insert
 
-    def slow(server: Server, block: bytes, token: str) -> None:
+    def slow(server: ClickHouseServer, block: bytes, token: str) -> None:
         insert(server, block, token)
         with database.writing(engine, "cannot tidy") as connection:
             points.tidy(connection, int(site.clock()) + 10**9)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Server, "insert", slow)
+        patched.setattr(ClickHouseServer, "insert", slow)
         with pytest.raises(StoreError, match="took longer than 600 s and was given up; it may be repeated"):
             points.apply(engine, writing(NOON - 500, then=fail))
     points.apply(engine, writing(NOON - 500))
@@ -302,13 +307,13 @@ def test_a_write_that_was_given_up_does_not_come_back(site: Site, monkeypatch: p
 
 def test_an_insert_that_is_repeated_counts_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the driver does when a connection breaks before the answer."""
-    insert = Server.insert
+    insert = ClickHouseServer.insert
 
-    def twice(server: Server, block: bytes, token: str) -> None:
+    def twice(server: ClickHouseServer, block: bytes, token: str) -> None:
         insert(server, block, token)
         insert(server, block, token)
 
-    monkeypatch.setattr(Server, "insert", twice)
+    monkeypatch.setattr(ClickHouseServer, "insert", twice)
     site.store.points.apply(site.store.engine, writing(NOON - 500, NOON - 86_400 * 3))
 
     assert held(site.store.points) == 2
@@ -330,10 +335,10 @@ def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
     width = points.freed_seconds(10)
     old, young = NOON - 3 * width, NOON - width
 
-    def prepare(connection: Connection) -> Change:
-        part = ledger.take_part(connection)
+    def prepare(connection: Connection) -> PreparedWrite:
+        part = rows_module.take_part(connection)
         rows = [row(old, part), row(young, part), row(old, part, 60)]
-        return Change(part, sorted(rows), lambda _: None)
+        return PreparedWrite(part, sorted(rows), lambda _: None)
 
     points.apply(engine, prepare)
     with database.writing(engine, "cannot cut") as connection:
@@ -386,14 +391,14 @@ def test_every_replica_holds_every_row(new_url: Urls, tmp_path: Path) -> None:
         pytest.skip("this ClickHouse is no cluster")
     site = Site(f"sqlite:///{tmp_path}/stagelens.db", {"points_url": url.render_as_string(hide_password=False)})
     site.store.points.apply(site.store.engine, writing(*range(NOON - 600, NOON, 10)))
-    server = Server.open(read_url(url.render_as_string(hide_password=False)))
+    server = ClickHouseServer.open(parse_url(url.render_as_string(hide_password=False)))
     server.command(f"SYSTEM SYNC REPLICA {server.place.local}{server.place.everywhere}")
-    cluster = f"{ddl.text(str(url.query['cluster']))}, {ddl.text(server.place.database)}, points_local"
-    named = f"cluster = {ddl.text(str(url.query['cluster']))}"
-    replicas = server.rows(select_sql("uniqExact(replica_num)", "system.clusters", named))[0][0]
+    cluster = f"{clickhouse_sql.quote_text(str(url.query['cluster']))}, {clickhouse_sql.quote_text(server.place.database)}, points_local"
+    named = f"cluster = {clickhouse_sql.quote_text(str(url.query['cluster']))}"
+    replicas = server.rows(select_query("uniqExact(replica_num)", "system.clusters", named))[0][0]
 
     assert stored(site) == 60
-    assert server.rows(select_sql("count()", f"clusterAllReplicas({cluster})"))[0][0] == 60 * replicas
+    assert server.rows(select_query("count()", f"clusterAllReplicas({cluster})"))[0][0] == 60 * replicas
 
 
 RETENTION = Retention(seconds_10=timedelta(hours=1), minutes=timedelta(hours=2), hours=timedelta(hours=3))
@@ -401,20 +406,20 @@ RETENTION = Retention(seconds_10=timedelta(hours=1), minutes=timedelta(hours=2),
 
 def test_the_time_to_live_is_a_week_after_the_stores_own() -> None:
     """The server's clock is not the store's; a roll-up may be late."""
-    assert ddl.time_to_live(RETENTION) == (
+    assert clickhouse_sql.time_to_live(RETENTION) == (
         "toDateTime(bucket) + toIntervalSecond(transform(tier, [10, 60], [608400, 612000], 615600))"
     )
 
 
-def engine_of(server: Server) -> str:
+def engine_of(server: ClickHouseServer) -> str:
     """Return the engine of the table, with its settings."""
-    return server.rows(select_sql("engine_full", "system.tables", f"database = '{server.place.database}'"))[0][0]
+    return server.rows(select_query("engine_full", "system.tables", f"database = '{server.place.database}'"))[0][0]
 
 
 def test_the_time_to_live_follows_the_settings(chdb_url: Urls) -> None:
     """Made, changed, and left away."""
     url = chdb_url()
-    server = Server.open(read_url(url))
+    server = ClickHouseServer.open(parse_url(url))
     seen: list[bool] = []
     for asked, retention in (
         (url.replace("&ttl=off", ""), Retention()),
@@ -422,7 +427,7 @@ def test_the_time_to_live_follows_the_settings(chdb_url: Urls) -> None:
         (url, RETENTION),
     ):
         ClickHousePoints.open(asked, retention).close()
-        seen += [ddl.time_to_live(one) in engine_of(server) for one in (Retention(), RETENTION)]
+        seen += [clickhouse_sql.time_to_live(one) in engine_of(server) for one in (Retention(), RETENTION)]
     server.close()
 
     assert seen == [True, False, False, True, False, False]
@@ -438,14 +443,14 @@ def test_what_is_past_its_time_to_live_goes_by_itself(chdb_url: Urls, tmp_path: 
     now = server.rows("SELECT toUnixTimestamp(now())")[0][0]
     long_ago = now - now % 10 - 610_000
 
-    def prepare(connection: Connection) -> Change:
-        part = ledger.take_part(connection)
+    def prepare(connection: Connection) -> PreparedWrite:
+        part = rows_module.take_part(connection)
         rows = [row(long_ago, part), row(long_ago, part, 60), row(now - now % 10, part)]
-        return Change(part, sorted(rows), lambda _: None)
+        return PreparedWrite(part, sorted(rows), lambda _: None)
 
     points.apply(site.store.engine, prepare)
     server.command(f"OPTIMIZE TABLE {server.place.local} FINAL")
-    left = server.rows(select_sql("tier, bucket", server.place.points, then="ORDER BY tier"))
+    left = server.rows(select_query("tier, bucket", server.place.points, then="ORDER BY tier"))
     site.store.close()
 
     assert [tuple(one) for one in left] == [(10, now - now % 10), (60, long_ago)]
@@ -453,8 +458,8 @@ def test_what_is_past_its_time_to_live_goes_by_itself(chdb_url: Urls, tmp_path: 
 
 def test_a_cluster_has_a_table_on_each_node_and_one_over_them() -> None:
     """Replicated and sharded by series; every statement runs on all nodes."""
-    place = ddl.Place("stage lens", "prod")
-    made, local, over = ddl.create(place, ddl.time_to_live(Retention()))
+    place = clickhouse_sql.TableLocation("stage lens", "prod")
+    made, local, over = clickhouse_sql.create_statements(place, clickhouse_sql.time_to_live(Retention()))
 
     assert made == "CREATE DATABASE IF NOT EXISTS `stage lens` ON CLUSTER `prod`"
     assert local.startswith("CREATE TABLE IF NOT EXISTS `stage lens`.points_local ON CLUSTER `prod` (tier UInt16 ")
@@ -464,7 +469,10 @@ def test_a_cluster_has_a_table_on_each_node_and_one_over_them() -> None:
         "ENGINE = Distributed('prod', 'stage lens', points_local, cityHash64(series_id))"
     )
     assert place.parts == "clusterAllReplicas('prod', system.parts)"
-    assert ddl.change_ttl(place, None) == "ALTER TABLE `stage lens`.points_local ON CLUSTER `prod` REMOVE TTL"
+    assert (
+        clickhouse_sql.ttl_statement(place, None)
+        == "ALTER TABLE `stage lens`.points_local ON CLUSTER `prod` REMOVE TTL"
+    )
 
 
 def test_a_cluster_the_server_does_not_know_is_said(chdb_url: Urls) -> None:
@@ -479,7 +487,7 @@ def test_the_table_of_a_newer_version_is_refused(chdb_url: Urls) -> None:
     """It may hold what this one cannot read."""
     url = chdb_url()
     ClickHousePoints.open(url, Retention()).close()
-    server = Server.open(read_url(url))
+    server = ClickHouseServer.open(parse_url(url))
     server.command(f"ALTER TABLE {server.place.points} MODIFY COMMENT 'stagelens points 2'")
     server.close()
 

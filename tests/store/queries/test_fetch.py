@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.store import merging
+from stagelens.store import columns as columns_module
 from stagelens.store.columns import Columns, Steps, add_up
 from stagelens.store.encoding import Buckets, Ints
 from stagelens.store.queries.fetch import add_up_steps
@@ -109,7 +109,7 @@ def _row(at: int, mixed: Mixture, quantile: float | None) -> dict[str, object]:
 def test_points_added_up_first_say_the_same(apart: bool, points: list[Point]) -> None:
     """Adding up over time, step by step, with the series apart or together, changes no answer."""
     columns = columns_of(points)
-    added = merging.over_time(columns, STEPS, apart=apart)
+    added = columns_module.sum_points(columns, STEPS, apart=apart)
 
     assert _quantiles(added) == _quantiles(columns)
     assert (np.diff(STEPS.of(added.times)) >= 0).all()
@@ -130,7 +130,7 @@ def test_a_table_that_would_be_mostly_empty_is_not_made() -> None:
     groups = 5_000
     index = np.tile(np.array([-34_000, 32_000]), groups)
     buckets = Buckets(2 * np.arange(groups + 1), index, np.ones_like(index))
-    merged = merging.merge(buckets, np.arange(groups), np.zeros(groups, np.int64), groups)
+    merged = columns_module.merge_buckets(buckets, np.arange(groups), np.zeros(groups, np.int64), groups)
 
     assert merged.index.tolist() == index.tolist()
     assert merged.offsets.tolist() == buckets.offsets.tolist()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import MetaData, select, text
 
 from stagelens.core.errors import StoreError
-from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, move
+from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, backup
 from stagelens.store.rows import PointRow
 from tests.store.clickhouse_server import embedded_url
 from tests.store.questions import answers
@@ -135,7 +135,7 @@ def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
     with store.engine.connect() as connection:
         found = {
             table.name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
-            for table in move.copied_tables(connection)
+            for table in backup.copied_tables(connection)
         }
     del found["store"]
     return found
@@ -145,13 +145,13 @@ def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
 def test_every_answer_is_the_same(source: Site, target_site: Callable[..., Site]) -> None:
     """Of every question, in every table, from any engine and to any."""
     target = target_site()
-    moved = move.move(source.store, target.store, no_progress)
+    moved = backup.copy_store(source.store, target.store, no_progress)
 
     assert moved == sum(tier.rows for tier in source.store.read.storage().tiers)
     assert_same(source.store, target.store, source.around())
     assert other_rows(target.store) == other_rows(source.store)
     assert len(other_rows(target.store)["outbox"]) == 1
-    assert not move.is_unfinished(target.store.engine)
+    assert not backup.is_copy_unfinished(target.store.engine)
 
 
 @pytest.mark.stacks
@@ -162,16 +162,16 @@ def test_points_move_to_clickhouse_and_back(
     there = sqlite_site(points_url=embedded_url(tmp_path_factory.getbasetemp() / "clickhouse"))
     back = sqlite_site()
     with pytest.raises(Interrupted):
-        move.move(file_source.store, there.store, interrupt_after(3))
+        backup.copy_store(file_source.store, there.store, interrupt_after(3))
     there.reopen()
     with pytest.raises(Interrupted):
-        move.move(file_source.store, there.store, interrupt_after(6))
+        backup.copy_store(file_source.store, there.store, interrupt_after(6))
     file_source.write([Request({"forward": 1_000_000}, NOON - 6 * HOUR)])
-    move.move(file_source.store, there.store, no_progress)
+    backup.copy_store(file_source.store, there.store, no_progress)
     assert_same(file_source.store, there.store, file_source.around())
     there.write([Request({"forward": 7_000_000}, NOON - HOUR)])
     there.store.maintain()
-    move.move(there.store, back.store, no_progress)
+    backup.copy_store(there.store, back.store, no_progress)
 
     assert_same(there.store, back.store, there.around())
     assert other_rows(back.store) == other_rows(there.store)
@@ -180,7 +180,7 @@ def test_points_move_to_clickhouse_and_back(
 def test_there_is_one_row_a_key(file_source: Site, own_points_site: Callable[..., Site]) -> None:
     """Rows of the same key that came with several writes are added up, and counted as they are."""
     target = own_points_site()
-    move.move(file_source.store, target.store, no_progress)
+    backup.copy_store(file_source.store, target.store, no_progress)
     with target.store.engine.connect() as connection:
         twice = connection.execute(
             text("SELECT 1 FROM points GROUP BY tier, service_id, metric, bucket, series_id, stage HAVING count(*) > 1")
@@ -196,7 +196,7 @@ def test_there_is_one_row_a_key(file_source: Site, own_points_site: Callable[...
 def test_the_copy_goes_on_where_the_source_was(source: Site, target_site: Callable[..., Site]) -> None:
     """A retry of a batch is known, new series get numbers of their own, revisions grow, roll-ups continue."""
     target = target_site()
-    move.move(source.store, target.store, no_progress)
+    backup.copy_store(source.store, target.store, no_progress)
     revision = target.store.read.revision()
     again = target.store.write([Batch("known", Fold().points([Request({"forward": 1_000_000})]))])
     target.write([Request({"forward": 1_000_000}, series=Series("new", "1")), Request({"forward": 5_000_000})])
@@ -215,24 +215,24 @@ def test_a_target_that_holds_something_is_refused(file_source: Site, target_site
     target = target_site()
     target.write([Request({"forward": 1_000_000})])
     with pytest.raises(StoreError, match=r"is not empty \(there is something in .*series.*give a database that holds"):
-        move.move(file_source.store, target.store, no_progress)
+        backup.copy_store(file_source.store, target.store, no_progress)
 
     assert target.store.read.latency(target.around()).count == 1
-    assert not move.is_unfinished(target.store.engine)
+    assert not backup.is_copy_unfinished(target.store.engine)
 
 
 def test_a_store_is_not_copied_into_itself(file_source: Site) -> None:
     """It is not empty."""
     with pytest.raises(StoreError, match="is not empty"):
-        move.move(file_source.store, file_source.store, no_progress)
+        backup.copy_store(file_source.store, file_source.store, no_progress)
 
 
 def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_site: Callable[..., Site]) -> None:
     """There is nothing to copy, and it is there."""
     one, target = sqlite_site(), target_site()
 
-    assert move.move(one.store, target.store, no_progress) == 0
-    assert not move.is_unfinished(target.store.engine)
+    assert backup.copy_store(one.store, target.store, no_progress) == 0
+    assert not backup.is_copy_unfinished(target.store.engine)
 
 
 def test_an_interrupted_copy_goes_on(
@@ -241,17 +241,17 @@ def test_an_interrupted_copy_goes_on(
     """What is there already is not copied again; until the end nobody takes the half for the whole."""
     target = own_points_site()
     with pytest.raises(Interrupted):
-        move.move(file_source.store, target.store, interrupt_after(5))
-    unfinished, seen = move.is_unfinished(target.store.engine), target.store.read.revision()
+        backup.copy_store(file_source.store, target.store, interrupt_after(5))
+    unfinished, seen = backup.is_copy_unfinished(target.store.engine), target.store.read.revision()
     loads: list[int] = []
     real = file_source.store.points.load
     monkeypatch.setattr(
         file_source.store.points, "load", lambda *arguments: (loads.append(arguments[2]), real(*arguments))[1]
     )
     target.reopen()
-    move.move(file_source.store, target.store, no_progress)
+    backup.copy_store(file_source.store, target.store, no_progress)
     with file_source.store.engine.connect() as connection:
-        stretches = len(list(move.stretches_of(connection)))
+        stretches = len(list(backup.stretches_of(connection)))
 
     assert (unfinished, seen) == (True, 0)
     assert len(loads) == stretches - 5
@@ -264,9 +264,9 @@ def test_a_source_that_was_written_to_is_copied_anew(
     """The half that is there is of another moment: it is thrown away, and the log says so."""
     target = sqlite_site()
     with pytest.raises(Interrupted):
-        move.move(file_source.store, target.store, interrupt_after(9))
+        backup.copy_store(file_source.store, target.store, interrupt_after(9))
     file_source.write([Request({"forward": 1_000_000}, NOON - 6 * HOUR)])
-    move.move(file_source.store, target.store, no_progress)
+    backup.copy_store(file_source.store, target.store, no_progress)
 
     assert "starting over" in caplog.text
     assert_same(file_source.store, target.store, file_source.around())
@@ -276,11 +276,11 @@ def test_small_stretches_are_copied_as_well_as_large_ones(
     file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slot that does not fit into memory is cut into pieces that leave no gap; each row is in one of them."""
-    monkeypatch.setattr(move, "STRETCH_ROWS", 5)
+    monkeypatch.setattr(backup, "STRETCH_ROWS", 5)
     target = sqlite_site()
-    move.move(file_source.store, target.store, no_progress)
+    backup.copy_store(file_source.store, target.store, no_progress)
     with file_source.store.engine.connect() as connection:
-        stretches = list(move.stretches_of(connection))
+        stretches = list(backup.stretches_of(connection))
 
     assert len(stretches) > 50
     assert all(a.stop <= b.start for a, b in itertools.pairwise(stretches) if a.tier == b.tier)
@@ -291,17 +291,17 @@ def test_a_copy_that_differs_is_refused(
     file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison at the end finds a row that got lost, and names tier, service and metric; nothing becomes visible."""
-    real = move.rollup.summed
+    real = backup.rollup.summed
 
     def lossy(rows: list[PointRow], width: int, part: int) -> list[PointRow]:
         return real(rows, width, part)[1:]
 
-    monkeypatch.setattr(move.rollup, "summed", lossy)
+    monkeypatch.setattr(backup.rollup, "summed", lossy)
     target = sqlite_site()
     with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*copy again"):
-        move.move(file_source.store, target.store, no_progress)
+        backup.copy_store(file_source.store, target.store, no_progress)
 
-    assert move.is_unfinished(target.store.engine)
+    assert backup.is_copy_unfinished(target.store.engine)
     assert target.store.read.revision() == 0
 
 
@@ -314,12 +314,12 @@ def test_two_copies_into_one_target_do_not_mix(file_source: Site, own_points_sit
         if next(stretch) == 3:
             other = Store.open(target.url, clock=target.clock)
             with pytest.raises(Interrupted):
-                move.move(file_source.store, other, interrupt_after(5))
+                backup.copy_store(file_source.store, other, interrupt_after(5))
             other.close()
 
     with pytest.raises(StoreError, match="another process copies into"):
-        move.move(file_source.store, target.store, meanwhile)
-    move.move(file_source.store, target.store, no_progress)
+        backup.copy_store(file_source.store, target.store, meanwhile)
+    backup.copy_store(file_source.store, target.store, no_progress)
 
     assert_same(file_source.store, target.store, file_source.around())
 
@@ -327,7 +327,9 @@ def test_two_copies_into_one_target_do_not_mix(file_source: Site, own_points_sit
 def test_progress_counts_to_the_end(file_source: Site, sqlite_site: Callable[..., Site]) -> None:
     """From nothing to all rows, never back."""
     said: list[tuple[int, int]] = []
-    total = move.move(file_source.store, sqlite_site().store, lambda done, all_rows: said.append((done, all_rows)))
+    total = backup.copy_store(
+        file_source.store, sqlite_site().store, lambda done, all_rows: said.append((done, all_rows))
+    )
 
     assert said[0] == (0, total)
     assert said == sorted(said)

@@ -9,7 +9,7 @@ import pytest
 
 from stagelens.store import Batch, KeptTrace, Series, SeriesCaps
 from stagelens.store.engines import database
-from stagelens.store.loads import Load
+from stagelens.store.events import Load
 from tests.support.raw_requests import NOON, SHOP, Request, Site
 
 WARM = [Request({"forward": 1_000_000 * (1 + number % 7), "queue": 5000}, NOON - 97 * number) for number in range(80)]

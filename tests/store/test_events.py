@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sqlalchemy import inspect
 
 from stagelens.store import Event, Retention, events
+from stagelens.store.backup import copy_store
 from stagelens.store.engines import database
-from stagelens.store.move import move
 from tests.support.raw_requests import NOON, SHOP, Request, Series, Site
 
 AT = datetime.fromtimestamp(NOON, UTC)
@@ -35,7 +35,7 @@ def told(one: Site, **wanted: str) -> list[str]:
 def test_events_come_back_newest_first(site: Callable[..., Site]) -> None:
     """What was told is read back whole, in the order of its time and not of its arrival."""
     one = site()
-    assert list(one.store.read.events(AT - DAY, AT + DAY).columns) == list(events.COLUMNS)
+    assert list(one.store.read.events(AT - DAY, AT + DAY).columns) == list(events.EVENT_COLUMNS)
     one.store.add_event(event("später", at=AT + timedelta(milliseconds=5), link="/s/shop"))
     one.store.add_event(event("before"))
     found = one.store.read.events(AT - DAY, AT + DAY)
@@ -111,7 +111,7 @@ def test_events_are_forgotten_with_the_coarsest_tier(site: Callable[..., Site]) 
 
 def test_too_many_events_push_out_the_oldest(sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline that runs wild does not fill the store."""
-    monkeypatch.setattr(events, "MAX_KEPT", 3)
+    monkeypatch.setattr(events, "MAX_EVENTS", 3)
     one = sqlite_site()
     for number in range(5):
         one.store.add_event(event(f"{number}", at=AT + timedelta(minutes=number)))
@@ -124,7 +124,7 @@ def test_events_are_copied_and_go_on(site: Callable[..., Site], sqlite_site: Cal
     """A backup has them, and a store that was restored takes new ones."""
     one, other = site(), sqlite_site()
     one.store.add_event(event("before"))
-    move(one.store, other.store, lambda _done, _total: None)
+    copy_store(one.store, other.store, lambda _done, _total: None)
     other.store.add_event(event("after", at=AT + timedelta(minutes=1)))
 
     assert told(other) == ["after", "before"]
@@ -181,7 +181,7 @@ def test_what_no_event_can_be_is_refused(changes: dict[str, Any], cure: str) -> 
 )
 def test_times_are_read_as_people_write_them(at: Any, expected: datetime) -> None:
     """ISO 8601, UTC where it names no zone, milliseconds, or now."""
-    found = events.from_json({"text": "x", "at": at}, AT)
+    found = events.event_from_json({"text": "x", "at": at}, AT)
 
     assert found == Event(expected, "", "note", "", "x")
 
@@ -210,15 +210,15 @@ def test_times_are_read_as_people_write_them(at: Any, expected: datetime) -> Non
 def test_a_body_that_is_no_event_is_explained(body: bytes, cure: str) -> None:
     """The message says what is wrong, and what to send."""
     with pytest.raises(ValueError, match=re.escape(cure)):
-        events.from_json(body, AT)
+        events.event_from_json(body, AT)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=20), st.lists, max_leaves=5))
 def test_no_value_breaks_the_reading(value: Any) -> None:
     """Whatever JSON a field holds, it is an event or a ValueError."""
-    for field in events.COLUMNS:
+    for field in events.EVENT_COLUMNS:
         try:
-            found = events.from_json({"text": "x"} | {field: value}, AT)
+            found = events.event_from_json({"text": "x"} | {field: value}, AT)
         except ValueError:
             continue
         assert isinstance(found, Event)

@@ -67,9 +67,9 @@ def write(one: Site, answers: Iterable[Answer]) -> None:
         decode = answer.gap_ns * (answer.put_out - 1)
         counts.add({"prefill": answer.first_ns, "decode": decode}, answer.first_ns + decode)
         counts.add_first_token({"prefill": answer.first_ns}, answer.first_ns, answer.definition)
-        counts.add_stream(FIRST_TOKEN_BY_INPUT, BANDS.of(answer.taken_in), answer.first_ns / NS)
+        counts.add_stream(FIRST_TOKEN_BY_INPUT, BANDS.bucket_of(answer.taken_in), answer.first_ns / NS)
         counts.add_stream(OUTPUT_TOKEN, answer.definition, answer.gap_ns / NS)
-        counts.add_stream(OUTPUT_TOKEN_BY_OUTPUT, BANDS.of(answer.put_out), answer.gap_ns / NS)
+        counts.add_stream(OUTPUT_TOKEN_BY_OUTPUT, BANDS.bucket_of(answer.put_out), answer.gap_ns / NS)
         counts.add_stream(TOKENS, TOKENS_IN, answer.taken_in)
         counts.add_stream(TOKENS, TOKENS_OUT, answer.put_out)
     points = [

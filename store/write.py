@@ -1,7 +1,11 @@
-"""Writing batches: each once, in every tier that has to have it."""
+"""Writing batches: each once, in every tier that has to have it.
+
+Writing what spans were folded to: as a batch that takes out of the inbox what it was made of.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -10,18 +14,16 @@ import numpy as np
 from sqlalchemy import Connection, insert, select, update
 
 from ..core.names import HARDWARE
-from . import documents, inbox, ledger, loads, outgoing, schema, tiers
-from .clock import MAX_SKEW_SECONDS
+from . import events, inbox, outgoing, records, schema, tiers
 from .encoding import Ints
 from .engines import database
-from .histograms import Histograms
-from .point_columns import Identity, PointColumns, as_columns
-from .points import Change
-from .records import Batch, KeptTrace
-from .rollup import summed
-from .rows import PointKey, PointRow, point_rows
-from .series import Interned, SeriesIndex
-from .texts import is_storable, storable
+from .inbox import Folded
+from .points import PreparedWrite
+from .records import Batch, Identity, KeptTrace, PointColumns, as_columns
+from .retention import MAX_SKEW_SECONDS
+from .rows import Histograms, PointKey, PointRow, add_to_ledger, point_rows, sum_rows, take_part
+from .schema import is_storable, storable
+from .series import SeriesIndex, SeriesNumbers
 
 _NS = 1_000_000_000
 # That a statement can name: SQLite takes 32,766 as it is built by default.
@@ -38,48 +40,48 @@ class Arrival:
     now: int
     oldest: int
 
-    def believe(self, at: Ints) -> Ints:
+    def valid_times(self, at: Ints) -> Ints:
         """Return *at*, or now where the sender's clock cannot be right: such data count when they arrive."""
         return np.where((self.oldest <= at) & (at <= self.now + MAX_SKEW_SECONDS), at, self.now)
 
 
-def prepare(
+def prepare_batches(
     connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival
-) -> tuple[list[bool], Change | None]:
+) -> tuple[list[bool], PreparedWrite | None]:
     """Find out what of *batches* was not counted before, and what rows it makes.
 
     Returns:
         For each batch whether it is new, and the write that counts those; None if there is nothing to write.
     """
-    batches = [_storable(batch) for batch in batches]
-    fresh = _fresh(connection, batches)
+    batches = [_storable_batch(batch) for batch in batches]
+    fresh = _is_new(connection, batches)
     chosen = [batch for batch, new in zip(batches, fresh, strict=True) if new]
     if not chosen:
         return fresh, None
     if not any(len(batch.points) or batch.traces for batch in chosen):
         # All else is about series, and spans in the inbox have none yet.
-        return fresh, Change(0, (), lambda connection: _put(connection, chosen, arrival.now))
+        return fresh, PreparedWrite(0, (), lambda connection: _write_batches(connection, chosen, arrival.now))
     index.refresh(connection)
     points = PointColumns.join([as_columns(batch.points) for batch in chosen])
-    keyed = _keyed(connection, points, index, arrival)
-    part = ledger.take_part(connection)
-    rows = _rows(keyed, part, tiers.read(connection))
+    keyed = _group_points(connection, points, index, arrival)
+    part = take_part(connection)
+    rows = _rows_by_tier(keyed, part, tiers.read_tiers(connection))
 
     def finish(connection: Connection) -> None:
-        _put(connection, chosen, arrival.now)
+        _write_batches(connection, chosen, arrival.now)
         traces = [trace for batch in chosen for trace in batch.traces]
         owners = _insert_traces(connection, traces, index, arrival)
-        ledger.add(connection, rows)
+        add_to_ledger(connection, rows)
         touched = {key.service_id for key in keyed.keys} | {owner.service_id for owner in owners}
         _set_revision(connection, touched, part)
         # What a machine does is no sign of requests.
         requests = (key for key in keyed.keys if key.metric != schema.METRIC_CODES[HARDWARE])
         index.widen(connection, ((key.series_id, key.bucket) for key in requests))
 
-    return fresh, Change(part, rows, finish)
+    return fresh, PreparedWrite(part, rows, finish)
 
 
-def _storable(batch: Batch) -> Batch:
+def _storable_batch(batch: Batch) -> Batch:
     traces = [_storable_trace(trace) for trace in batch.traces]
     return replace(batch, id=storable(batch.id), instance=storable(batch.instance), traces=traces)
 
@@ -92,7 +94,7 @@ def _storable_trace(trace: KeptTrace) -> KeptTrace:
     return replace(trace, trace_id=trace_id, span_id=span_id, because=because, dominant=dominant)
 
 
-def _fresh(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
+def _is_new(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
     table = schema.batches
     known = set(connection.scalars(select(table.c.id).where(table.c.id.in_([batch.id for batch in batches]))))
     fresh: list[bool] = []
@@ -102,18 +104,18 @@ def _fresh(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
     return fresh
 
 
-def _put(connection: Connection, batches: Sequence[Batch], now: int) -> None:
+def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -> None:
     """Write the names of *batches*, and what of them waits."""
     rows = [
         {"id": batch.id, "received": now, "instance": batch.instance, "dropped": batch.dropped} for batch in batches
     ]
     connection.execute(insert(schema.batches), rows)
-    inbox.put(connection, batches, now)
-    loads.put(connection, [load for batch in batches for load in batch.loads])
-    outgoing.put(connection, [body for batch in batches for body in batch.onward], now)
+    inbox.put_spans(connection, batches, now)
+    events.write_loads(connection, [load for batch in batches for load in batch.loads])
+    outgoing.put_bodies(connection, [body for batch in batches for body in batch.onward], now)
 
 
-class _Places(dict[Identity, int]):
+class _Numbering(dict[Identity, int]):
     """Numbers things in the order they come."""
 
     def __missing__(self, key: Identity) -> int:
@@ -122,7 +124,7 @@ class _Places(dict[Identity, int]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Keyed:
+class _GroupedPoints:
     """Points, and the rows of the finest tier they belong to.
 
     Args:
@@ -138,10 +140,10 @@ class _Keyed:
     histograms: Histograms
 
 
-def _keyed(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> _Keyed:
-    places = _Places()
+def _group_points(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> _GroupedPoints:
+    places = _Numbering()
     place = np.fromiter(map(places.__getitem__, points.identities), np.int64, len(points))
-    at = arrival.believe(points.at)
+    at = arrival.valid_times(points.at)
     buckets, bucket = np.unique(at - at % schema.FINEST, return_inverse=True)
     pairs, first, pair = np.unique(place * len(buckets) + bucket, return_index=True, return_inverse=True)
     found: dict[PointKey, int] = {}
@@ -161,10 +163,10 @@ def _keyed(connection: Connection, points: PointColumns, index: SeriesIndex, arr
         row[number] = found.setdefault(key, len(found))
         if len(found) > len(totals):
             totals.append(interned.total_id)
-    return _Keyed(list(found), totals, row[pair], points.histograms)
+    return _GroupedPoints(list(found), totals, row[pair], points.histograms)
 
 
-def _rows(keyed: _Keyed, part: int, known: Sequence[tiers.Tier]) -> list[PointRow]:
+def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[tiers.Tier]) -> list[PointRow]:
     """Return the rows of the finest tier, and of every other whose watermark has passed them."""
     finest, *coarser = known
     added = point_rows(finest.seconds, keyed.keys, part, keyed.histograms.added_up(keyed.row, len(keyed.keys)))
@@ -177,13 +179,13 @@ def _rows(keyed: _Keyed, part: int, known: Sequence[tiers.Tier]) -> list[PointRo
             for counted in (row, row.in_total(total_id))
         ]
         if late:
-            rows += sorted(summed(late, tier.seconds, part))
+            rows += sorted(sum_rows(late, tier.seconds, part))
     return rows
 
 
 def _insert_traces(
     connection: Connection, traces: Sequence[KeptTrace], index: SeriesIndex, arrival: Arrival
-) -> list[Interned]:
+) -> list[SeriesNumbers]:
     """Write the traces that are not there yet; return the series of those written."""
     table = schema.traces
     ids = list({trace.trace_id for trace in traces})
@@ -193,15 +195,15 @@ def _insert_traces(
         known |= {(row[0], row[1]) for row in connection.execute(select(table.c.trace_id, table.c.span_id).where(some))}
     named = {(trace.trace_id, trace.span_id): trace for trace in traces}
     fresh = {name: trace for name, trace in named.items() if name not in known}
-    owners: list[Interned] = []
+    owners: list[SeriesNumbers] = []
     rows: list[_TraceRow] = []
-    pack = documents.packer()
+    pack = records.trace_packer()
     times = [trace.started_ns // _NS for trace in fresh.values()]
     for trace, at, believed in zip(
-        fresh.values(), times, arrival.believe(np.array(times, np.int64)).tolist(), strict=True
+        fresh.values(), times, arrival.valid_times(np.array(times, np.int64)).tolist(), strict=True
     ):
         started = trace.started_ns if believed == at else believed * _NS
-        owner = index.intern(connection, trace.series, tiers.floor(believed, schema.FINEST))
+        owner = index.intern(connection, trace.series, tiers.floor_to(believed, schema.FINEST))
         owners.append(owner)
         rows.append(_trace_row(trace, owner.series_id, started, pack))
     if rows:
@@ -212,7 +214,7 @@ def _insert_traces(
 def _trace_row(trace: KeptTrace, series_id: int, started_ns: int, pack: Callable[[str], bytes]) -> _TraceRow:
     document = trace.document
     if document is None:
-        document = pack(documents.written({"spans": trace.spans, "attributes": trace.attributes}))
+        document = pack(records.encode_json({"spans": trace.spans, "attributes": trace.attributes}))
     return (
         trace.trace_id,
         trace.span_id,
@@ -221,7 +223,7 @@ def _trace_row(trace: KeptTrace, series_id: int, started_ns: int, pack: Callable
         trace.duration_ns,
         trace.because,
         trace.dominant,
-        documents.written(trace.stages_ns),
+        records.encode_json(trace.stages_ns),
         document,
     )
 
@@ -229,3 +231,22 @@ def _trace_row(trace: KeptTrace, series_id: int, started_ns: int, pack: Callable
 def _set_revision(connection: Connection, service_ids: set[int], revision: int) -> None:
     table = schema.services
     connection.execute(update(table).where(table.c.id.in_(service_ids)).values(revision=revision))
+
+
+def prepare_folded(
+    connection: Connection, folded: Folded, index: SeriesIndex, arrival: Arrival
+) -> PreparedWrite | None:
+    """Return the write that counts *folded*; None if others have counted any of it."""
+    if not inbox.holds_parcels(connection, folded.taken):
+        return None
+    batch = Batch(f"fold#{uuid.uuid4().hex}", folded.points, list(folded.traces))
+    _, change = prepare_batches(connection, [batch], index, arrival)
+    if change is None:
+        raise AssertionError  # no other batch has this name
+    write = change.finish
+
+    def finish(connection: Connection) -> None:
+        inbox.replace_parcels(connection, folded)
+        write(connection)
+
+    return replace(change, finish=finish)

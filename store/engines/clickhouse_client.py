@@ -10,8 +10,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from ...core.errors import StoreError
-from . import clickhouse_native as native
-from .clickhouse_ddl import COLUMNS, Place
+from .clickhouse_sql import COLUMNS, Array, TableLocation, read_native
 
 try:
     import clickhouse_connect
@@ -21,12 +20,12 @@ except ModuleNotFoundError as missing:
     _MESSAGE = f'points in ClickHouse need its driver, which is not installed ({missing}).\n    pip install "stagelens[clickhouse]"'
     raise StoreError(_MESSAGE) from missing
 
-_FORM = "clickhousedb://user:password@host:8123/database, with ?cluster=NAME for a cluster"
+_URL_FORM = "clickhousedb://user:password@host:8123/database, with ?cluster=NAME for a cluster"
 _DATABASE = "stagelens"
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 
 # What part of an error tells, in lower case, and what to do about it.
-_CURES = (
+_FIXES = (
     ("authentication failed", "the server refuses this user or password; check both in STAGELENS_POINTS"),
     (
         "not enough privileges",
@@ -71,7 +70,7 @@ _CLUSTER_SETTINGS = {
 }
 
 
-class Server:
+class ClickHouseServer:
     """A ClickHouse server, cluster or, embedded, directory. Thread-safe.
 
     Args:
@@ -80,13 +79,13 @@ class Server:
         place: Where the table is.
     """
 
-    def __init__(self, client: Client, url: URL, place: Place) -> None:
+    def __init__(self, client: Client, url: URL, place: TableLocation) -> None:
         self._client = client
         self._url = url
         self.place = place
 
     @classmethod
-    def open(cls, url: URL) -> Server:
+    def open(cls, url: URL) -> ClickHouseServer:
         """Connect to the server at *url*.
 
         Raises:
@@ -94,9 +93,9 @@ class Server:
         """
         options = {name: str(value) for name, value in url.query.items() if name not in {"cluster", "ttl"}}
         cluster = url.query.get("cluster")
-        place = Place(url.database or _DATABASE, str(cluster) if cluster else None)
+        place = TableLocation(url.database or _DATABASE, str(cluster) if cluster else None)
         settings = _SETTINGS | (_CLUSTER_SETTINGS if cluster else {})
-        with _explained(url, "cannot open"):
+        with _explain_errors(url, "cannot open"):
             return cls(_client(url, options, settings), url, place)
 
     def check(self) -> None:
@@ -109,27 +108,27 @@ class Server:
 
     def command(self, statement: str, doing: str = "cannot change") -> None:
         """Do something that returns nothing."""
-        with _explained(self._url, doing):
+        with _explain_errors(self._url, doing):
             self._client.command(statement)
 
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
         """Return the rows of an answer."""
-        with _explained(self._url, "cannot read"):
+        with _explain_errors(self._url, "cannot read"):
             return self._client.query(query).result_rows
 
-    def table(self, query: str) -> dict[str, native.Array]:
-        """Return the columns of an answer made of numbers and arrays, see `native.read`."""
-        with _explained(self._url, "cannot read"):
-            return native.read(self._client.raw_query(query, fmt="Native"))
+    def table(self, query: str) -> dict[str, Array]:
+        """Return the columns of an answer made of numbers and arrays, see `read_native`."""
+        with _explain_errors(self._url, "cannot read"):
+            return read_native(self._client.raw_query(query, fmt="Native"))
 
     def insert(self, block: bytes, token: str) -> None:
         """Insert into the table of points.
 
         Args:
-            block: The rows, from `native.write`.
+            block: The rows, from `write_native`.
             token: Names the insert: repeated, it changes nothing.
         """
-        with _explained(self._url, "cannot write to"):
+        with _explain_errors(self._url, "cannot write to"):
             self._client.raw_insert(
                 self.place.points,
                 [name for name, _, _ in COLUMNS],
@@ -147,7 +146,7 @@ class Server:
         return _location(self._url)
 
 
-def read_url(url: str) -> URL:
+def parse_url(url: str) -> URL:
     """Return *url*, read.
 
     Raises:
@@ -156,10 +155,10 @@ def read_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
-        msg = f"the URL of the points {url!r} cannot be read; write {_FORM}"
+        msg = f"the URL of the points {url!r} cannot be read; write {_URL_FORM}"
         raise StoreError(msg) from error
     if parsed.drivername != "clickhousedb":
-        msg = f"the URL of the points is {_location(parsed)!r}; write {_FORM}"
+        msg = f"the URL of the points is {_location(parsed)!r}; write {_URL_FORM}"
         raise StoreError(msg)
     return parsed
 
@@ -185,12 +184,12 @@ def _client(url: URL, options: dict[str, str], settings: dict[str, Any]) -> Clie
 
 
 @contextmanager
-def _explained(url: URL, doing: str) -> Generator[None]:
+def _explain_errors(url: URL, doing: str) -> Generator[None]:
     """Turn errors of the driver into `StoreError`, with the place and the cure; *doing* as in "cannot open"."""
     try:
         yield
     except (ClickHouseError, ImportError) as error:
         said = " ".join(str(error).split())
-        cure = next((cure for sign, cure in _CURES if sign in said.lower()), "see what the server said")
+        cure = next((cure for sign, cure in _FIXES if sign in said.lower()), "see what the server said")
         msg = f"{doing} {_location(url)}: {cure} ({said})"
         raise StoreError(msg) from error

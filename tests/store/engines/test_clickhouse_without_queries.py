@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 from stagelens.core.names import METRICS
 from stagelens.store.engines import database
 from stagelens.store.engines.clickhouse import ClickHousePoints
-from stagelens.store.engines.clickhouse_connection import Server
-from stagelens.store.engines.clickhouse_ddl import Place
-from stagelens.store.points import Change, PointQuery
+from stagelens.store.engines.clickhouse_client import ClickHouseServer
+from stagelens.store.engines.clickhouse_sql import TableLocation
+from stagelens.store.points import PointQuery, PreparedWrite
 from stagelens.store.tiers import Segment
 from tests.support.raw_requests import NOON, Request, Site
 
@@ -22,7 +22,7 @@ from tests.support.raw_requests import NOON, Request, Site
 class IdleServer:
     """A ClickHouse that can be reached and has no other method: a query or an insert raises AttributeError."""
 
-    place = Place("stagelens", None)
+    place = TableLocation("stagelens", None)
 
     def check(self) -> None:
         """Return, as a server does that can be reached."""
@@ -40,7 +40,7 @@ def site(tmp_path: Path) -> Generator[Site]:
 @pytest.fixture
 def points() -> ClickHousePoints:
     """Points in a server that accepts no query."""
-    return ClickHousePoints(cast(Server, IdleServer()))
+    return ClickHousePoints(cast(ClickHouseServer, IdleServer()))
 
 
 def test_a_write_that_has_nothing_to_write_inserts_nothing(site: Site, points: ClickHousePoints) -> None:
@@ -48,7 +48,7 @@ def test_a_write_that_has_nothing_to_write_inserts_nothing(site: Site, points: C
     finished: list[Connection] = []
 
     assert not points.apply(site.store.engine, lambda _: None)
-    assert points.apply(site.store.engine, lambda _: Change(1, [], finished.append))
+    assert points.apply(site.store.engine, lambda _: PreparedWrite(1, [], finished.append))
     assert len(finished) == 1
 
 

@@ -3,15 +3,20 @@
 The points go first, one stretch of time after the other, each added up to one row a key and committed together with the
 note of how far the copy is. Everything else follows in one last transaction, which also compares both stores: what is moved
 is there as a whole or not at all. A copy that was killed goes on where it was, as long as nobody has written to the source.
+
+What a store says of its requests, to be compared with what another one says of the same.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from sqlalchemy import (
     Column,
@@ -30,11 +35,76 @@ from sqlalchemy import (
 )
 
 from ..core.errors import StoreError
-from . import ledger, rollup, schema, store_fingerprint, tiers
+from . import schema, tiers
 from .engines import database
-from .points import Change, Snapshot
-from .rows import PointRow
+from .points import PointQuery, PreparedWrite, Snapshot
+from .queries import fetch
+from .rows import PointRow, add_to_ledger, sum_rows, take_part
+from .selection import Selection
 from .store import Store
+
+_ALL_TIME = Selection(datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
+_QUANTILES = (0.5, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFingerprint:
+    """What is in a store.
+
+    Args:
+        counts: Sum of the counts by tier (its width in seconds), service and metric; totals are metrics of their own.
+        quantiles: p50 and p99 of each service over all that is kept; in seconds, None without requests.
+    """
+
+    counts: dict[tuple[int, str, str], int]
+    quantiles: dict[str, tuple[float | None, ...]]
+
+
+def read_fingerprint(snapshot: Snapshot) -> StoreFingerprint:
+    """Return what is in *snapshot*."""
+    names = snapshot.connection.scalars(select(schema.services.c.name).order_by(schema.services.c.name)).all()
+    counts: Counter[tuple[int, str, str]] = Counter()
+    for key, count in _counts(snapshot):
+        counts[key] += count
+    return StoreFingerprint(dict(counts), {name: _quantiles(snapshot, name) for name in names})
+
+
+def _counts(snapshot: Snapshot) -> Iterator[tuple[tuple[int, str, str], int]]:
+    series = schema.series
+    rows = snapshot.connection.execute(select(series.c.id, series.c.total_id, series.c.service)).all()
+    owners = {row.id: row.service for row in rows} | {row.total_id: row.service for row in rows}
+    for tier in tiers.read_tiers(snapshot.connection):
+        segment = tiers.Segment(tier.seconds, tier.kept_from, _ALL_TIME.seconds[1])
+        kinds: tuple[Literal["series", "total"], ...] = ("series",)
+        if tier.seconds != schema.FINEST:
+            kinds = ("series", "total")
+        for metric in schema.METRIC_CODES:
+            for by in kinds:
+                question = PointQuery(_ALL_TIME, (metric,), by=by)
+                for seen in snapshot.points.seen(snapshot.connection, question, segment):
+                    name = metric if by == "series" else f"{metric} (totals)"
+                    yield (tier.seconds, owners.get(seen.series_id, ""), name), seen.requests
+
+
+def _quantiles(snapshot: Snapshot, service: str) -> tuple[float | None, ...]:
+    found = fetch.request_latency(snapshot, Selection(_ALL_TIME.start, _ALL_TIME.end, service=service))
+    return tuple(None if (said := found.quantile(each)) is None else said.value for each in _QUANTILES)
+
+
+def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint) -> list[str]:
+    """Return in words what *actual* says otherwise than *expected*."""
+    said = [
+        f"{metric} of {service or 'no service'} in the {tier} s tier counts {there}, not {here}"
+        for (tier, service, metric) in sorted(expected.counts.keys() | actual.counts.keys())
+        if (here := expected.counts.get((tier, service, metric), 0))
+        != (there := actual.counts.get((tier, service, metric), 0))
+    ]
+    for service in sorted(expected.quantiles.keys() | actual.quantiles.keys()):
+        here, there = expected.quantiles.get(service), actual.quantiles.get(service)
+        if here != there:
+            said.append(f"p50 and p99 of {service} are {there}, not {here} seconds")
+    return said
+
 
 # Rows held in memory at once. [rows]
 STRETCH_ROWS = 50_000
@@ -44,15 +114,15 @@ _KEY_COLUMNS = PointRow._fields.index("part")
 # No bucket starts later. [Unix seconds]
 _FOREVER = 4_000_000_000
 # Kept by what writes, and of no meaning in another database.
-_OWN = {"alembic_version", "collectors", "destinations", "identity", "intents", "ledger", "moves"}
+_NOT_COPIED = {"alembic_version", "collectors", "destinations", "identity", "intents", "ledger", "moves"}
 # Never empty, and overwritten.
-_FILLED = {"store", "rollups"}
+_NEVER_EMPTY = {"store", "rollups"}
 
 # How far the copy into this database is. It is there only while one is under way.
 _moves = Table(
     "moves",
     MetaData(),
-    # What is being copied, see `_name`.
+    # What is being copied, see `_source_name`.
     Column("source", Text, nullable=False),
     # Stretches that are there.
     Column("done", Integer, nullable=False),
@@ -71,7 +141,7 @@ class Stretch:
     rows: int
 
 
-def move(source: Store, target: Store, progress: Callable[[int, int], None]) -> int:
+def copy_store(source: Store, target: Store, progress: Callable[[int, int], None]) -> int:
     """Copy all of *source* into *target*, or the rest of it, as of one moment of the source.
 
     Args:
@@ -88,20 +158,20 @@ def move(source: Store, target: Store, progress: Callable[[int, int], None]) -> 
     with database.reading(source.engine) as connection:
         snapshot = Snapshot(connection, source.points)
         stretches = list(stretches_of(connection))
-        done = _begin(target, _name(connection))
+        done = _begin_copy(target, _source_name(connection))
         total, moved = sum(stretch.rows for stretch in stretches), 0
         progress(moved, total)
         for number, stretch in enumerate(stretches):
             if number >= done:
                 rows = source.points.load(connection, stretch.tier, stretch.start, stretch.stop)
-                _write(target, sorted(rows), stretch.tier, number)
+                _write_stretch(target, sorted(rows), stretch.tier, number)
             moved += stretch.rows
             progress(moved, total)
-        _finish(snapshot, target)
+        _finish_copy(snapshot, target)
     return total
 
 
-def is_unfinished(engine: Engine) -> bool:
+def is_copy_unfinished(engine: Engine) -> bool:
     """Say whether a copy into this database has begun and not ended.
 
     Raises:
@@ -111,7 +181,7 @@ def is_unfinished(engine: Engine) -> bool:
         return inspect(connection).has_table(_moves.name)
 
 
-def _name(connection: Connection) -> str:
+def _source_name(connection: Connection) -> str:
     """Return what is copied, in words that change when anyone writes points to it or forgets some."""
     url, table = connection.engine.url, schema.ledger
     place = str(Path(url.database or "").resolve()) if url.get_backend_name() == "sqlite" else database.location(url)
@@ -123,18 +193,18 @@ def _name(connection: Connection) -> str:
 def stretches_of(connection: Connection) -> Iterator[Stretch]:
     """Yield what the source holds, in the order of the key of `points`, in pieces that fit into memory."""
     table = schema.ledger
-    for tier in tiers.read(connection):
+    for tier in tiers.read_tiers(connection):
         slots = select(table.c.slot, table.c.rows).where(table.c.tier == tier.seconds).order_by(table.c.slot)
         for slot, rows in connection.execute(slots).all():
             stop = slot + schema.SLOT_SECONDS[tier.seconds]
             pieces = -(-rows // STRETCH_ROWS)
-            width = tiers.ceil(-(-(stop - slot) // max(pieces, 1)), tier.seconds)
+            width = tiers.ceil_to(-(-(stop - slot) // max(pieces, 1)), tier.seconds)
             starts = range(slot, stop, width)
             for start in starts:
                 yield Stretch(tier.seconds, start, min(start + width, stop), rows // len(starts))
 
 
-def _begin(target: Store, source: str) -> int:
+def _begin_copy(target: Store, source: str) -> int:
     """Return how many stretches are in *target* already."""
     with database.writing(target.engine, "cannot copy into") as connection:
         if not inspect(connection).has_table(_moves.name):
@@ -157,7 +227,7 @@ def _begin(target: Store, source: str) -> int:
 
 
 def _refuse_filled(connection: Connection, target: Store) -> None:
-    tables = [table for table in copied_tables(connection) if table.name not in _FILLED]
+    tables = [table for table in copied_tables(connection) if table.name not in _NEVER_EMPTY]
     filled = [table.name for table in tables if connection.execute(select(table).limit(1)).first() is not None]
     if target.points.used_bytes(connection):
         filled.append("points")
@@ -169,26 +239,26 @@ def _refuse_filled(connection: Connection, target: Store) -> None:
         raise StoreError(msg)
 
 
-def _write(target: Store, rows: list[PointRow], tier: int, number: int) -> None:
+def _write_stretch(target: Store, rows: list[PointRow], tier: int, number: int) -> None:
     """Write the rows of stretch *number* to *target*, and note that they are there."""
 
-    def prepare(connection: Connection) -> Change:
-        part = ledger.take_part(connection)
-        added = _added_up(rows, tier, part)
+    def prepare(connection: Connection) -> PreparedWrite:
+        part = take_part(connection)
+        added = _merge_equal_keys(rows, tier, part)
 
         def finish(connection: Connection) -> None:
-            ledger.add(connection, added)
+            add_to_ledger(connection, added)
             noted = update(_moves).where(_moves.c.done == number).values(done=number + 1)
             if connection.execute(noted).rowcount != 1:
                 msg = f"another process copies into {database.location(target.engine.url)} as well; let one of them finish"
                 raise StoreError(msg)
 
-        return Change(part, added, finish)
+        return PreparedWrite(part, added, finish)
 
     target.points.apply(target.engine, prepare)
 
 
-def _added_up(rows: list[PointRow], tier: int, part: int) -> list[PointRow]:
+def _merge_equal_keys(rows: list[PointRow], tier: int, part: int) -> list[PointRow]:
     """Return one row a key, as part *part*; *rows* are sorted."""
     single: list[PointRow] = []
     several: list[PointRow] = []
@@ -199,21 +269,19 @@ def _added_up(rows: list[PointRow], tier: int, part: int) -> list[PointRow]:
             single.append(same[0]._replace(part=part))
         else:
             several += same
-    return sorted(single + rollup.summed(several, tier, part)) if several else single
+    return sorted(single + sum_rows(several, tier, part)) if several else single
 
 
-def _finish(snapshot: Snapshot, target: Store) -> None:
+def _finish_copy(snapshot: Snapshot, target: Store) -> None:
     """Copy everything but points, and compare."""
-    expected = store_fingerprint.read(snapshot)
+    expected = read_fingerprint(snapshot)
     with database.writing(target.engine, "cannot copy into") as connection:
         part = connection.execute(select(schema.store.c.last_part)).scalar_one()
         _copy_tables(snapshot.connection, connection)
         numbers = schema.store
         # Both have given numbers to what is here now.
         connection.execute(update(numbers).where(numbers.c.last_part < part).values(last_part=part))
-        differences = store_fingerprint.differences(
-            expected, store_fingerprint.read(Snapshot(connection, target.points))
-        )
+        differences = fingerprint_differences(expected, read_fingerprint(Snapshot(connection, target.points)))
         if differences:
             msg = (
                 f"{database.location(target.engine.url)} is not what it was copied from, and stays unfinished: "
@@ -228,7 +296,9 @@ def copied_tables(connection: Connection) -> list[Table]:
     # Partitions of points are tables, too.
     names = inspect(connection).get_table_names()
     found = MetaData()
-    found.reflect(connection, only=[name for name in names if name not in _OWN and not name.startswith("points")])
+    found.reflect(
+        connection, only=[name for name in names if name not in _NOT_COPIED and not name.startswith("points")]
+    )
     return found.sorted_tables
 
 

@@ -10,7 +10,7 @@ import pytest
 from stagelens.core import names
 from stagelens.core.histogram import Distribution, Interval
 from stagelens.store import Batch, Point, Selection, Series
-from stagelens.store.scrapes import LostError
+from stagelens.store.collectors import TargetLostError
 from tests.support.raw_requests import NOON, Site
 
 URL = "http://engine/metrics"
@@ -38,7 +38,7 @@ def test_a_target_is_held_by_one_and_counted_once(site: Callable[..., Site]) -> 
     store.write_reading(URL, "a", NOW + 30, b"one", batch("1", 100))
     waiting = store.take_target(URL, "b", NOW + 29, 30)
     taken = store.take_target(URL, "b", NOW + 31, 30)
-    with pytest.raises(LostError):
+    with pytest.raises(TargetLostError):
         store.write_reading(URL, "a", NOW + 60, b"two", batch("2", 50))
     store.write_reading(URL, "b", NOW + 60, b"three", batch("3", 10))
     store.release_targets("b")

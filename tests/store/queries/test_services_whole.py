@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.store import Retention
-from stagelens.store.tiers import Tier, whole
+from stagelens.store.tiers import Tier, whole_buckets
 from tests.support.raw_requests import NOON, Request, Site
 
 HOUR = 3600
@@ -20,7 +20,7 @@ TIERS = [Tier(10, 0, 40 * HOUR), Tier(60, 0, 20 * HOUR), Tier(3600, 0, 0)]
 def test_a_window_grows_to_the_buckets_at_its_ends(start: int, length: int) -> None:
     """It holds what was asked for, ends where buckets do, and grows by less than one bucket on each side."""
     end = start + length
-    first, last = whole(TIERS, start, end)
+    first, last = whole_buckets(TIERS, start, end)
     here, there = (next(tier.seconds for tier in TIERS if tier.kept_from <= at) for at in (start, end))
 
     assert first <= start < first + here

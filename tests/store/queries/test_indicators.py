@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stagelens.core.histogram import Histogram, bucket_bounds, bucket_index
 from stagelens.core.names import FIRST_TOKEN, OUTPUT_TOKEN
 from stagelens.store import Batch, Point
-from stagelens.store.indicator import Indicator
+from stagelens.store.selection import Indicator
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 ERROR = Series("shop", "1", status="error")
