@@ -16,15 +16,15 @@ from tests.cli.programs import PATIENCE_SECONDS, Terminal, script
 PARENT = script(
     """
     import os, sys
-    from stagelens.cli.run import Child, end_like
+    from stagelens.cli.run import Child, exit_like
 
     child = Child(lambda endpoint: os.execvp(sys.argv[1], sys.argv[1:]))
     child.start("http://127.0.0.1:1")
     code = child.wait()
-    child.wait_for_the_rest(60, lambda: print("waiting", flush=True))
+    child.wait_for_leftovers(60, lambda: print("waiting", flush=True))
     child.release()
-    print("begun" if child.has_begun else "not begun", flush=True)
-    sys.exit(end_like(code))
+    print("begun" if child.has_started else "not begun", flush=True)
+    sys.exit(exit_like(code))
     """
 )
 
