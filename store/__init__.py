@@ -1,6 +1,6 @@
-"""The store: histograms and kept traces in SQLite, added up on reading; the only door for pages and alerts.
+"""The store: histograms and retained traces in SQLite, PostgreSQL or ClickHouse; the only access of pages and alerts to data.
 
-What needs pandas, which takes 80 MB, comes on first use (PEP 562): a collector that only writes has none of it.
+Names that need pandas, which takes 80 MB, are imported on first use (PEP 562): a collector that only writes does without it.
 """
 
 from __future__ import annotations

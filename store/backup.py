@@ -1,10 +1,8 @@
-"""Copying a store into another, of any engine: what backup, restore and migrate are.
+"""Copy a store into another one of any engine, for backup, restore and migration, and compare both.
 
-The points go first, one stretch of time after the other, each added up to one row a key and committed together with the
-note of how far the copy is. Everything else follows in one last transaction, which also compares both stores: what is moved
-is there as a whole or not at all. A copy that was killed goes on where it was, as long as nobody has written to the source.
-
-What a store says of its requests, to be compared with what another one says of the same.
+Points are copied first, one stretch of time after another, each summed to one row a key and committed together with the
+progress of the copy. Everything else follows in one last transaction, which also compares the fingerprints of both stores: a
+copy is complete or not there. An interrupted copy continues where it was, as long as nobody has written to the source.
 """
 
 from __future__ import annotations
@@ -49,11 +47,12 @@ _QUANTILES = (0.5, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class StoreFingerprint:
-    """What is in a store.
+    """Counts and quantiles that identify the contents of a store.
 
     Args:
-        counts: Sum of the counts by tier (its width in seconds), service and metric; totals are metrics of their own.
-        quantiles: p50 and p99 of each service over all that is kept; in seconds, None without requests.
+        counts: Sum of the counts by tier (its width in seconds), service and metric; totals count as metrics of their
+            own.
+        quantiles: p50 and p99 of each service over all data; in seconds, None without requests.
     """
 
     counts: dict[tuple[int, str, str], int]
@@ -61,7 +60,7 @@ class StoreFingerprint:
 
 
 def read_fingerprint(snapshot: Snapshot) -> StoreFingerprint:
-    """Return what is in *snapshot*."""
+    """Return the fingerprint of *snapshot*."""
     names = snapshot.connection.scalars(select(schema.services.c.name).order_by(schema.services.c.name)).all()
     counts: Counter[tuple[int, str, str]] = Counter()
     for key, count in _counts(snapshot):
@@ -92,7 +91,7 @@ def _quantiles(snapshot: Snapshot, service: str) -> tuple[float | None, ...]:
 
 
 def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint) -> list[str]:
-    """Return in words what *actual* says otherwise than *expected*."""
+    """Return a sentence for each difference between *actual* and *expected*."""
     said = [
         f"{metric} of {service or 'no service'} in the {tier} s tier counts {there}, not {here}"
         for (tier, service, metric) in sorted(expected.counts.keys() | actual.counts.keys())
@@ -133,7 +132,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Rows of *tier* in `[start, stop)`, in Unix seconds: about so many of *rows*."""
+    """About *rows* rows of *tier* in `[start, stop)`, in Unix seconds."""
 
     tier: int
     start: int
@@ -145,15 +144,15 @@ def copy_store(source: Store, target: Store, progress: Callable[[int, int], None
     """Copy all of *source* into *target*, or the rest of it, as of one moment of the source.
 
     Args:
-        source: Others may write to it.
-        target: Nobody may write to it.
-        progress: Told how many rows of points are done, and of how many.
+        source: Other processes may write to it.
+        target: No other process may write to it.
+        progress: Called with the number of copied rows of points and their total.
 
     Returns:
-        How many rows of points the source had.
+        Number of rows of points in the source.
 
     Raises:
-        StoreError: The target holds something else, one of them cannot be read or written, or what was written differs.
+        StoreError: The target holds other data, a database cannot be read or written, or the copy differs.
     """
     with database.reading(source.engine) as connection:
         snapshot = Snapshot(connection, source.points)
@@ -172,17 +171,17 @@ def copy_store(source: Store, target: Store, progress: Callable[[int, int], None
 
 
 def is_copy_unfinished(engine: Engine) -> bool:
-    """Say whether a copy into this database has begun and not ended.
+    """Return whether a copy into this database was started and not completed.
 
     Raises:
-        StoreError: It cannot be read.
+        StoreError: The database cannot be read.
     """
     with database.reading(engine) as connection:
         return inspect(connection).has_table(_moves.name)
 
 
 def _source_name(connection: Connection) -> str:
-    """Return what is copied, in words that change when anyone writes points to it or forgets some."""
+    """Return an identifier of the source that changes when points are written to it or deleted."""
     url, table = connection.engine.url, schema.ledger
     place = str(Path(url.database or "").resolve()) if url.get_backend_name() == "sqlite" else database.location(url)
     part = connection.execute(select(schema.store.c.last_part)).scalar_one()
@@ -191,7 +190,7 @@ def _source_name(connection: Connection) -> str:
 
 
 def stretches_of(connection: Connection) -> Iterator[Stretch]:
-    """Yield what the source holds, in the order of the key of `points`, in pieces that fit into memory."""
+    """Yield the stretches of the source, in the order of the key of `points`; each fits into memory."""
     table = schema.ledger
     for tier in tiers.read_tiers(connection):
         slots = select(table.c.slot, table.c.rows).where(table.c.tier == tier.seconds).order_by(table.c.slot)
@@ -205,7 +204,7 @@ def stretches_of(connection: Connection) -> Iterator[Stretch]:
 
 
 def _begin_copy(target: Store, source: str) -> int:
-    """Return how many stretches are in *target* already."""
+    """Return how many stretches *target* already has."""
     with database.writing(target.engine, "cannot copy into") as connection:
         if not inspect(connection).has_table(_moves.name):
             _refuse_filled(connection, target)
@@ -240,7 +239,7 @@ def _refuse_filled(connection: Connection, target: Store) -> None:
 
 
 def _write_stretch(target: Store, rows: list[PointRow], tier: int, number: int) -> None:
-    """Write the rows of stretch *number* to *target*, and note that they are there."""
+    """Write the rows of stretch *number* to *target*, and record the progress."""
 
     def prepare(connection: Connection) -> PreparedWrite:
         part = take_part(connection)
@@ -273,7 +272,7 @@ def _merge_equal_keys(rows: list[PointRow], tier: int, part: int) -> list[PointR
 
 
 def _finish_copy(snapshot: Snapshot, target: Store) -> None:
-    """Copy everything but points, and compare."""
+    """Copy everything but points, and compare both stores."""
     expected = read_fingerprint(snapshot)
     with database.writing(target.engine, "cannot copy into") as connection:
         part = connection.execute(select(schema.store.c.last_part)).scalar_one()
@@ -292,7 +291,7 @@ def _finish_copy(snapshot: Snapshot, target: Store) -> None:
 
 
 def copied_tables(connection: Connection) -> list[Table]:
-    """Return all tables that are copied as they are, each behind those it refers to."""
+    """Return all tables that are copied unchanged, each after those it refers to."""
     # Partitions of points are tables, too.
     names = inspect(connection).get_table_names()
     found = MetaData()
@@ -316,7 +315,7 @@ def _copy_tables(source: Connection, target: Connection) -> None:
 
 
 def _continue_numbers(connection: Connection, table: Table) -> None:
-    """Let new rows get numbers past those that were copied; SQLite does so by itself."""
+    """Continue the numbering of new rows after the copied ones; SQLite does so automatically."""
     if connection.dialect.name != "postgresql":
         return
     for column in table.primary_key.columns:

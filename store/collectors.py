@@ -1,10 +1,9 @@
-"""What each collector says about itself, every ten seconds: one row for each, which it writes over and over.
+"""State that collectors share: the status report of each one, and the leases of scrape targets.
 
-Targets that are scraped: who reads each, and what was read last.
-
-Any number of collectors may be given the same targets. One of them holds a target, for a while that every reading renews; what
-it has counted is committed together with the reading it was counted from, and only if it still holds the target then. So the
-time between two readings is counted once, whoever dies or is slow in between, and whatever their clocks say.
+Each collector overwrites its own report every ten seconds. Several collectors may be given the same scrape targets; one of
+them holds a target under a lease that every reading renews. Its counts are committed together with the reading they were
+computed from, and only if it still holds the target. So the time between two readings is counted once, whichever collector
+dies or is slow in between, and whatever their clocks say.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from .schema import collectors, scrapes
 
 
 class TargetLostError(StagelensError):
-    """Somebody else reads the target now: what was to be counted here is counted there."""
+    """Another collector holds the scrape target now: the counts were not committed here."""
 
 
 def take_target(connection: Connection, target: str, holder: str, now: float, seconds: float) -> bytes | None:
-    """Take *target* for *holder*, or go on holding it.
+    """Acquire or renew the lease of *target* for *holder*.
 
     Args:
         connection: In a write transaction.
         target: Its name.
-        holder: Who wants it.
-        now: The time. [Unix seconds]
-        seconds: For how long. [seconds]
+        holder: Id of the collector.
+        now: Current time. [Unix seconds]
+        seconds: Length of the lease. [seconds]
 
     Returns:
-        What was read last; empty where nothing was; None if somebody else holds it.
+        The last reading; empty if there is none; None if another collector holds the target.
     """
     found = connection.execute(select(scrapes).where(scrapes.c.target == target)).one_or_none()
     if found is None:
@@ -50,10 +49,10 @@ def take_target(connection: Connection, target: str, holder: str, now: float, se
 
 
 def save_reading(connection: Connection, target: str, holder: str, until: float, reading: bytes) -> None:
-    """Keep what *holder* has read of *target*, and hold it *until* then, in Unix seconds.
+    """Save the *reading* of *target*, and extend the lease of *holder* to *until*, in Unix seconds.
 
     Raises:
-        LostError: It was taken by somebody else meanwhile.
+        TargetLostError: Another collector has acquired the target meanwhile.
     """
     mine = update(scrapes).where(scrapes.c.target == target, scrapes.c.holder == holder)
     if not connection.execute(mine.values(until=until, reading=reading)).rowcount:
@@ -62,7 +61,7 @@ def save_reading(connection: Connection, target: str, holder: str, until: float,
 
 
 def release_targets(connection: Connection, holder: str) -> None:
-    """Give back everything *holder* holds, so that others need not wait for its end."""
+    """Release all targets of *holder*, so that others need not wait for its leases to expire."""
     connection.execute(update(scrapes).where(scrapes.c.holder == holder).values(until=0.0))
 
 
@@ -74,28 +73,28 @@ SILENT_AFTER = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """How a collector is. Rates are of the last minute.
+    """Status of a collector. Rates are of the last minute.
 
     Args:
-        exports_per_second: Exports taken, by signal.
-        refused_per_second: Requests not taken, by HTTP status.
-        rejected: Data points and spans refused since the start, by signal and reason: `metrics too_old`.
-        queue_batches: How many wait to be committed.
-        queue_bytes: How much they hold.
-        receiving_bytes: Bodies that are being received or wait to be read.
-        commit_p99_seconds: Nearly all transactions took no longer; None where there was none.
-        store_bytes: The room of the store.
-        store_budget_bytes: The room it may take; 0 for as much as it likes.
-        memory_bytes: Of the process; 0 where the system does not say.
-        cpu_ratio: Of the process, in cores.
-        targets_up: Targets of the scraper that answer.
-        targets_down: Those that do not: address and why.
-        destinations_down: Whom nothing can be sent on to: name and why.
-        destinations_lost: How many bodies of those received since the start they will never have.
+        exports_per_second: Accepted exports, by signal.
+        refused_per_second: Refused requests, by HTTP status.
+        rejected: Data points and spans rejected since the start, by signal and reason: `metrics too_old`.
+        queue_batches: Batches that wait to be committed.
+        queue_bytes: Their size.
+        receiving_bytes: Bodies being received or waiting to be parsed.
+        commit_p99_seconds: 99th percentile of the transaction time; None without transactions.
+        store_bytes: Size of the store.
+        store_budget_bytes: Its budget; 0 for none.
+        memory_bytes: Memory of the process; 0 where unknown.
+        cpu_ratio: CPU use of the process, in cores.
+        targets_up: Number of scrape targets that respond.
+        targets_down: Scrape targets that do not respond: address and reason.
+        destinations_down: Forwarding destinations that cannot be reached: name and reason.
+        destinations_lost: Bodies lost for each destination since the start.
         spans_waiting_bytes: Spans that wait for the rest of their requests, in the whole store.
-        spans_waiting_seconds: How long the oldest of them has waited.
-        failing: What it cannot do, why, and since when. [Unix seconds]
-        file_errors: What is wrong with its file.
+        spans_waiting_seconds: Age of the oldest of them.
+        failing: Failing tasks: name, reason and start. [Unix seconds]
+        file_errors: Errors of the configuration file.
         greedy: Senders that named more services than their share within a day.
     """
 
@@ -123,15 +122,15 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one collector said last.
+    """Last report of one collector.
 
     Args:
-        id: Its own, another after each start.
+        id: Its id, another one after each start.
         name: Its host and port.
-        version: Of Stagelens.
-        started: When it was started. [Unix seconds]
-        seen: When it said this. [Unix seconds]
-        vitals: How it was.
+        version: Version of Stagelens.
+        started: Start of the process. [Unix seconds]
+        seen: Time of the report. [Unix seconds]
+        vitals: Its status.
     """
 
     id: str
@@ -143,7 +142,7 @@ class Report:
 
 
 def write_report(connection: Connection, report: Report) -> None:
-    """Write *report* over the last one of its collector, and over that of a dead one in whose place it was started."""
+    """Write *report* over the previous one of its collector, and over that of a dead predecessor at the same address."""
     table, now = collectors, report.seen
     dead = (table.c.name == report.name) & (table.c.seen < now - SILENT_AFTER)
     old = (table.c.id == report.id) | dead | (table.c.seen < now - FORGOTTEN_AFTER)
@@ -153,7 +152,7 @@ def write_report(connection: Connection, report: Report) -> None:
 
 
 def remove_collector(connection: Connection, collector: str) -> None:
-    """Forget the *collector* of that id: it was stopped, and did not die."""
+    """Remove the report of *collector*, which was stopped regularly."""
     connection.execute(delete(collectors).where(collectors.c.id == collector))
 
 
@@ -164,7 +163,7 @@ def read_reports(connection: Connection) -> list[Report]:
 
 
 def _vitals(text: str) -> Vitals:
-    """Read vitals of another version, too: what is not known here is left out."""
+    """Parse the status written by any version; unknown fields are ignored."""
     found: dict[str, Any] = json.loads(text)
     known = {each.name: found[each.name] for each in fields(Vitals) if each.name in found}
     for name in ("failing", "file_errors", "greedy"):

@@ -1,10 +1,7 @@
-"""Rows of `points` as numpy columns, and adding them up.
+"""Points as numpy columns, and summing them.
 
-Counts are added up as integers: the order of rows, tiers and parts cannot change a result.
-
-Adding up points group by group, many rows at a time: for roll-ups, and for answers that do not ask when.
-
-Everything is added up as integers and at the coarsest scale of its group, so it is lossless and in any order the same.
+Counts are summed as integers at the coarsest scale of their group, so that the result is exact and independent of the order
+of rows, tiers and parts.
 """
 
 from __future__ import annotations
@@ -26,24 +23,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How a stretch of time is cut: at multiples of *width* since the epoch, so that a later stretch is cut alike.
+    """Division of a stretch of time into steps that begin at multiples of *width* since the epoch.
 
     Args:
         start: Start of the stretch, and of its first step. [Unix seconds]
-        width: Of a step; None for one step that takes all. [seconds]
+        width: Width of a step; None for one step over the whole stretch. [seconds]
     """
 
     start: int
     width: int | None
 
     def of(self, at: Ints) -> Ints:
-        """Return the start of the step each of *at* is in."""
+        """Return the start of the step that contains each of *at*."""
         if self.width is None:
             return np.full(len(at), self.start)
         return np.maximum(at - at % self.width, self.start)
 
     def number(self, at: Ints) -> Ints:
-        """Return which step each of *at* is in, counted from the one *start* is in."""
+        """Return the number of the step that contains each of *at*, counted from the one of *start*."""
         return np.zeros_like(at) if self.width is None else at // self.width - self.start // self.width
 
 
@@ -56,11 +53,11 @@ class Columns:
         series: Series number; shape (n,).
         metric: Metric code; shape (n,).
         stage: Position in `stages`; shape (n,).
-        stages: The stages that occur.
+        stages: Stages that occur.
         scale: Shape (n,).
         zero: Shape (n,).
         sum: Shape (n,).
-        buckets: Of each point.
+        buckets: Buckets of each point.
     """
 
     times: Ints
@@ -89,7 +86,7 @@ class Columns:
         return self.where(self.metric == schema.METRIC_CODES[metric])
 
     def between(self, low: int, high: int) -> Columns:
-        """Return the points from number *low* up to *high*."""
+        """Return the points with numbers *low* to *high*, exclusive."""
         return self._with(slice(low, high), self.buckets.between(low, high))
 
     def _with(self, chosen: Any, buckets: Buckets) -> Columns:
@@ -108,11 +105,11 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """Points added up: one row a stage, one column a bucket.
+    """Summed points: one row a stage, one column a bucket.
 
     Args:
-        scale: Of the buckets: the coarsest that was among the points.
-        index: The buckets that have anything, ascending; shape (k,).
+        scale: Scale of the buckets: the coarsest one of the points.
+        index: Non-empty buckets, ascending; shape (k,).
         amount: Requests, or microseconds; shape (stages, k).
         zero: Values below a nanosecond; shape (stages,).
         sum: Shape (stages,). [seconds]
@@ -126,25 +123,25 @@ class StageCounts:
 
     @property
     def total(self) -> int:
-        """Everything that was counted."""
+        """Sum of all counts."""
         return int(self.amount.sum() + self.zero.sum())
 
     def histogram(self, stage: int | None = None) -> Histogram:
-        """Return the counts of one stage, or of all together, as a histogram."""
+        """Return the counts of one stage, or of all stages together, as a histogram."""
         rows = slice(None) if stage is None else slice(stage, stage + 1)
         amount = self.amount[rows].sum(axis=0)
         filled = {index: count for index, count in zip(self.index.tolist(), amount.tolist(), strict=True) if count}
         return Histogram(self.scale, filled, int(self.zero[rows].sum()), float(self.sum[rows].sum()))
 
     def bucket_of(self, quantile: float) -> int | None:
-        """Return the index of the bucket the request at *quantile* is in (nearest rank); None if it is below them all."""
+        """Return the bucket index of the request at *quantile* (nearest rank); None if it is below all buckets."""
         rank = rank_of(quantile, self.total) - int(self.zero.sum())
         if rank <= 0:
             return None
         return int(self.index[np.searchsorted(np.cumsum(self.amount.sum(axis=0)), rank)])
 
     def value_at(self, quantile: float) -> Estimate:
-        """Return the value at *quantile* (nearest rank), the same as `Histogram.quantile`; there must be one."""
+        """Return the value at *quantile* (nearest rank), as `Histogram.quantile` does; there must be a request."""
         bucket = self.bucket_of(quantile)
         if bucket is None:
             return Estimate(0.0, 0.0, ZERO_THRESHOLD)
@@ -152,13 +149,13 @@ class StageCounts:
 
 
 def bucket_table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tuple[Ints, Ints]:
-    """Add up the buckets of *columns* in a table.
+    """Sum the buckets of *columns* into a table.
 
     Args:
-        columns: What to add up.
-        place: The row of each point; shape (n,).
-        n_rows: Rows of the table.
-        scale: Of its buckets.
+        columns: The points.
+        place: Row of each point; shape (n,).
+        n_rows: Number of rows.
+        scale: Scale of the table's buckets.
 
     Returns:
         The buckets that have anything, ascending, shape (k,); and the table, shape (n_rows, k).
@@ -176,7 +173,7 @@ def bucket_table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tupl
 
 
 def add_up(columns: Columns, scale: int | None = None) -> StageCounts:
-    """Add up *columns*, of one metric, by stage; at their coarsest scale, or at *scale* if it is coarser still."""
+    """Sum *columns*, of one metric, by stage, at their coarsest scale, or at *scale* if it is coarser."""
     coarsest = int(columns.scale.min(initial=MAX_SCALE if scale is None else scale))
     index, amount = bucket_table(columns, columns.stage, len(columns.stages), coarsest)
     zero = np.zeros(len(columns.stages), np.int64)
@@ -211,13 +208,13 @@ NO_POINTS = Columns(
 
 
 def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
-    """Add up the histograms of each group.
+    """Sum the histograms of each group.
 
     Args:
-        buckets: Of n histograms.
-        group: The group each belongs to; shape (n,). [0..n_groups)
-        shift: How much coarser each is made; shape (n,). [steps of scale]
-        n_groups: How many groups there are.
+        buckets: Buckets of n histograms.
+        group: Group of each histogram; shape (n,). [0..n_groups)
+        shift: Reduction of each histogram's scale; shape (n,). [steps of scale]
+        n_groups: Number of groups.
     """
     lengths = buckets.lengths
     index = buckets.index >> np.repeat(shift, lengths)
@@ -235,7 +232,7 @@ def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> 
 
 
 def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
-    """Return the cells that have anything, ascending, and what was added up in each."""
+    """Return the non-empty cells, ascending, and the sum of each."""
     used: Ints | None = None
     if n_cells > max(_CELLS, _CELLS_A_BUCKET * len(cell)):
         used, cell = np.unique(cell, return_inverse=True)
@@ -247,12 +244,12 @@ def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
 
 
 def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = True) -> Columns:
-    """Return *columns* with one point for each metric, stage and scale, at the last of its times; sorted by step.
+    """Return *columns* with one point for each step, metric, stage and scale, at the last of its times; sorted by step.
 
     Args:
-        columns: What to add up.
-        steps: Each has points of its own; None for one that takes all.
-        apart: Whether each series has points of its own.
+        columns: The points.
+        steps: Steps to keep apart; None for one step.
+        apart: Whether to keep series apart.
 
     Raises:
         StoreError: They hold more than can be added up.

@@ -1,8 +1,8 @@
-"""Histograms as blobs: sparse (gap, count) pairs of varints, encoded and decoded many rows at a time.
+"""Encoding of histogram buckets as blobs of varints, many rows at a time.
 
-A blob is the format byte, then for each bucket in ascending order the distance to the bucket before it and its count,
-both as varints (7 bits a byte, least significant first). The first distance is the index itself, zigzag-coded. Twenty
-requests in ten seconds take about 36 bytes; all work is done by numpy on whole columns, about 0.3 µs a row.
+A blob is a format byte, then for each bucket in ascending order the distance to the previous bucket and its count, both as
+varints (7 bits a byte, least significant first). The first distance is the bucket index itself, zigzag-encoded. Twenty
+requests in ten seconds take about 36 bytes. numpy processes whole columns, about 0.3 µs a row.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """The buckets of many histograms, one after the other.
+    """Buckets of many histograms, concatenated.
 
     Args:
-        offsets: Where the buckets of each histogram begin, and where the last one ends; shape (n + 1,).
+        offsets: Start of each histogram's buckets, and the end of the last; shape (n + 1,).
         index: Bucket indices, ascending within a histogram; shape (m,).
         amount: Their counts, all above zero; shape (m,).
     """
@@ -42,11 +42,11 @@ class Buckets:
 
     @property
     def lengths(self) -> Ints:
-        """How many buckets each histogram has; shape (n,)."""
+        """Number of buckets of each histogram; shape (n,)."""
         return np.diff(self.offsets)
 
     def between(self, low: int, high: int) -> Buckets:
-        """Return those of the histograms from number *low* up to *high*."""
+        """Return the buckets of histograms number *low* to *high*, exclusive."""
         first, last = self.offsets[low], self.offsets[high]
         return Buckets(self.offsets[low : high + 1] - first, self.index[first:last], self.amount[first:last])
 
@@ -134,7 +134,7 @@ def _zigzag(values: Ints) -> Ints:
 
 
 def _varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
-    """Return *values* as varints, and where each of them ends."""
+    """Return *values* as varints, and the end of each."""
     size = np.ones(len(values), np.int64)
     for bits in range(7, 64, 7):
         size += values >= np.uint64(1 << bits)
@@ -150,7 +150,7 @@ def _varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
 
 
 def read_varints(data: bytes) -> NDArray[np.uint64]:
-    r"""Return the varints in *data*, of which there must be one.
+    r"""Return the varints in *data*, which must contain at least one.
 
     >>> read_varints(b'\x05\xac\x02').tolist()
     [5, 300]
@@ -159,7 +159,7 @@ def read_varints(data: bytes) -> NDArray[np.uint64]:
 
 
 def _values(data: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], Ints]:
-    """Return the varints in *data*, and where each of them starts."""
+    """Return the varints in *data*, and the start of each."""
     last = np.flatnonzero(data < _CONTINUES)
     starts = np.concatenate((np.zeros(1, np.int64), last[:-1] + 1))
     size = last - starts + 1

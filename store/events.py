@@ -1,7 +1,4 @@
-"""Events: what people and pipelines told that happened, as a deploy, a changed setting, a piece of advice that was dealt with.
-
-Phases of the cold starts of replicas: what each loaded and warmed up, in requests and outside, and how long that took.
-"""
+"""Events such as deployments, and phases of cold starts: validation, writing, and deletion of the oldest."""
 
 from __future__ import annotations
 
@@ -16,63 +13,6 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from . import rows, schema
 from .schema import MAX_NAME_BYTES, storable_name
-
-# A fleet of hundreds that is rolled out every hour; beyond, the oldest go first. [count]
-MAX_LOADS = 50_000
-_TEXTS = ("service", "version", "environment", "instance", "place", "model", "shape")
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """One phase.
-
-    Args:
-        service: Whose.
-        version: Of which version.
-        environment: Where.
-        instance: `service.instance.id` of the replica, "" where it has none.
-        place: Where it runs, as `core.hardware.place` writes it.
-        phase: A key of `core.stages.LOAD_PHASES`.
-        model: Of which model, "" where nobody said.
-        shape: What shapes a first run was given, "" elsewhere.
-        started: [Unix nanoseconds]
-        ended: [Unix nanoseconds]
-        own: What of it was spent in no other phase. [nanoseconds]
-    """
-
-    service: str
-    version: str
-    environment: str
-    instance: str
-    place: str
-    phase: str
-    model: str
-    shape: str
-    started: int
-    ended: int
-    own: int
-
-
-def write_loads(connection: Connection, loads: Sequence[Load]) -> None:
-    """Write *loads*."""
-    if loads:
-        connection.execute(insert(schema.loads), [_load_row(load) for load in loads])
-
-
-def forget_loads(connection: Connection, before: int) -> None:
-    """Delete what ended before *before*, in Unix seconds, and the oldest where there are too many."""
-    table = schema.loads
-    connection.execute(delete(table).where(table.c.ended < before * 1_000_000_000))
-    newest = select(table.c.ended).order_by(table.c.ended.desc()).offset(MAX_LOADS).limit(1)
-    surplus = connection.execute(newest).scalar()
-    if surplus is not None:
-        connection.execute(delete(table).where(table.c.ended <= surplus))
-
-
-def _load_row(load: Load) -> dict[str, str | int]:
-    row: dict[str, str | int] = asdict(load)
-    return row | {key: storable_name(str(row[key])) for key in _TEXTS}
-
 
 EVENT_KINDS = ("deploy", "config", "advice", "note")
 EVENT_COLUMNS = ("at", "service", "kind", "key", "text", "link")
@@ -90,15 +30,15 @@ _MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened.
+    """One event.
 
     Args:
-        at: When; aware.
-        service: Whose, "" for all services. At most 256 bytes.
+        at: Time; aware.
+        service: Service; "" for all services. At most 256 bytes.
         kind: One of `EVENT_KINDS`.
-        key: What it is about: a version, the key of a piece of advice. At most 200 characters.
-        text: What happened, one line of at most 500 characters.
-        link: Where more is said: an address of the dashboard that begins with "/", or an http one; "" for none.
+        key: Subject: a version, the key of an advice. At most 200 characters.
+        text: Description, one line of at most 500 characters.
+        link: Address with details: a path of the dashboard that begins with "/", or an http URL; "" for none.
 
     Raises:
         ValueError: One of them is otherwise; the message names it, and the cure.
@@ -132,7 +72,7 @@ class Event:
 
 
 def event_from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Event:
-    """Read an event as it is sent: `{"text": …, "service": …, "kind": …, "key": …, "at": …, "link": …}`.
+    """Parse an event in its wire format: `{"text": …, "service": …, "kind": …, "key": …, "at": …, "link": …}`.
 
     Only `text` must be there; kind is `note` and the time *now* unless they are given. `at` is ISO 8601 (UTC where it
     names no zone) or milliseconds of the epoch.
@@ -154,7 +94,7 @@ def event_from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Eve
 
 
 def add_event(connection: Connection, event: Event) -> None:
-    """Write *event*; one that was told before within its minute is kept once, at the later of the two times."""
+    """Write *event*; an equal one within the same minute is stored once, at the later time."""
     table = schema.events
     at = int(event.at.timestamp() * 1000)
     minute = at // _MINUTE_MS * _MINUTE_MS
@@ -172,7 +112,7 @@ def add_event(connection: Connection, event: Event) -> None:
 
 
 def forget_events(connection: Connection, before: int) -> None:
-    """Delete what happened before *before*, in Unix seconds, and the oldest where there are too many."""
+    """Delete events before *before*, in Unix seconds, and the oldest beyond `MAX_EVENTS`."""
     table = schema.events
     connection.execute(delete(table).where(table.c.at < before * 1000))
     surplus = select(table.c.id).order_by(table.c.at.desc(), table.c.id.desc()).offset(MAX_EVENTS).limit(MAX_EVENTS)
@@ -182,7 +122,7 @@ def forget_events(connection: Connection, before: int) -> None:
 
 
 def _bump_revision(connection: Connection, service: str) -> None:
-    """Let pages know that there is something new of *service*; of a service nobody knows, or of all, all pages."""
+    """Increase the revision of *service*, or of all services if it is unknown, so that pages refresh."""
     table, part = schema.services, rows.take_part(connection)
     grown = connection.execute(update(table).where(table.c.name == service).values(revision=part))
     if not grown.rowcount:
@@ -201,7 +141,7 @@ def _check_line(name: str, text: str, most: int) -> None:
 
 
 def _is_dashboard_path(link: str) -> bool:
-    """Say whether *link* is an address of the dashboard: two slashes, or one and a backslash, lead elsewhere."""
+    """Return whether *link* is a path of the dashboard: two slashes, or a slash and a backslash, lead elsewhere."""
     return link.startswith("/") and not link.startswith(("//", "/\\"))
 
 
@@ -240,3 +180,60 @@ def _parse_time(value: Any, now: datetime) -> datetime:
         )
         raise ValueError(msg)
     return at
+
+
+# A fleet of hundreds that is rolled out every hour; beyond, the oldest go first. [count]
+MAX_LOADS = 50_000
+_TEXTS = ("service", "version", "environment", "instance", "place", "model", "shape")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One phase of a cold start.
+
+    Args:
+        service: Service.
+        version: Its version.
+        environment: Its environment.
+        instance: `service.instance.id` of the replica; "" where unknown.
+        place: Host and process, as `core.hardware.place` writes them.
+        phase: A key of `core.stages.LOAD_PHASES`.
+        model: Model; "" where unknown.
+        shape: Input shapes of a first run; "" elsewhere.
+        started: [Unix nanoseconds]
+        ended: [Unix nanoseconds]
+        own: Time not spent in any other phase. [nanoseconds]
+    """
+
+    service: str
+    version: str
+    environment: str
+    instance: str
+    place: str
+    phase: str
+    model: str
+    shape: str
+    started: int
+    ended: int
+    own: int
+
+
+def write_loads(connection: Connection, loads: Sequence[Load]) -> None:
+    """Write *loads*."""
+    if loads:
+        connection.execute(insert(schema.loads), [_load_row(load) for load in loads])
+
+
+def forget_loads(connection: Connection, before: int) -> None:
+    """Delete loads that ended before *before*, in Unix seconds, and the oldest beyond `MAX_LOADS`."""
+    table = schema.loads
+    connection.execute(delete(table).where(table.c.ended < before * 1_000_000_000))
+    newest = select(table.c.ended).order_by(table.c.ended.desc()).offset(MAX_LOADS).limit(1)
+    surplus = connection.execute(newest).scalar()
+    if surplus is not None:
+        connection.execute(delete(table).where(table.c.ended <= surplus))
+
+
+def _load_row(load: Load) -> dict[str, str | int]:
+    row: dict[str, str | int] = asdict(load)
+    return row | {key: storable_name(str(row[key])) for key in _TEXTS}

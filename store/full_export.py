@@ -1,4 +1,4 @@
-"""All that was measured, as finely as it is still kept: for who writes it elsewhere in words of his own."""
+"""Export of all histograms and traces, at the finest resolution that is still kept."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _NAMES = {code: name for name, code in schema.METRIC_CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ExportedHistogram:
-    """What was counted of one series in one bucket of time.
+    """Histogram of one series in one bucket of time.
 
     Args:
-        series: Whose it is.
+        series: The series.
         metric: One of `schema.METRIC_CODES`.
-        stage: The stage, or whatever else tells the points of the metric apart.
+        stage: The stage, or other key of the metric.
         start: Start of the bucket. [Unix seconds]
-        seconds: Its width: 10 where the finest is still kept.
-        histogram: The counts, or microseconds.
+        seconds: Width of the bucket: 10 where the finest tier is kept.
+        histogram: Counts, or microseconds.
     """
 
     series: Series
@@ -44,10 +44,10 @@ class ExportedHistogram:
 
 
 class StoreExport:
-    """One moment of a store.
+    """Contents of a store at one moment.
 
     Args:
-        snapshot: That moment.
+        snapshot: The moment.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -72,7 +72,7 @@ class StoreExport:
                 ]
 
     def traces(self) -> Iterator[KeptTrace]:
-        """Yield the kept requests, in the order they began."""
+        """Yield the retained traces by start."""
         table = schema.traces
         wanted = select(table.c.trace_id, table.c.span_id).order_by(table.c.started, table.c.trace_id, table.c.span_id)
         for trace_id, span_id in self._snapshot.connection.execute(wanted).all():
@@ -81,7 +81,7 @@ class StoreExport:
                 yield found
 
     def dropped(self) -> int:
-        """Return how many requests agents could not count, within the time the names of batches are kept."""
+        """Return how many requests agents could not count, within the retention of batch names."""
         batches = schema.batches
         told = select(batches.c.dropped).where(batches.c.dropped > 0)
         return sum(self._snapshot.connection.scalars(told))
@@ -89,10 +89,10 @@ class StoreExport:
 
 @contextmanager
 def open_export(store: Store) -> Generator[StoreExport]:
-    """Give what is in *store* now.
+    """Give the contents of *store* as of now.
 
     Raises:
-        StoreError: It cannot be read.
+        StoreError: The store cannot be read.
     """
     with database.reading(store.engine) as connection:
         yield StoreExport(Snapshot(connection, store.points))
@@ -105,7 +105,7 @@ def _series(connection: Connection) -> dict[int, Series]:
 
 
 def _finest_until(connection: Connection) -> dict[int, int]:
-    """Return until when each tier is the finest that is kept, in Unix seconds."""
+    """Return the end of the time in which each tier is the finest one kept, in Unix seconds."""
     until, finest = dict[int, int](), sys.maxsize
     for tier in tiers.read_tiers(connection):
         until[tier.seconds] = finest

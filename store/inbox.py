@@ -1,8 +1,8 @@
-"""The inbox: what came of requests that may not be whole yet, and what folding it gives.
+"""The inbox: spans of requests that may be incomplete, and their aggregation by one collector at a time.
 
-A parcel is written in the transaction that counts its batch, and taken out, as a whole, in the one that counts what it was
-folded to; what of it must wait longer goes back in as a parcel of its own. So each span is in the inbox or in the points,
-whoever is killed, and whichever collector folds. What is in a parcel the store does not know.
+A parcel of spans is written in the transaction that counts its batch. It is removed as a whole in the transaction that counts
+the points aggregated from it; spans that must wait longer go back as a new parcel. So each span is either in the inbox or in
+the points, whichever process is killed and whichever collector aggregates. The store does not look into parcels.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LOADED_AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Spans that came together, or are left of such.
+    """Spans that were received together, or the remaining ones of them.
 
     Args:
-        received: When. [Unix seconds]
-        counted: Whether they are requests that were counted, kept to recognise what comes of them later.
-        spans: Encoded; empty in a delivery, until they are loaded.
-        id: Its number in the store, 0 before it has one.
-        size: Of the spans in the store, 0 before they are there. [bytes]
+        received: Time of receipt. [Unix seconds]
+        counted: Whether these requests were counted already and are kept to recognise late spans.
+        spans: Encoded spans; empty until loaded.
+        id: Number in the store; 0 before it has one.
+        size: Size of the spans in the store; 0 before they are written. [bytes]
     """
 
     received: int
@@ -45,20 +45,20 @@ class Parcel:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its spans, loaded or not."""
+        """Size of its spans, loaded or not."""
         return self.size or len(self.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What is to be folded.
+    """Input of one aggregation.
 
     Args:
-        now: The time. [Unix seconds]
-        parcels: What waits, oldest first.
-        counted: Requests that were counted, oldest first.
-        complete: Whether *parcels* is all that waits.
-        load: Yields parcels of these with their spans, in their order, few of them in memory at a time.
+        now: Current time. [Unix seconds]
+        parcels: Waiting parcels, oldest first.
+        counted: Parcels of counted requests, oldest first.
+        complete: Whether *parcels* are all that wait.
+        load: Yields the given parcels with their spans, in order, few of them in memory at a time.
     """
 
     now: int
@@ -70,13 +70,13 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What a delivery became.
+    """Result of one aggregation.
 
     Args:
-        points: What was counted.
-        traces: What was kept.
-        taken: The numbers of the parcels that are done with.
-        left: What goes back in.
+        points: Aggregated points.
+        traces: Retained traces.
+        taken: Numbers of the parcels to remove.
+        left: Parcels to write back.
     """
 
     points: Sequence[Point] | PointColumns = ()
@@ -87,12 +87,12 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class InboxBacklog:
-    """How much is in the inbox.
+    """Size of the inbox.
 
     Args:
-        parcels: How many parcels wait.
+        parcels: Number of waiting parcels.
         size_bytes: Their size.
-        oldest: When the first of them was received, None if there is none. [Unix seconds]
+        oldest: Receipt of the oldest one; None without any. [Unix seconds]
     """
 
     parcels: int = 0
@@ -104,12 +104,12 @@ Fold: TypeAlias = Callable[[Delivery], Folded]
 
 
 def put_spans(connection: Connection, batches: Sequence[Batch], now: int) -> None:
-    """Put in the spans of *batches*, received *now*, in Unix seconds."""
+    """Write the spans of *batches*, received *now*, in Unix seconds."""
     _insert_parcels(connection, [Parcel(now, counted=False, spans=batch.spans) for batch in batches if batch.spans])
 
 
 def claim_folding(connection: Connection, now: int) -> bool:
-    """Note that one folds from *now* on, in Unix seconds; return whether nobody else does."""
+    """Acquire the aggregation lease from *now* on, in Unix seconds; return whether it was free."""
     table = schema.store
     # A time that is too far ahead was noted by a clock that was wrong.
     free = (table.c.folding_until <= now) | (table.c.folding_until > now + CLAIM_SECONDS)
@@ -117,7 +117,7 @@ def claim_folding(connection: Connection, now: int) -> bool:
 
 
 def release_folding(connection: Connection) -> None:
-    """Let others fold."""
+    """Release the aggregation lease."""
     connection.execute(update(schema.store).values(folding_until=0))
 
 
@@ -131,10 +131,10 @@ def read_backlog(connection: Connection) -> InboxBacklog:
 
 
 def read_delivery(connection: Connection, now: int, max_bytes: int) -> Delivery:
-    """Return what is in the inbox *now*, in Unix seconds: the oldest that waits, and all that was counted.
+    """Return the oldest waiting parcels *now*, in Unix seconds, and all parcels of counted requests.
 
-    One parcel is returned however large it is, more only up to *max_bytes* together. Their spans can be loaded as long as the
-    transaction lasts.
+    At least one parcel is returned, however large, and more only up to *max_bytes* in total. Their spans can be loaded until the
+    transaction ends.
     """
     table = schema.inbox
     columns = (table.c.received, table.c.counted, table.c.id, table.c.size)
@@ -159,7 +159,7 @@ def read_delivery(connection: Connection, now: int, max_bytes: int) -> Delivery:
 
 
 def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
-    """Say whether all parcels of these *numbers* are still there."""
+    """Return whether all parcels of these *numbers* are still there."""
     table = schema.inbox
     found = sum(
         connection.execute(select(func.count()).select_from(table).where(table.c.id.in_(some))).scalar_one()
@@ -169,10 +169,10 @@ def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
 
 
 def replace_parcels(connection: Connection, folded: Folded) -> None:
-    """Take out what was folded, and put back what is left of it.
+    """Remove the aggregated parcels and write back the remaining ones.
 
     Raises:
-        StoreError: Somebody else has taken it out: nothing of this transaction may be committed.
+        StoreError: Another collector has removed a parcel: nothing of this transaction may be committed.
     """
     table = schema.inbox
     gone = sum(
@@ -209,5 +209,5 @@ def _load_spans(connection: Connection, parcels: Sequence[Parcel]) -> Iterator[P
 
 
 def _id_chunks(numbers: Sequence[int]) -> list[Sequence[int]]:
-    """Return *numbers* in pieces that a statement can name."""
+    """Return *numbers* in chunks that fit into one statement."""
     return [numbers[start : start + _IDS_AT_ONCE] for start in range(0, len(numbers), _IDS_AT_ONCE)]

@@ -1,8 +1,9 @@
-"""Bodies that wait to be sent on, a row for each destination they are for, and who sends them.
+"""The outbox of forwarding: bodies that wait for their destinations, and the collector that sends to each destination.
 
-A body is written in the transaction that counts its batch, so whatever was acknowledged is here or has been taken by its
-destination, whoever is killed. Of several collectors one holds a destination, for a while that it renews; it deletes what was
-taken. What was sent by one who was killed before that, or held up for longer than it had, is sent again: at least once.
+A body is written in the transaction that counts its batch, so that every acknowledged body is either here or was accepted by
+its destination, whichever process is killed. One collector at a time holds a destination, under a lease that it renews; it deletes
+accepted bodies. A body that was sent but not yet deleted when its collector died or lost the lease is sent again: at
+least once.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class Outgoing:
     """A body for one destination.
 
     Args:
-        destination: Its name.
+        destination: Name of the destination.
         signal: metrics, traces or logs.
-        media_type: How the body is written.
-        body: As it came, but inflated; compressed with zstd.
-        via: The collectors it has passed, separated by commas.
-        received: When. [Unix seconds]
-        id: Its number in the store, 0 before it has one.
+        media_type: Content type of the body.
+        body: The body as received, decompressed and then compressed with zstd.
+        via: Ids of the collectors it has passed, separated by commas.
+        received: Time of receipt. [Unix seconds]
+        id: Number in the store; 0 before it has one.
     """
 
     destination: str
@@ -44,12 +45,12 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits for a destination.
+    """Bodies that wait for a destination.
 
     Args:
-        bodies: How many.
-        size_bytes: Their size, compressed.
-        oldest: When the first of them was received, None if there is none. [Unix seconds]
+        bodies: Their number.
+        size_bytes: Their compressed size.
+        oldest: Receipt of the oldest one; None without any. [Unix seconds]
     """
 
     bodies: int = 0
@@ -58,7 +59,7 @@ class Backlog:
 
 
 def put_bodies(connection: Connection, bodies: Sequence[Outgoing], now: int) -> None:
-    """Put in *bodies*, received *now*, in Unix seconds."""
+    """Write *bodies*, received *now*, in Unix seconds."""
     rows = [
         {
             "destination": each.destination,
@@ -76,12 +77,12 @@ def put_bodies(connection: Connection, bodies: Sequence[Outgoing], now: int) -> 
 
 
 def store_identity(connection: Connection) -> str:
-    """Return what this store calls itself: no other has that name."""
+    """Return the unique id of this store."""
     return connection.execute(select(schema.identity.c.id)).scalar_one()
 
 
 def hold_destination(connection: Connection, destination: str, holder: str, now: float, seconds: float) -> bool:
-    """Take *destination* for *holder* from *now* on, in Unix seconds, or go on holding it; return whether it is theirs."""
+    """Acquire or renew the lease of *destination* for *holder* from *now* on, in Unix seconds; return whether it is held."""
     table = schema.destinations
     mine = update(table).where(
         table.c.name == destination,
@@ -96,13 +97,13 @@ def hold_destination(connection: Connection, destination: str, holder: str, now:
 
 
 def release_destinations(connection: Connection, holder: str) -> None:
-    """Give back everything *holder* holds, so that others need not wait for its end."""
+    """Release all destinations of *holder*, so that others need not wait for its leases to expire."""
     table = schema.destinations
     connection.execute(update(table).where(table.c.holder == holder).values(until=0.0))
 
 
 def oldest_bodies(connection: Connection, destination: str, max_bodies: int, max_bytes: int) -> list[Outgoing]:
-    """Return what has waited longest for *destination*: one body however large it is, more only up to both limits."""
+    """Return the oldest bodies for *destination*: at least one, however large, and more only up to both limits."""
     table = schema.outgoing
     sizes = connection.execute(
         select(table.c.id, table.c.size)
@@ -124,14 +125,14 @@ def oldest_bodies(connection: Connection, destination: str, max_bodies: int, max
 
 
 def remove_bodies(connection: Connection, numbers: Sequence[int]) -> None:
-    """Take out the bodies of these *numbers*; those that are gone already are no trouble."""
+    """Delete the bodies of these *numbers*; missing ones are ignored."""
     table = schema.outgoing
     for start in range(0, len(numbers), _IDS_AT_ONCE):
         connection.execute(delete(table).where(table.c.id.in_(numbers[start : start + _IDS_AT_ONCE])))
 
 
 def read_backlogs(connection: Connection) -> dict[str, Backlog]:
-    """Return what waits, by destination."""
+    """Return the backlog by destination."""
     table = schema.outgoing
     rows = connection.execute(
         select(table.c.destination, func.count(), func.sum(table.c.size), func.min(table.c.received)).group_by(
@@ -142,7 +143,7 @@ def read_backlogs(connection: Connection) -> dict[str, Backlog]:
 
 
 def drop_oldest(connection: Connection, destination: str, max_bytes: int) -> int:
-    """Drop what has waited longest for *destination* until the rest holds no more than *max_bytes*; return how many."""
+    """Drop the oldest bodies for *destination* until the rest is at most *max_bytes*; return their number."""
     table = schema.outgoing
     mine = table.c.destination == destination
     over = int(connection.execute(select(func.sum(table.c.size)).where(mine)).scalar() or 0) - max_bytes
@@ -161,7 +162,7 @@ def drop_oldest(connection: Connection, destination: str, max_bytes: int) -> int
 
 
 def drop_unknown_destinations(connection: Connection, destinations: Collection[str], before: int) -> int:
-    """Drop what was received *before* then, in Unix seconds, for none of *destinations*; return how many bodies."""
+    """Drop bodies received before *before*, in Unix seconds, for none of *destinations*; return their number."""
     table = schema.outgoing
     old = table.c.destination.not_in(list(destinations)) & (table.c.received < before)
     return connection.execute(delete(table).where(old)).rowcount

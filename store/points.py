@@ -1,7 +1,7 @@
-"""Where the rows of `points` are kept: the seam between the store and its engines.
+"""Storage of the rows of `points`: the interface between the store and its engines.
 
-They stand in the database with everything else (`SqlPoints`), or in ClickHouse beside it (`ClickHousePoints`), which has no
-transactions: exactly-once batches, the leases and the outbox need a database that has.
+The rows are in the relational database (`SqlPoints`), or in ClickHouse beside it (`ClickHousePoints`). ClickHouse has no
+transactions; exactly-once batches, leases and the outbox need a database that has them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .tiers import Segment
 
 @dataclass(frozen=True, slots=True)
 class PointQuery:
-    """What is asked of the points.
+    """Query for points.
 
     Args:
-        selection: Whose requests.
-        metrics: Which histograms, as in `names.METRICS`.
-        by: What the answer must still tell apart; of a total or series when it says so, whatever is cheapest else.
+        selection: The requests.
+        metrics: The histograms, as in `names.METRICS`.
+        by: What the result must keep apart: totals or series; None for whatever is cheapest.
     """
 
     selection: Selection
@@ -34,18 +34,18 @@ class PointQuery:
     by: Literal["series", "total"] | None = None
 
     def asks_totals(self, tier: int) -> bool:
-        """Say whether totals answer it: in *tier* there are some, and nothing finer is selected."""
+        """Return whether totals answer the query: *tier* has totals, and nothing finer is selected."""
         return tier != schema.FINEST and self.by != "series" and not self.selection.is_fine
 
     def codes(self, tier: int) -> list[int]:
-        """Return the numbers of its metrics in *tier*: those of totals are negative."""
+        """Return the codes of the metrics in *tier*; those of totals are negative."""
         sign = -1 if self.asks_totals(tier) else 1
         return [sign * schema.METRIC_CODES[name] for name in self.metrics]
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesSeen:
-    """What one series has in a segment.
+    """Contents of one series in a segment.
 
     Args:
         series_id: Number of the series or total.
@@ -62,12 +62,12 @@ class SeriesSeen:
 
 @dataclass(frozen=True, slots=True)
 class PreparedWrite:
-    """A write that was prepared.
+    """A prepared write.
 
     Args:
         part: Its number.
-        rows: Of `points`, in the order of their key.
-        finish: Does the rest: what must be committed together with the rows.
+        rows: Rows of `points`, in the order of their key.
+        finish: Writes everything that must be committed together with the rows.
     """
 
     part: int
@@ -75,7 +75,7 @@ class PreparedWrite:
     finish: Callable[[Connection], None]
 
     def also(self, more: Callable[[Connection], None]) -> PreparedWrite:
-        """Return the same write with *more* to be done at its end."""
+        """Return the same write with *more* to be called at its end."""
 
         def finish(connection: Connection) -> None:
             self.finish(connection)
@@ -85,13 +85,13 @@ class PreparedWrite:
 
 
 class Points(Protocol):
-    """Where the rows of `points` are kept. Thread-safe.
+    """Storage of the rows of `points`. Thread-safe.
 
     Every method raises StoreError if it cannot be done; *connection* is in a transaction of the database.
     """
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Write the rows that *prepare* returns, and finish: once, and both or neither.
+        """Write the rows that *prepare* returns, and finish: exactly once, both or neither.
 
         Returns:
             Whether *prepare* had anything to write.
@@ -108,18 +108,18 @@ class Points(Protocol):
 
         Args:
             connection: The snapshot to read.
-            question: Which points.
-            segment: Of which tier and time.
-            steps: Into which the time will be cut; None if nobody asks when.
+            question: The query.
+            segment: Tier and time.
+            steps: Steps into which the time will be divided; None for one.
         """
         ...
 
     def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
-        """Return what each series of *question* has in *segment*."""
+        """Return the contents of each series of *question* in *segment*."""
         ...
 
     def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
-        """Return how many rows there are, before anything is added up."""
+        """Return the number of rows, before summing."""
         ...
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
@@ -131,27 +131,27 @@ class Points(Protocol):
         ...
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:
-        """Free what *tier* holds before *until*; what cannot be freed by itself yet may stay, nobody reads it any more."""
+        """Delete what *tier* holds before *until*; data that cannot be deleted on its own may stay, it is no longer read."""
         ...
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Delete all rows of *services*, by their numbers; return how many there were by tier and bucket: (tier, bucket, rows)."""
+        """Delete all rows of *services*, given by number; return the deleted rows by tier and bucket: (tier, bucket, rows)."""
         ...
 
     def freed_seconds(self, tier: int) -> int:
-        """Return the stretch of time of *tier* that is freed as a whole."""
+        """Return the length of time that *tier* frees at once."""
         ...
 
     def used_bytes(self, connection: Connection) -> int:
-        """Return the room the points take beside what the database itself says it uses."""
+        """Return the size of the points that the relational database does not count itself."""
         ...
 
     def tidy(self, connection: Connection, now: int) -> None:
-        """Remove what writes that were never finished have left; *now* in Unix seconds."""
+        """Delete the leftovers of unfinished writes; *now* in Unix seconds."""
         ...
 
     def close(self) -> None:
-        """Close all connections of its own."""
+        """Close all connections of the engine."""
         ...
 
 
@@ -160,8 +160,8 @@ class Snapshot:
     """One moment of the store.
 
     Args:
-        connection: To the database, in a transaction that sees one moment.
-        points: Where the points are.
+        connection: Connection in a transaction with a consistent snapshot.
+        points: Storage of the points.
     """
 
     connection: Connection

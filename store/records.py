@@ -1,13 +1,10 @@
-"""What the collector hands to the store: points, kept traces, and the batches they came in.
+"""Records that the collector writes to the store: points, retained traces, and the batches they came in.
 
-Points as columns, from the decoder to the rows: what each is about, and its numbers in arrays.
+Exports of one service repeat the same few identities. An `Identity` is therefore one object, created once and shared by all
+points with the same series, metric and stage; points compare by the identity of that object.
 
-Exports of one service say the same few things about themselves again and again. So what a point is about is an object, made
-once and shared by all points that mean the same: to tell them apart, one looks at which object it is.
-
-The documents of kept traces, as the database has them: their spans and attributes as JSON, packed.
-
-They are packed with zstd, for a third of the time that zlib takes; those of a store that is older were packed with zlib.
+Spans and attributes of a trace are stored as JSON compressed with zstd, which takes a third of the time of zlib. Older
+stores hold traces compressed with zlib.
 """
 
 from __future__ import annotations
@@ -36,13 +33,13 @@ encode_json: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":")).enco
 
 
 def trace_packer() -> Callable[[str], bytes]:
-    """Return what packs documents, for one thread: it is made once for many of them, which takes longer than to pack one."""
+    """Return a compressor of trace documents, for one thread; creating it takes longer than compressing one document."""
     compress = zstandard.ZstdCompressor(level=_LEVEL).compress
     return lambda document: compress(document.encode())
 
 
 def unpack_trace(packed: bytes) -> dict[str, Any]:
-    """Return a document: `spans` and `attributes`."""
+    """Return a trace document: `spans` and `attributes`."""
     unpacked = zstandard.decompress(packed) if packed.startswith(_ZSTD) else zlib.decompress(packed)
     return json.loads(unpacked)
 
@@ -52,11 +49,11 @@ class Point:
     """One histogram of one series.
 
     Args:
-        series: Whose it is.
+        series: The series.
         metric: One of `names.METRICS`.
         stage: The stage, or for `inference.request.duration` the dominant one.
-        at: When; the store floors it to its bucket. [Unix seconds]
-        histogram: The counts (or microseconds) by bucket.
+        at: Time; the store rounds it down to its bucket. [Unix seconds]
+        histogram: Counts (or microseconds) by bucket.
     """
 
     series: Series
@@ -68,7 +65,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identity:
-    """What points are about; equal only to itself. The fields are those of `Point`."""
+    """Series, metric and stage of points, as in `Point`; equal only to itself."""
 
     series: Series
     metric: str
@@ -77,12 +74,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PointColumns:
-    """Points; iterating over them gives each as a `Point`.
+    """Points as columns; iterating yields each as a `Point`.
 
     Args:
-        identities: What each is about.
-        at: When; shape (n,). [Unix seconds]
-        histograms: Of each.
+        identities: Identity of each point.
+        at: Time of each point; shape (n,). [Unix seconds]
+        histograms: Histogram of each point.
     """
 
     identities: Sequence[Identity]
@@ -102,7 +99,7 @@ class PointColumns:
 
     @classmethod
     def join(cls, pieces: Sequence[PointColumns]) -> PointColumns:
-        """Return the points of all *pieces*, of which there must be one, in their order."""
+        """Return the points of all *pieces*, at least one, in their order."""
         return cls(
             [identity for piece in pieces for identity in piece.identities],
             np.concatenate([piece.at for piece in pieces]),
@@ -110,7 +107,7 @@ class PointColumns:
         )
 
     def between(self, low: int, high: int) -> PointColumns:
-        """Return those from number *low* up to *high*."""
+        """Return the points with numbers *low* to *high*, exclusive."""
         return PointColumns(self.identities[low:high], self.at[low:high], self.histograms.between(low, high))
 
     def __len__(self) -> int:
@@ -122,7 +119,7 @@ class PointColumns:
 
 
 def as_columns(points: Sequence[Point] | PointColumns) -> PointColumns:
-    """Return *points* as columns, which they may be already."""
+    """Return *points* as columns."""
     return points if isinstance(points, PointColumns) else PointColumns.of(points)
 
 
@@ -131,21 +128,21 @@ __all__ = ["Batch", "KeptTrace", "Point"]
 
 @dataclass(frozen=True, slots=True)
 class KeptTrace:
-    """One request that was kept whole.
+    """One retained request with all its spans.
 
     Args:
         trace_id: 32 hexadecimal digits; requests of one distributed trace share it.
         span_id: 16 hexadecimal digits: the root span of this request, which nothing else in the trace has.
-        series: Whose request it was.
-        started_ns: When it began. [Unix nanoseconds]
+        series: Its series.
+        started_ns: Start. [Unix nanoseconds]
         duration_ns: Its wall time. [nanoseconds]
-        because: Why it was kept: `slow`, `error` or `uniform`.
-        dominant: The stage that took most of it.
+        because: Reason for retaining it: `slow`, `error` or `uniform`.
+        dominant: Stage that took most of it.
         stages_ns: Exclusive time by stage, `overhead` included; adds up to the duration. [nanoseconds]
-        spans: The recorded intervals: `name`, `stage`, `start_ns` after the start of the request, `duration_ns`,
+        spans: Recorded intervals: `name`, `stage`, `start_ns` after the start of the request, `duration_ns`,
             `attributes`.
         attributes: The attributes of the root span.
-        document: Both as `documents` packs them, from who has done so already; None to have it done.
+        document: Spans and attributes already compressed as by `trace_packer`; None to compress them on writing.
     """
 
     trace_id: str
@@ -163,17 +160,17 @@ class KeptTrace:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one export of one process carried.
+    """Contents of one export of one process.
 
     Args:
-        id: Its name; the store counts a name once.
-        points: Its histograms.
-        traces: Its kept requests.
-        dropped: Requests the agent could not count.
-        instance: `service.instance.id` of the agent that sent it; "" where it was none.
-        spans: Spans of requests that may not be whole yet, encoded (`collector.traces.columns`); empty for none.
+        id: Unique name; the store counts each name once.
+        points: Histograms.
+        traces: Retained traces.
+        dropped: Number of requests the agent could not count.
+        instance: `service.instance.id` of the sending agent; "" where there is none.
+        spans: Encoded spans of requests that may be incomplete (`collector.traces.columns`); empty for none.
         loads: Phases of its cold start.
-        onward: What of it is to be sent on.
+        onward: Bodies to forward.
     """
 
     id: str

@@ -1,12 +1,10 @@
-"""How long things are kept, and forgetting them when their time is over.
+"""Rollup of complete buckets into coarser tiers, and deletion of data past their retention or beyond the storage budget.
 
-Rolling up: each tier is the sum of the next finer one, taken once for each stretch of time.
+Each tier is the sum of the next finer one. The rolled-up rows and the new watermark are one write, so that a process that dies in
+between leaves nothing. A row that arrives after the watermark is also written to the coarser tier on arrival (see
+`write`), so that a tier always equals its recomputation from the finest one.
 
-The rows and the watermark that says they are there are one write: a process that dies in between leaves nothing. A row
-that arrives later than the watermark is written to the coarser tier as well when it comes (see `ingest`), so a tier always
-equals its recomputation from the finest.
-
-Which time to go by: clocks jump, and nothing may be deleted or put in the wrong place because of it.
+Both use `store_time` instead of the clock: a clock that jumps must neither delete data nor roll them up early.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ GRACE_SECONDS = 2 * 3600
 
 @dataclass(frozen=True, slots=True)
 class StoreTime:
-    """What time it is.
+    """Time of the store.
 
     Args:
-        present: By our clock; by the newest data if it lies too far behind them. [Unix seconds]
-        settled: To roll up and to forget by: not much later than the newest data. A clock that is years ahead would
-            delete everything; time that brings no data makes nothing old. [Unix seconds]
+        present: Time of the clock, or of the newest data if the clock is too far behind them. [Unix seconds]
+        settled: Time for rollup and deletion: at most shortly after the newest data. So a clock that is years ahead
+            deletes nothing, and data do not age while none arrive. [Unix seconds]
     """
 
     present: int
@@ -46,7 +44,7 @@ class StoreTime:
 
 
 def store_time(connection: Connection, clock: int) -> StoreTime:
-    """Return what time it is when our own clock says *clock*, in Unix seconds."""
+    """Return the time of the store when the clock shows *clock*, in Unix seconds."""
     newest = connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
     if newest is None:
         return StoreTime(clock, clock)
@@ -93,7 +91,7 @@ def _advance(connection: Connection, points: Points, source: Tier, tier: Tier, t
 
 
 def _as_totals(connection: Connection, rows: Sequence[PointRow]) -> list[PointRow]:
-    """Return *rows* as their totals count them."""
+    """Return *rows* as rows of their totals."""
     series = schema.series
     totals = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
     return [row.in_total(totals[row.series_id]) for row in rows]
@@ -109,16 +107,16 @@ _DAY_NS = 86_400 * _NS
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long the store keeps what it has.
+    """Retention of each kind of data.
 
     Args:
         seconds_10: Points at 10 s.
         minutes: Points at 1 min.
-        hours: Points at 1 h, events and loads; nothing older is left, and a series without any is forgotten.
-        traces: Kept traces.
-        traces_per_service: Kept traces of a service; the oldest go first. [count]
-        batches: The names of batches: how late a retry is still recognised, and how late data may come.
-        budget_bytes: How large the store may be; None for as large as it gets.
+        hours: Points at 1 h, events and loads; a series without any data left is deleted.
+        traces: Retained traces.
+        traces_per_service: Retained traces of a service; the oldest are deleted first. [count]
+        batches: Names of batches: how late a retry is still recognised, and how late data may arrive.
+        budget_bytes: Maximum size of the store; None for no limit.
     """
 
     seconds_10: timedelta = timedelta(hours=24)
@@ -130,16 +128,16 @@ class Retention:
     budget_bytes: int | None = None
 
     def of_tier(self, seconds: int) -> timedelta:
-        """Return how long the tier with buckets of *seconds* is kept."""
+        """Return the retention of the tier with buckets of *seconds*."""
         return (self.seconds_10, self.minutes, self.hours)[schema.TIERS.index(seconds)]
 
     def was_shortened(self, tier: Tier, now: int) -> bool:
-        """Say whether *tier* goes back less far than its time for lack of room, *now* being in Unix seconds."""
+        """Return whether the budget has shortened *tier* below its retention; *now* in Unix seconds."""
         return self.budget_bytes is not None and tier.kept_from > now - self.of_tier(tier.seconds).total_seconds()
 
 
 def forget_points(connection: Connection, points: Points, retention: Retention, now: int) -> bool:
-    """Delete one slot of the first tier that holds what is past its time, *now* being in Unix seconds.
+    """Delete one slot of the first tier that holds expired data; *now* in Unix seconds.
 
     Returns:
         Whether something was done: there may be more.
@@ -154,13 +152,13 @@ def forget_points(connection: Connection, points: Points, retention: Retention, 
 
 
 def fit_budget(connection: Connection, points: Points, retention: Retention, used_bytes: int, now: int) -> bool:
-    """Delete the oldest of the finest tier that can spare something, if the store is about to outgrow its budget.
+    """Delete the oldest data of the finest tier that has any to spare, if the store is close to its budget.
 
-    Each tier keeps the stretch that is being filled. Kept traces go before the coarsest tier does; what is not rolled up yet
-    goes last.
+    Each tier keeps the slot that is being filled. Traces are deleted before the coarsest tier; data that are not rolled up yet are
+    deleted last.
 
     Returns:
-        Whether something was done: there may be more.
+        Whether something was deleted: there may be more.
     """
     if retention.budget_bytes is None or used_bytes <= retention.budget_bytes * FULL_SHARE:
         return False
@@ -192,7 +190,7 @@ def _free_traces(connection: Connection) -> bool:
 
 
 def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) -> bool:
-    """Forget what *tier* holds before *until*, one slot at most; return whether there was anything to do."""
+    """Delete what *tier* holds before *until*, one slot at most; return whether there was anything to do."""
     width = schema.SLOT_SECONDS[tier.seconds]
     until = floor_to(until, width)
     if until <= tier.kept_from:
@@ -209,10 +207,10 @@ def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) ->
 
 
 def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
-    """Delete traces, batches, events, loads and series that are past their time.
+    """Delete expired traces, batches, events, loads and series.
 
     Returns:
-        Whether series were deleted: numbers held in memory are no longer valid.
+        Whether series were deleted: series numbers held in memory are no longer valid.
     """
     _forget_traces(connection, retention, now)
     events.forget_events(connection, now - int(retention.hours.total_seconds()))
@@ -225,7 +223,7 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
 
 
 def forget_services(connection: Connection, points: Points, names: Collection[str]) -> None:
-    """Delete all that is known of the services called *names*, and them: they take no place any more."""
+    """Delete the services called *names* with all their data; they no longer count towards any cap."""
     services, series = schema.services, schema.series
     numbers = connection.scalars(select(services.c.id).where(services.c.name.in_(names))).all()
     rows.subtract_from_ledger(connection, points.forget(connection, numbers))
@@ -269,6 +267,6 @@ def _forget_series(connection: Connection, oldest: int) -> bool:
 
 
 def _invalidate_series(connection: Connection) -> None:
-    """Have all who hold numbers of series in memory read them anew."""
+    """Make all processes reload the series they hold in memory."""
     table = schema.store
     connection.execute(update(table).values(series_epoch=table.c.series_epoch + 1))

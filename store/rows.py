@@ -1,8 +1,6 @@
-"""Rows of `points`, as they are written.
+"""Rows of `points`: building, summing, and the ledger of how many rows each slot holds.
 
-Many histograms as arrays, and adding them up.
-
-How much each slot of each tier holds, and the numbers of writes: kept together with what is written.
+The ledger and the write numbers are updated in the transaction that writes the rows.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ from .tiers import floor_to
 
 @dataclass(frozen=True, slots=True)
 class Histograms:
-    """Histograms, one after the other; the fields are those of `Histogram`.
+    """Histograms as arrays; the fields are those of `Histogram`.
 
     Args:
         scale: Shape (n,).
         zero: Shape (n,).
         sum: Shape (n,).
-        buckets: Of each; until they are added up a bucket may stand there several times.
+        buckets: Buckets of each; a bucket may occur several times until `added_up`.
     """
 
     scale: Ints
@@ -54,7 +52,7 @@ class Histograms:
 
     @classmethod
     def join(cls, pieces: Sequence[Histograms]) -> Histograms:
-        """Return those of all *pieces*, of which there must be one, in their order."""
+        """Return the histograms of all *pieces*, at least one, in their order."""
         lengths = np.concatenate([piece.buckets.lengths for piece in pieces])
         return cls(
             np.concatenate([piece.scale for piece in pieces]),
@@ -68,7 +66,7 @@ class Histograms:
         )
 
     def between(self, low: int, high: int) -> Histograms:
-        """Return those from number *low* up to *high*."""
+        """Return the histograms with numbers *low* to *high*, exclusive."""
         chosen = slice(low, high)
         return Histograms(self.scale[chosen], self.zero[chosen], self.sum[chosen], self.buckets.between(low, high))
 
@@ -86,16 +84,16 @@ class Histograms:
 
     @property
     def count(self) -> Ints:
-        """All values, or microseconds, of each; shape (n,)."""
+        """Sum of the counts (or microseconds) of each; shape (n,)."""
         running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.buckets.amount)))
         return self.zero + np.diff(running[self.buckets.offsets])
 
     def added_up(self, group: Ints, n_groups: int) -> Histograms:
-        """Return one histogram for each group: at the coarsest of its scales, and none finer than ours.
+        """Return one histogram for each group, at the coarsest scale of the group, and none finer than `SCALE`.
 
         Args:
-            group: The group each belongs to; shape (n,). [0..n_groups)
-            n_groups: How many groups there are; none is empty.
+            group: Group of each histogram; shape (n,). [0..n_groups)
+            n_groups: Number of groups; none is empty.
         """
         within = self._within_bounds(group, n_groups)
         scale = np.full(n_groups, SCALE, np.int64)
@@ -107,7 +105,7 @@ class Histograms:
         return Histograms(scale, zero, total, merge_buckets(within.buckets, group, self.scale - scale[group], n_groups))
 
     def _within_bounds(self, group: Ints, n_groups: int) -> Histograms:
-        """Return the same, except for groups that would add up to more than a row may count: an equal part of each of theirs."""
+        """Return the histograms with groups above `MAX_COUNT` scaled down: every member is divided by the same number."""
         held = np.bincount(group, self.count, n_groups)
         if held.max(initial=0) <= MAX_COUNT:
             return self
@@ -118,7 +116,7 @@ class Histograms:
 
 
 class PointKey(NamedTuple):
-    """What a row of one tier is about; in the order of the table's key, so that sorted rows are appended.
+    """Key of a row within one tier, in the order of the table's key, so that sorted rows are appended.
 
     Args:
         service_id: Service number.
@@ -135,7 +133,7 @@ class PointKey(NamedTuple):
     stage: str
 
     def at_tier(self, width: int) -> PointKey:
-        """Return the key of the row in which a tier of *width* seconds counts this one."""
+        """Return the key of the row of a tier of *width* seconds that includes this one."""
         return self._replace(bucket=floor_to(self.bucket, width))
 
 
@@ -149,12 +147,12 @@ class PointRow(NamedTuple):
         bucket: Start of the bucket. [Unix seconds]
         series_id: Number of the series or total.
         stage: Stage, or dominant stage.
-        part: Which write it came with.
-        scale: Of the buckets.
+        part: Number of the write it came with.
+        scale: Scale of the buckets.
         zero: Values below a nanosecond.
-        count: All values, or microseconds.
-        sum: Of the values. [seconds]
-        histogram: The buckets, encoded.
+        count: Sum of the counts, or microseconds.
+        sum: Sum of the values. [seconds]
+        histogram: Encoded buckets.
     """
 
     tier: int
@@ -172,11 +170,11 @@ class PointRow(NamedTuple):
 
     @property
     def key(self) -> PointKey:
-        """What it is about."""
+        """Key of the row within its tier."""
         return PointKey(self.service_id, self.metric, self.bucket, self.series_id, self.stage)
 
     def in_total(self, total_id: int) -> PointRow:
-        """Return the row as total *total_id* counts it."""
+        """Return the row as a row of total *total_id*."""
         return self._replace(metric=-self.metric, series_id=total_id)
 
 
@@ -194,7 +192,7 @@ def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: Histo
 
 
 def histograms_of(rows: Sequence[PointRow]) -> Histograms:
-    """Return what *rows* hold, one for each."""
+    """Return the histograms of *rows*, one for each."""
     return Histograms(
         np.array([row.scale for row in rows], np.int64),
         np.array([row.zero for row in rows], np.int64),
@@ -204,7 +202,7 @@ def histograms_of(rows: Sequence[PointRow]) -> Histograms:
 
 
 def sum_rows(rows: Sequence[PointRow], width: int, part: int) -> list[PointRow]:
-    """Return *rows* added up: one for each key and bucket of *width* seconds, as part *part*."""
+    """Return the sums of *rows*: one row for each key and bucket of *width* seconds, as part *part*."""
     groups: dict[PointKey, int] = {}
     group = np.array([groups.setdefault(row.key.at_tier(width), len(groups)) for row in rows], np.int64)
     return point_rows(width, groups, part, histograms_of(rows).added_up(group, len(groups)))
@@ -218,7 +216,7 @@ def take_part(connection: Connection) -> int:
 
 
 def add_to_ledger(connection: Connection, rows: Iterable[PointRow]) -> None:
-    """Enter *rows*."""
+    """Add *rows* to the ledger."""
     entries: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
         entry = entries[row.tier, floor_to(row.bucket, schema.SLOT_SECONDS[row.tier])]
@@ -236,7 +234,7 @@ def add_to_ledger(connection: Connection, rows: Iterable[PointRow]) -> None:
 
 
 def ledger_ends(connection: Connection, tier: int) -> tuple[int, int]:
-    """Return the oldest and the newest slot of *tier* that hold anything, in Unix seconds; 0 and 0 if none does."""
+    """Return the oldest and the newest non-empty slot of *tier*, in Unix seconds; 0 and 0 if there is none."""
     table = schema.ledger
     first, last = connection.execute(
         select(func.min(table.c.slot), func.max(table.c.slot)).where(table.c.tier == tier)
@@ -245,13 +243,13 @@ def ledger_ends(connection: Connection, tier: int) -> tuple[int, int]:
 
 
 def cut_ledger(connection: Connection, tier: int, until: int) -> None:
-    """Strike out what *tier* held before *until*, the start of a slot."""
+    """Remove what *tier* held before *until*, the start of a slot, from the ledger."""
     table = schema.ledger
     connection.execute(delete(table).where(table.c.tier == tier, table.c.slot < until))
 
 
 def subtract_from_ledger(connection: Connection, rows: Iterable[tuple[int, int, int]]) -> None:
-    """Strike out *rows*, by tier and bucket (tier, bucket, rows), at the mean size of their slot."""
+    """Subtract *rows*, given as (tier, bucket, rows), from the ledger, at the mean size of their slot."""
     gone: Counter[tuple[int, int]] = Counter()
     for tier, bucket, number in rows:
         gone[tier, floor_to(bucket, schema.SLOT_SECONDS[tier])] += number

@@ -1,9 +1,7 @@
-"""The store's tables, in SQLAlchemy Core, and the numbers that stand for names in them.
+"""Tables of the store in SQLAlchemy Core, the codes of metrics, and the text that every engine can store.
 
-Rows of `points` are only ever added and, when their time is over, deleted; readers add rows up. Times are integers: Unix seconds in
+Rows of `points` are only added and, when they expire, deleted; readers sum them. Times are integers: Unix seconds in
 `points`, `series`, `batches`, `inbox` and `outgoing`, milliseconds in `events`, nanoseconds in `traces` and `loads`.
-
-Text that every engine can keep.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ MAX_NAME_BYTES = 256
 
 
 def is_storable(text: str) -> bool:
-    """Say whether `storable` returns *text* as it is; of what is no ASCII it is not said."""
+    """Return whether `storable` leaves *text* unchanged; False also for any non-ASCII text."""
     return text.isascii() and "\0" not in text
 
 
 def storable(text: str) -> str:
-    r"""Return *text* with U+FFFD for NUL, which PostgreSQL has no room for, and "?" for what is no character at all.
+    r"""Return *text* with U+FFFD for NUL, which PostgreSQL cannot store, and "?" for unpaired surrogates.
 
     >>> storable("a\0b\ud800")
     'a\ufffdb?'
@@ -45,7 +43,7 @@ def storable(text: str) -> str:
 
 
 def storable_name(text: str) -> str:
-    """Return *text* as it is stored where it names a dimension or a stage: `storable`, and at most `MAX_NAME_BYTES` long.
+    """Return *text* as the name of a dimension or stage: `storable`, and at most `MAX_NAME_BYTES` long.
 
     >>> storable_name("推論" * 1000) == "推論" * 42 + "推"
     True

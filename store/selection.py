@@ -1,4 +1,4 @@
-"""Which requests a question is about.
+"""Selection of requests for a query, and the indicator that tells good requests from bad ones.
 
 What a promise counts: which histogram, which part of it, and from where on it is bad.
 """
@@ -16,39 +16,6 @@ from ..core.names import FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURA
 from . import schema
 from .schema import storable_name
 from .tiers import ceil_to
-
-Kind = Literal["latency", "ttft", "tpot", "stage", "availability", "coverage", "freshness"]
-# The kinds that count one histogram above a threshold.
-HISTOGRAMS: dict[Kind, str] = {
-    "latency": REQUEST_DURATION,
-    "availability": REQUEST_DURATION,
-    "ttft": FIRST_TOKEN,
-    "tpot": OUTPUT_TOKEN,
-    "stage": STAGE_DURATION,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Indicator:
-    """A service level indicator: what is counted, and what of it is bad.
-
-    - `latency`: requests; bad are those that failed or took longer than the threshold.
-    - `availability`: requests; bad are those that failed.
-    - `ttft`, `tpot`: requests that had a first token, or a second; bad are those whose time to the first token, or mean
-      time from one token to the next, is above the threshold. What failed before is not among them: that is availability's.
-    - `stage`: requests that had the stage; bad are those that spent longer in it.
-    - `coverage`: the time of all requests; bad is what no stage explains, `overhead`.
-    - `freshness`: minutes since the first data; bad are those at whose end the newest data were older than the threshold.
-
-    Args:
-        kind: Which.
-        threshold_seconds: Above it is bad; None for `availability` and `coverage`.
-        key: The stage of `stage`; the definition of `ttft` and `tpot`, None for all of them.
-    """
-
-    kind: Kind
-    threshold_seconds: float | None = None
-    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +46,21 @@ class Selection:
 
     @property
     def seconds(self) -> tuple[int, int]:
-        """Start and end at the 10 s buckets they stand for, in Unix seconds."""
+        """Start and end, rounded to 10 s buckets, in Unix seconds."""
         return _bucket(self.start), _bucket(self.end)
 
     @property
     def is_of_services(self) -> bool:
-        """Whether it takes all that its services have."""
+        """Whether it includes all requests of its services."""
         return {self.version, self.environment, self.model, self.route, self.status, self.cold} == {None}
 
     @property
     def is_fine(self) -> bool:
-        """Whether it asks for less than a total, see `schema.TOTAL_DIMENSIONS`."""
+        """Whether it is finer than a total, see `schema.TOTAL_DIMENSIONS`."""
         return self.model is not None or self.route is not None
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """Return what the rows of `series` must fulfil."""
+        """Return the conditions on the rows of `series`."""
         wanted = {
             "service": self.service,
             "version": self.version,
@@ -114,7 +81,7 @@ def _bucket(at: datetime) -> int:
 
 
 def step_seconds(step: timedelta) -> int:
-    """Return *step* rounded up to seconds that tiers can be read at: whole buckets of the widest tier not wider."""
+    """Return *step* rounded up to a width that tiers can be read at: whole buckets of the widest tier not wider than it."""
     wanted = max(math.ceil(step.total_seconds()), schema.FINEST)
     widest = max(tier for tier in schema.TIERS if tier <= wanted)
     return ceil_to(wanted, widest)
@@ -123,3 +90,37 @@ def step_seconds(step: timedelta) -> int:
 def moment(seconds: int) -> datetime:
     """Return Unix *seconds* as an aware datetime."""
     return datetime.fromtimestamp(seconds, UTC)
+
+
+Kind = Literal["latency", "ttft", "tpot", "stage", "availability", "coverage", "freshness"]
+# The kinds that count one histogram above a threshold.
+HISTOGRAMS: dict[Kind, str] = {
+    "latency": REQUEST_DURATION,
+    "availability": REQUEST_DURATION,
+    "ttft": FIRST_TOKEN,
+    "tpot": OUTPUT_TOKEN,
+    "stage": STAGE_DURATION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Indicator:
+    """A service level indicator: what is counted, and which part of it is bad.
+
+    - `latency`: requests; bad are those that failed or took longer than the threshold.
+    - `availability`: requests; bad are those that failed.
+    - `ttft`, `tpot`: requests that had a first token, or a second; bad are those whose time to the first token, or mean
+      time from one token to the next, is above the threshold. What failed before is not among them: that is availability's.
+    - `stage`: requests that had the stage; bad are those that spent longer in it.
+    - `coverage`: the time of all requests; bad is what no stage explains, `overhead`.
+    - `freshness`: minutes since the first data; bad are those at whose end the newest data were older than the threshold.
+
+    Args:
+        kind: The kind.
+        threshold_seconds: Values above it are bad; None for `availability` and `coverage`.
+        key: Stage of `stage`; definition of `ttft` and `tpot`, None for all.
+    """
+
+    kind: Kind
+    threshold_seconds: float | None = None
+    key: str | None = None

@@ -1,4 +1,4 @@
-"""Who a measurement is about, and how the store keeps the number of different answers bounded."""
+"""Series: the dimensions of a measurement, their numbers in the database, and the caps on their number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WARM, COLD = "0", "1"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One stream of requests: everything that is told apart.
+    """One stream of requests, identified by its dimensions.
 
     Args:
         service: `service.name`.
@@ -31,7 +31,7 @@ class Series:
         route: The template of the route, never a raw path.
         device: `inference.device`.
         status: `ok` or `error`.
-        cold: "1" if something was loaded or warmed up in them, "0" otherwise or if nobody said.
+        cold: "1" if something was loaded or warmed up in its requests, "0" otherwise or if unknown.
 
     What is unknown is the empty string.
     """
@@ -49,19 +49,20 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class SeriesCaps:
-    """How many values of a dimension are told apart within a service; the rest folds into `__other__`.
+    """Maximum number of values of each dimension within a service; further values are merged into `__other__`.
 
     Args:
-        services: Services in the whole store that were used within `ACTIVE_SECONDS`; ten times as many may be remembered.
+        services: Services in the whole store that were used within `ACTIVE_SECONDS`; ten times as many may be
+            remembered.
         version: Versions of a service.
         environment: Environments of a service.
         model: Models of a service.
         model_version: Model versions of a service.
         route: Routes of a service.
         device: Devices of a service.
-        custom_stages: Stages of the users' own in a service, beyond the fixed list.
-        series: Combinations in a service, a cold one with its warm one. Past it the finer dimensions fold all at once: what is left is bounded by
-            versions, environments and status.
+        custom_stages: Custom stages of a service, beyond the fixed list.
+        series: Combinations in a service; a cold one counts with its warm one. Beyond it, all finer dimensions are
+            merged at once: the number of remaining series is bounded by versions, environments and status.
     """
 
     services: int = 500
@@ -77,7 +78,7 @@ class SeriesCaps:
 
 @dataclass(frozen=True, slots=True)
 class SeriesNumbers:
-    """The numbers that stand for a series in the store, its service and the total it is part of."""
+    """Numbers of a series, its service and its total in the database."""
 
     series_id: int
     service_id: int
@@ -106,7 +107,7 @@ _FOLDED_DIMENSIONS = {"model": OTHER, "model_version": OTHER, "route": OTHER, "d
 
 
 class SeriesIndex:
-    """The series, services and stages that are already known, in memory; new ones are written as they come.
+    """In-memory index of known series, services and stages; new ones are written as they come.
 
     `refresh` must be called at the start of a transaction that interns, for others write too. After one that failed,
     `forget` must be called: what was interned in it is not in the database.
@@ -117,7 +118,7 @@ class SeriesIndex:
         self.forget()
 
     def forget(self) -> None:
-        """Read everything anew at the next use."""
+        """Discard the index; it is reloaded at the next use."""
         self._epoch = self._last_series = self._last_service = -1
         self._series: dict[Series, SeriesNumbers] = {}
         self._folded: dict[Series, Series] = {}
@@ -135,7 +136,7 @@ class SeriesIndex:
         self._seen: dict[int, tuple[int, int]] = {}
 
     def intern(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
-        """Return the numbers of *series*, folded where a cap is reached; a new one is first seen *at* these Unix seconds."""
+        """Return the numbers of *series*, merged where a cap is reached; a new series is first seen *at* these Unix seconds."""
         self._latest = max(self._latest, at)
         folded = self._folded.get(series) or self._fold(series)
         known = self._series.get(folded)
@@ -144,7 +145,7 @@ class SeriesIndex:
         return known
 
     def stage(self, connection: Connection, service_id: int, stage: str) -> str:
-        """Return the name under which *stage* is counted: its own, or `__other__` past the cap."""
+        """Return the name under which *stage* is counted: its own, or `__other__` beyond the cap."""
         if stage in _KNOWN_KEYS:
             return stage
         cause, held_up = split_stall_key(stage)
@@ -156,12 +157,12 @@ class SeriesIndex:
         return self._own_stage(connection, service_id, stage)
 
     def place(self, service_id: int, name: str, at: int) -> str:
-        """Return the name under which what a machine does is kept (`core.hardware.hardware_key`): its own, or past the cap a common one.
+        """Return the key under which a hardware value is stored (`core.hardware.hardware_key`): its own, or a common one beyond the cap.
 
         Args:
-            service_id: Whose.
-            name: What, and where.
-            at: When; in Unix seconds.
+            service_id: Number of the service.
+            name: The hardware key.
+            at: Time of the value. [Unix seconds]
         """
         hour = at // _PLACES_SECONDS
         if hour > self._places_hour:
@@ -185,7 +186,7 @@ class SeriesIndex:
         return stage
 
     def refresh(self, connection: Connection) -> None:
-        """Learn what other processes have added or deleted since the last time."""
+        """Load what other processes have added or deleted since the last call."""
         epoch = connection.execute(select(schema.store.c.series_epoch)).scalar_one()
         if epoch != self._epoch:
             self.forget()
@@ -205,7 +206,7 @@ class SeriesIndex:
             self._stages[number].add(stage)
 
     def widen(self, connection: Connection, seen: Iterable[tuple[int, int]]) -> None:
-        """Widen the time in which series were seen.
+        """Extend the first and last time at which series were seen.
 
         Args:
             connection: To the database.
@@ -243,7 +244,7 @@ class SeriesIndex:
             self._values[series.service, dimension].add(getattr(series, dimension))
 
     def _fold(self, series: Series) -> Series:
-        """Return the series that *series* is counted as; the answer is kept, within a bound."""
+        """Return the series that *series* is counted as; results are cached, within a bound."""
         folded = replace(
             series,
             **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
@@ -268,7 +269,7 @@ class SeriesIndex:
         return folded
 
     def _has_place(self, service: str) -> bool:
-        """Say whether *service* is known, or may become so."""
+        """Return whether *service* is known, or may be added."""
         if service in self._used or len(self._used) < self._caps.services:
             return True
         if len(self._used) >= self._caps.services * _REMEMBERED_FACTOR:
@@ -306,7 +307,7 @@ def _key(series: Series) -> tuple[str, ...]:
 
 
 def _combination_key(series: Series) -> str:
-    """Return what takes a place among the series of a service: what is cold now and then takes none of its own."""
+    """Return the key under which a series counts towards the cap of its service; cold and warm share one."""
     return "\0".join(_key(replace(series, cold=WARM)))
 
 

@@ -43,13 +43,13 @@ class Store:
 
     Args:
         engine: An engine made by `database.open_engine`, already migrated.
-        points: Where the points are; in the same database if left out.
-        retention: How long things are kept, and how large the store may be.
-        series_caps: How many series are told apart.
-        clock: The time. [Unix seconds]
+        points: Storage of the points; in the same database if left out.
+        retention: Retention and storage budget.
+        series_caps: Caps on the number of series.
+        clock: Returns the current time. [Unix seconds]
 
     Attributes:
-        about: Answers what concerns the store itself.
+        about: Queries about the store itself.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Store:
         series_caps: SeriesCaps | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Store:
-        """Open a database; make it, or bring its tables up to date, where needed.
+        """Open a database; create or migrate its tables where needed.
 
         Args:
             url: `sqlite:///path` or `postgresql://user:password@host/database`.
@@ -104,14 +104,14 @@ class Store:
 
     @cached_property
     def read(self) -> Reader:
-        """Answers all questions."""
+        """Reader with all queries."""
         from .reader import Reader  # noqa: PLC0415 - with pandas, which a collector can do without
 
         return Reader(self.engine, self.points, self._retention, self._caps, self._clock)
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:
-        """Give a connection in a transaction that holds the write lock; it commits at the end, or rolls back.
+        """Give a connection in a transaction that holds the write lock; commits at the end, or rolls back.
 
         Raises:
             StoreError: The database cannot begin or commit; nothing was written.
@@ -120,11 +120,11 @@ class Store:
             yield connection
 
     def write(self, batches: Sequence[Batch], finish: Callable[[Connection], None] | None = None) -> list[bool]:
-        """Count *batches* in one write, which is committed when this returns.
+        """Count *batches* in one write, which is committed on return.
 
         Args:
-            batches: What to count.
-            finish: Does what must be committed with them, if any of them is new; if it raises, nothing is counted.
+            batches: The batches.
+            finish: Writes what must be committed with them, if any of them is new; if it raises, nothing is counted.
 
         Returns:
             For each batch, True if it was counted now, False if it had been counted before.
@@ -145,7 +145,7 @@ class Store:
         return fresh
 
     def fold(self, fold: inbox.Fold, max_bytes: int) -> bool:
-        """Let *fold* make points and traces of what waits in the inbox, and count them in one write.
+        """Aggregate waiting spans of the inbox with *fold* into points and traces, and count them in one write.
 
         It works on a copy, while others write. Of several collectors that fold the same, one counts.
 
@@ -179,7 +179,7 @@ class Store:
         return prepare_folded(connection, folded, self._index, arrival)
 
     def waiting(self) -> inbox.InboxBacklog:
-        """Return how much waits to be folded.
+        """Return the backlog of the inbox.
 
         Raises:
             StoreError: It cannot be read.
@@ -188,7 +188,7 @@ class Store:
             return inbox.read_backlog(connection)
 
     def take_target(self, target: str, holder: str, now: float, seconds: float) -> bytes | None:
-        """Take a target that is scraped, or go on holding it; see `scrapes.take_target`.
+        """Acquire or renew the lease of a scrape target; see `collectors.take_target`.
 
         Raises:
             StoreError: It could not be committed.
@@ -197,7 +197,7 @@ class Store:
             return collectors.take_target(connection, target, holder, now, seconds)
 
     def write_reading(self, target: str, holder: str, until: float, reading: bytes, batch: Batch) -> None:
-        """Count *batch*, what a target has counted since it was read last, and keep the *reading*; see `scrapes.save_reading`.
+        """Count *batch*, the increase since the last reading of a target, and save the *reading*; see `collectors.save_reading`.
 
         Raises:
             LostError: Somebody else reads the target now: nothing was counted.
@@ -206,7 +206,7 @@ class Store:
         self.write([batch], lambda connection: collectors.save_reading(connection, target, holder, until, reading))
 
     def release_targets(self, holder: str) -> None:
-        """Give back the targets that *holder* has.
+        """Release the scrape targets of *holder*.
 
         Raises:
             StoreError: It could not be committed.
@@ -215,7 +215,7 @@ class Store:
             collectors.release_targets(connection, holder)
 
     def add_event(self, event: Event) -> None:
-        """Keep *event*; told again within the same minute, it is kept once.
+        """Write *event*; an equal one within the same minute is stored once.
 
         Raises:
             StoreError: It could not be committed.
@@ -233,7 +233,7 @@ class Store:
             return sorted(connection.scalars(select(schema.services.c.name)))
 
     def forget(self, services: Sequence[str]) -> None:
-        """Delete all that is known of *services*; others may write meanwhile, and one that comes again begins anew.
+        """Delete *services* with all their data; other processes may write meanwhile, and a service that sends again starts anew.
 
         Raises:
             StoreError: It could not be committed.
@@ -243,7 +243,7 @@ class Store:
                 forget_services(connection, self.points, services[first : first + _AT_ONCE])
 
     def maintain(self) -> None:
-        """Roll up what is complete and forget what is past its time or room; doing it again changes nothing.
+        """Roll up complete buckets, and delete data past their retention or beyond the budget; idempotent.
 
         Raises:
             StoreError: It could not be committed; the next call goes on where this one stopped.
@@ -273,7 +273,7 @@ class Store:
             return False
 
     def _apply(self, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Do the write that *prepare* returns; return whether there was one."""
+        """Apply the write that *prepare* returns; return whether there was one."""
         with self._lock:
             try:
                 return self.points.apply(self.engine, prepare)

@@ -1,8 +1,8 @@
-"""Tiers: how far each is rolled up, from when it is kept, and which of them answer a question.
+"""Tiers: how far each is rolled up, from when it is kept, and which tiers to read for a stretch of time.
 
 A tier holds everything in `[kept_from, watermark)`; the finest is always complete up to now. A stretch of time is read
-from the coarsest tier that fits, its ragged edges and what is not rolled up yet from finer ones. A bucket belongs to
-the stretch in which it starts.
+from the coarsest tier that fits; its ragged edges and the part that is not rolled up yet come from finer ones. A bucket belongs
+to the stretch in which it starts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from . import schema
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """The state of one tier.
+    """State of one tier.
 
     Args:
-        seconds: The width of its buckets. [seconds]
+        seconds: Width of its buckets. [seconds]
         watermark: Everything before it is in the tier. [Unix seconds]
         kept_from: Everything before it was deleted. [Unix seconds]
     """
@@ -32,7 +32,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of time `[start, end)` to be read from one tier; in Unix seconds."""
+    """A stretch of time `[start, end)` to read from one tier; in Unix seconds."""
 
     tier: int
     start: int
@@ -40,12 +40,12 @@ class Segment:
 
 
 def floor_to(at: int, width: int) -> int:
-    """Return the start of the bucket of *width* seconds that holds *at*."""
+    """Return the start of the bucket of *width* seconds that contains *at*."""
     return at - at % width
 
 
 def ceil_to(at: int, width: int) -> int:
-    """Return the first start of a bucket of *width* seconds from *at* on."""
+    """Return the first start of a bucket of *width* seconds at or after *at*."""
     return -(-at // width) * width
 
 
@@ -57,13 +57,13 @@ def read_tiers(connection: Connection) -> list[Tier]:
 
 
 def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = schema.COARSEST) -> list[Segment]:
-    """Return which tier to read for each part of `[start, end)`, in order of time.
+    """Return the tier to read for each part of `[start, end)`, in order of time.
 
     Args:
         tiers: Finest first.
         start: [Unix seconds]
         end: [Unix seconds]
-        widest: No bucket wider than this, unless nothing finer is kept. [seconds]
+        widest: Maximum width of a bucket, unless nothing finer is kept. [seconds]
     """
     segments: list[Segment] = []
     start = max(start, tiers[-1].kept_from)
@@ -78,12 +78,12 @@ def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = sch
 
 
 def finest_kept(tiers: Sequence[Tier], start: int) -> int:
-    """Return the width of the finest buckets that are still kept at *start*, in seconds."""
+    """Return the width of the finest buckets still kept at *start*, in seconds."""
     return next((tier.seconds for tier in tiers if tier.kept_from <= start), tiers[-1].seconds)
 
 
 def whole_buckets(tiers: Sequence[Tier], start: int, end: int) -> tuple[int, int]:
-    """Return `[start, end)` grown to whole buckets of what is still kept at its ends, in Unix seconds.
+    """Return `[start, end)` extended to whole buckets of the tiers kept at its ends, in Unix seconds.
 
     A bucket belongs to the stretch in which it starts, so a window that begins within one would miss all of it.
     """

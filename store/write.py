@@ -1,6 +1,6 @@
-"""Writing batches: each once, in every tier that has to have it.
+"""Writing batches: each exactly once, into every tier that needs it.
 
-Writing what spans were folded to: as a batch that takes out of the inbox what it was made of.
+Aggregated spans of the inbox are written as a batch that removes the parcels they were made of.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _TraceRow: TypeAlias = tuple[str, str, int, int, int, str, str, str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """When a write happens, and the oldest time it may be about; both in Unix seconds."""
+    """Time of a write, and the oldest time its data may have; both in Unix seconds."""
 
     now: int
     oldest: int
 
     def valid_times(self, at: Ints) -> Ints:
-        """Return *at*, or now where the sender's clock cannot be right: such data count when they arrive."""
+        """Return *at*, replaced by the time of the write where the sender's clock cannot be right."""
         return np.where((self.oldest <= at) & (at <= self.now + MAX_SKEW_SECONDS), at, self.now)
 
 
 def prepare_batches(
     connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival
 ) -> tuple[list[bool], PreparedWrite | None]:
-    """Find out what of *batches* was not counted before, and what rows it makes.
+    """Prepare the write of those *batches* that were not counted before.
 
     Returns:
-        For each batch whether it is new, and the write that counts those; None if there is nothing to write.
+        For each batch whether it is new, and the write that counts the new ones; None if there is nothing to write.
     """
     batches = [_storable_batch(batch) for batch in batches]
     fresh = _is_new(connection, batches)
@@ -105,7 +105,7 @@ def _is_new(connection: Connection, batches: Sequence[Batch]) -> list[bool]:
 
 
 def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -> None:
-    """Write the names of *batches*, and what of them waits."""
+    """Write the names of *batches*, and their spans, loads and bodies to forward."""
     rows = [
         {"id": batch.id, "received": now, "instance": batch.instance, "dropped": batch.dropped} for batch in batches
     ]
@@ -116,7 +116,7 @@ def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -
 
 
 class _Numbering(dict[Identity, int]):
-    """Numbers things in the order they come."""
+    """Numbers keys in the order of their first use."""
 
     def __missing__(self, key: Identity) -> int:
         self[key] = number = len(self)
@@ -125,13 +125,13 @@ class _Numbering(dict[Identity, int]):
 
 @dataclass(frozen=True, slots=True)
 class _GroupedPoints:
-    """Points, and the rows of the finest tier they belong to.
+    """Points, and the rows of the finest tier that they belong to.
 
     Args:
-        keys: Of the rows.
-        totals: The number of the total each row's series is part of.
-        row: The number of each point's row; shape (n,).
-        histograms: Of the points.
+        keys: Keys of the rows.
+        totals: Number of the total of each row's series.
+        row: Row number of each point; shape (n,).
+        histograms: Histograms of the points.
     """
 
     keys: Sequence[PointKey]
@@ -167,7 +167,7 @@ def _group_points(connection: Connection, points: PointColumns, index: SeriesInd
 
 
 def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[tiers.Tier]) -> list[PointRow]:
-    """Return the rows of the finest tier, and of every other whose watermark has passed them."""
+    """Return the rows of the finest tier, and of every other tier whose watermark has passed them."""
     finest, *coarser = known
     added = point_rows(finest.seconds, keyed.keys, part, keyed.histograms.added_up(keyed.row, len(keyed.keys)))
     rows = sorted(row for row in added if row.bucket >= finest.kept_from)
@@ -186,7 +186,7 @@ def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[tiers.Tier])
 def _insert_traces(
     connection: Connection, traces: Sequence[KeptTrace], index: SeriesIndex, arrival: Arrival
 ) -> list[SeriesNumbers]:
-    """Write the traces that are not there yet; return the series of those written."""
+    """Write the traces that are not stored yet; return the series of those written."""
     table = schema.traces
     ids = list({trace.trace_id for trace in traces})
     known: set[tuple[str, str]] = set()
@@ -236,7 +236,7 @@ def _set_revision(connection: Connection, service_ids: set[int], revision: int) 
 def prepare_folded(
     connection: Connection, folded: Folded, index: SeriesIndex, arrival: Arrival
 ) -> PreparedWrite | None:
-    """Return the write that counts *folded*; None if others have counted any of it."""
+    """Return the write that counts *folded*; None if another process has counted any of it."""
     if not inbox.holds_parcels(connection, folded.taken):
         return None
     batch = Batch(f"fold#{uuid.uuid4().hex}", folded.points, list(folded.traces))

@@ -1,1 +1,1 @@
-"""Where a store is kept: SQLite, PostgreSQL, and ClickHouse for the points."""
+"""Database engines: SQLite, PostgreSQL, and ClickHouse for the points."""

@@ -1,9 +1,9 @@
-"""Points in ClickHouse, beside a database that has transactions.
+"""Points in ClickHouse, beside a relational database.
 
-A write is three steps, of which the middle one is ClickHouse's: the database takes a part for it and notes the intent; the
-rows are inserted with that part; the database strikes the intent out together with everything else the write does.
-Readers see the parts the snapshot of their database knows, without those that are still intents: so both are read as of one
-moment. What a process that died in between has left is deleted later.
+A write has three steps: the relational database assigns a part number and records the intent; the rows are inserted into
+ClickHouse with that part; the relational database removes the intent together with everything else the write does. Readers
+see the parts known to their database snapshot, without those that are still intents, so that both databases show the same
+moment. Rows of a process that died in between are deleted later.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in sql.C
 
 
 class ClickHousePoints:
-    """See `Points`.
+    """Implementation of `Points` in ClickHouse.
 
     Args:
-        server: Where the table is, made already.
-        clock: The time. [Unix seconds]
+        server: The server; the tables exist.
+        clock: Returns the current time. [Unix seconds]
     """
 
     def __init__(self, server: ClickHouseServer, clock: Callable[[], float] = time.time) -> None:
@@ -52,7 +52,7 @@ class ClickHousePoints:
 
     @classmethod
     def open(cls, url: str, retention: Retention, clock: Callable[[], float] = time.time) -> ClickHousePoints:
-        """Open the table at *url*; make it, or give it the TTL of *retention*, where needed.
+        """Open the table at *url*; create it, or change its TTL to that of *retention*, where needed.
 
         Args:
             url: `clickhousedb://user:password@host:8123/database`. `?cluster=NAME` spreads the table over a cluster, `?ttl=off`
@@ -184,7 +184,7 @@ class ClickHousePoints:
         self.server.close()
 
     def _check_owner(self, part: int) -> None:
-        """Refuse to write to the table of another database: its numbers mean other services and series."""
+        """Refuse to write to the table of another database, whose numbers stand for other services and series."""
         if self._is_ours:
             return
         newest = self.server.rows(sql.select_query("max(part)", self._place.points))[0][0]
@@ -221,7 +221,7 @@ class ClickHousePoints:
 
 
 def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
-    """Make the tables, or check them and set their TTL."""
+    """Create the tables, or check them and set their TTL."""
     place = server.place
     which = f"database = {sql.quote_text(place.database)} AND name = {sql.quote_text(place.local_name)}"
     found = server.rows(sql.select_query("comment, engine_full", "system.tables", which))
@@ -241,7 +241,7 @@ def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
 
 
 def _where_clause(connection: Connection, question: PointQuery, segment: Segment) -> str | None:
-    """Return what the rows of an answer fulfil; None if there can be none."""
+    """Return the condition on the rows of *question*; None if there can be none."""
     services, numbers = owner_numbers(connection, question, segment.tier)
     if not services:
         return None
@@ -249,7 +249,7 @@ def _where_clause(connection: Connection, question: PointQuery, segment: Segment
 
 
 def _visible_parts(connection: Connection) -> str:
-    """Return what the rows of finished writes fulfil, as of the snapshot of *connection*."""
+    """Return the condition on rows of finished writes, as of the snapshot of *connection*."""
     last = connection.scalars(select(schema.store.c.last_part)).one()
     pending = connection.scalars(select(schema.intents.c.part)).all()
     return f"part <= {last}" + (f" AND part NOT IN {sql.in_list(pending)}" if pending else "")

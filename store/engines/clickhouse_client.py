@@ -1,4 +1,4 @@
-"""The connection to ClickHouse, and its errors in the words of the person who runs it."""
+"""Connection to ClickHouse, and its errors with the fix for the operator."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ _CLUSTER_SETTINGS = {
 
 
 class ClickHouseServer:
-    """A ClickHouse server, cluster or, embedded, directory. Thread-safe.
+    """A ClickHouse server, cluster or embedded directory. Thread-safe.
 
     Args:
-        client: A client of clickhouse-connect's.
-        url: Where it leads.
-        place: Where the table is.
+        client: A client of clickhouse-connect.
+        url: Its URL.
+        place: Location of the table.
     """
 
     def __init__(self, client: Client, url: URL, place: TableLocation) -> None:
@@ -99,25 +99,25 @@ class ClickHouseServer:
             return cls(_client(url, options, settings), url, place)
 
     def check(self) -> None:
-        """Ask for a sign of life.
+        """Check that the server responds.
 
         Raises:
-            StoreError: There is none.
+            StoreError: It does not.
         """
         self.command("SELECT 1", "cannot reach")
 
     def command(self, statement: str, doing: str = "cannot change") -> None:
-        """Do something that returns nothing."""
+        """Execute a statement without a result."""
         with _explain_errors(self._url, doing):
             self._client.command(statement)
 
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """Return the rows of an answer."""
+        """Return the rows of a result."""
         with _explain_errors(self._url, "cannot read"):
             return self._client.query(query).result_rows
 
     def table(self, query: str) -> dict[str, Array]:
-        """Return the columns of an answer made of numbers and arrays, see `read_native`."""
+        """Return the columns of a result of numbers and arrays, see `read_native`."""
         with _explain_errors(self._url, "cannot read"):
             return read_native(self._client.raw_query(query, fmt="Native"))
 
@@ -126,7 +126,7 @@ class ClickHouseServer:
 
         Args:
             block: The rows, from `write_native`.
-            token: Names the insert: repeated, it changes nothing.
+            token: Deduplication token: a repeated insert with the same token has no effect.
         """
         with _explain_errors(self._url, "cannot write to"):
             self._client.raw_insert(
@@ -142,15 +142,15 @@ class ClickHouseServer:
         self._client.close()
 
     def location(self) -> str:
-        """Return how messages name it."""
+        """Return the name of the server for messages."""
         return _location(self._url)
 
 
 def parse_url(url: str) -> URL:
-    """Return *url*, read.
+    """Return *url*, parsed.
 
     Raises:
-        StoreError: It does not name a ClickHouse.
+        StoreError: It is not the URL of a ClickHouse database.
     """
     try:
         parsed = make_url(url)
@@ -185,7 +185,7 @@ def _client(url: URL, options: dict[str, str], settings: dict[str, Any]) -> Clie
 
 @contextmanager
 def _explain_errors(url: URL, doing: str) -> Generator[None]:
-    """Turn errors of the driver into `StoreError`, with the place and the cure; *doing* as in "cannot open"."""
+    """Convert errors of the driver to `StoreError` with the place and the fix; *doing* as in "cannot open"."""
     try:
         yield
     except (ClickHouseError, ImportError) as error:

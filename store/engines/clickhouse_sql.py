@@ -1,15 +1,11 @@
-"""Questions to the points in ClickHouse, which adds them up itself, and its answers as columns.
+"""Statements, queries and the Native wire format of points in ClickHouse.
 
-The table of points in ClickHouse: for one node, or replicated and spread over the nodes of a cluster.
+The table is on one node, or replicated and distributed over a cluster. Buckets are two arrays, which the server sums itself:
+the distance of each bucket to the previous one (of the first to zero) and its count. With T64 before ZSTD they take as
+little space as the blobs of the other engines.
 
-Buckets are two arrays, which the server adds up itself: the distance of each bucket to the one before it (of the first to
-zero) and its count. With T64 before ZSTD they take as little room as the blobs of the other engines.
-
-ClickHouse's Native format: columns as they lie in memory, for numbers, arrays of numbers and, on the way there, strings.
-
-An answer of some millions of numbers becomes numpy arrays without a Python object for each. A block is the number of its
-columns and of its rows, then each column: name, type, values. Counts and lengths are varints; an array column begins with
-where each of its rows ends.
+A Native block is the number of its columns and of its rows, then each column: name, type, values. Counts and lengths are
+varints; an array column begins with the end of each row. Millions of numbers become numpy arrays without a Python object each.
 
 Source: https://clickhouse.com/docs/interfaces/formats/Native and `NativeReader.cpp`
 """
@@ -45,7 +41,7 @@ _CONTINUES = 0x80
 
 
 def read_native(data: bytes) -> dict[str, Array]:
-    """Return the columns of an answer; none if it has no rows. Column `name` of arrays comes as `name` and `name.lengths`."""
+    """Return the columns of a result; none if it has no rows. An array column `name` comes as `name` and `name.lengths`."""
     pieces: defaultdict[str, list[Array]] = defaultdict(list)
     source = _NativeReader(data)
     while source.more:
@@ -63,7 +59,7 @@ def read_native(data: bytes) -> dict[str, Array]:
 
 
 def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_rows: int) -> bytes:
-    """Return *columns*, type and values by name, as one block; a tuple of lengths and values for arrays."""
+    """Return *columns*, type and values by name, as one block; arrays as a tuple of lengths and values."""
     parts = [_encode_varint(len(columns)), _encode_varint(n_rows)]
     for name, (kind, values) in columns.items():
         parts += [_encode_text(name), _encode_text(kind)]
@@ -79,7 +75,7 @@ def write_native(columns: Mapping[str, tuple[str, Sequence[Any] | Arrays]], n_ro
 
 
 class _NativeReader:
-    """Bytes, and how far they are read."""
+    """A byte string and the read position."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -155,7 +151,7 @@ COLUMNS = (
 
 
 def quote_name(name: str) -> str:
-    """Return *name* as an identifier.
+    """Return *name* as a quoted identifier.
 
     >>> quote_name("a`b")
     '`a``b`'
@@ -164,7 +160,7 @@ def quote_name(name: str) -> str:
 
 
 def quote_text(value: str) -> str:
-    r"""Return *value* as a string of SQL.
+    r"""Return *value* as a string literal.
 
     >>> quote_text("it's")
     "'it\\'s'"
@@ -183,11 +179,11 @@ def in_list(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Where the table is.
+    """Location of the table.
 
     Args:
         database: Its database.
-        cluster: The cluster it is spread over; None for one node.
+        cluster: Its cluster; None for one node.
     """
 
     database: str
@@ -195,47 +191,47 @@ class TableLocation:
 
     @property
     def points(self) -> str:
-        """The table that is written to and read from."""
+        """Table to read and write."""
         return f"{quote_name(self.database)}.points"
 
     @property
     def local_name(self) -> str:
-        """The name of the table that holds the rows, on each node."""
+        """Name of the table that holds the rows, on each node."""
         return "points_local" if self.cluster else "points"
 
     @property
     def local(self) -> str:
-        """The table that holds the rows, on each node."""
+        """Table that holds the rows, on each node."""
         return f"{quote_name(self.database)}.{self.local_name}"
 
     @property
     def everywhere(self) -> str:
-        """What makes a statement run on all nodes."""
+        """Clause that runs a statement on all nodes."""
         return f" ON CLUSTER {quote_name(self.cluster)}" if self.cluster else ""
 
     @property
     def parts(self) -> str:
-        """The server's list of the pieces in which tables are stored."""
+        """System table of the parts in which tables are stored."""
         return f"clusterAllReplicas({quote_text(self.cluster)}, system.parts)" if self.cluster else "system.parts"
 
     @property
     def own_parts(self) -> str:
-        """Which of them are in use, and of the table that holds the rows."""
+        """Condition on the active parts of the table that holds the rows."""
         return f"active AND database = {quote_text(self.database)} AND table = {quote_text(self.local_name)}"
 
 
 def time_to_live(retention: Retention) -> str:
-    """Return the TTL of the rows; in the words in which ClickHouse repeats it."""
+    """Return the TTL of the rows, exactly as ClickHouse shows it."""
     seconds = [int(retention.of_tier(tier).total_seconds()) + TTL_GRACE_SECONDS for tier in schema.TIERS]
     return f"toDateTime(bucket) + toIntervalSecond({_by_tier(seconds)})"
 
 
 def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
-    """Return the statements that make the database and its tables, where they are not there yet.
+    """Return the statements that create the database and its tables, where they do not exist.
 
     Args:
-        place: Where.
-        ttl: The TTL of the rows, see `time_to_live`; None to leave all deleting to the store.
+        place: The location.
+        ttl: TTL of the rows, see `time_to_live`; None to leave all deletion to the store.
     """
     columns = ", ".join(f"{name} {kind} CODEC({codec})" for name, kind, codec in COLUMNS)
     slot = f"intDiv(bucket, {_by_tier([FREED_SECONDS[tier] for tier in schema.TIERS])})"
@@ -264,7 +260,7 @@ def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
 
 
 def ttl_statement(place: TableLocation, ttl: str | None) -> str:
-    """Return the statement that gives the rows another TTL, or none."""
+    """Return the statement that changes or removes the TTL."""
     return f"ALTER TABLE {place.local}{place.everywhere} {f'MODIFY TTL {ttl}' if ttl else 'REMOVE TTL'}"
 
 
@@ -278,7 +274,7 @@ _HEAD = -(2**31)
 
 
 def select_query(what: str, source: str, where: str = "true", then: str = "") -> str:
-    """Return a query. Whatever is put into one here is a number, a quoted name or written in this package.
+    """Return a query. All inserted text is a number, a quoted name or a constant of this package.
 
     >>> select_query("count()", "points", "tier = 10")
     'SELECT count() FROM points WHERE tier = 10'
@@ -287,7 +283,7 @@ def select_query(what: str, source: str, where: str = "true", then: str = "") ->
 
 
 def conditions(question: PointQuery, segment: Segment, services: Sequence[int], numbers: Sequence[int] | None) -> str:
-    """Return what rows must fulfil to be in the answer; *services* and *numbers* as from `points.owner_numbers`."""
+    """Return the condition on rows of *question*; *services* and *numbers* as from `points.owner_numbers`."""
     wanted = [
         f"tier = {segment.tier}",
         f"service_id IN {in_list(services)}",
@@ -300,22 +296,22 @@ def conditions(question: PointQuery, segment: Segment, services: Sequence[int], 
 
 
 def stage_column(stages: Sequence[str]) -> str:
-    """Return the column that tells which of *stages* a row is of, from 1 on."""
+    """Return the column expression of a row's position in *stages*, from 1 on."""
     return f"toUInt16(indexOf([{', '.join(map(quote_text, stages))}], stage)) AS place"
 
 
 def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None, *, by_series: bool) -> str:
-    """Return the query for points added up by step, metric, stage and scale, and by series if asked to.
+    """Return the query for points summed by step, metric, stage and scale, and by series if requested.
 
-    The answer has a row for each bucket of a point, and one before them for its totals. All of it is numbers: a name among
-    the keys makes adding up take three times as long.
+    The result has a row for each bucket of a point, and before them one row for its totals. All columns are numbers: a name
+    among the keys makes summing three times slower.
 
     Args:
-        table: Of points.
-        where: Which of them, see `conditions`.
-        stages: That occur; the answer tells the places they have here, from 1 on.
+        table: Table of points.
+        where: Condition, see `conditions`.
+        stages: Stages that occur; the result holds their positions, from 1 on.
         steps: See `Points.read`.
-        by_series: Whether to tell series apart.
+        by_series: Whether to keep series apart.
     """
     step = "0"
     if steps is not None and steps.width is not None:
@@ -341,7 +337,7 @@ def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None
 
 
 def columns_of_result(answer: Mapping[str, Array], stages: Sequence[str]) -> Columns:
-    """Return the *answer* to `sum_query`, which has at least one point, sorted by time."""
+    """Return the result of `sum_query`, which has at least one point, as columns sorted by time."""
     index = answer["index"]
     heads = np.flatnonzero(index == _HEAD)
     lengths = np.diff(heads, append=len(index)) - 1

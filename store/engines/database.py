@@ -1,4 +1,4 @@
-"""Opening the database: its engine, transactions, migrations, and errors in the words of the person who runs it."""
+"""The relational database: engine, transactions, migrations, and errors with the fix for the operator."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/
 
 
 def dialect(url: URL) -> Dialect:
-    """Return what knows the kind of database at *url*.
+    """Return the dialect of the database at *url*.
 
     Raises:
-        StoreError: It is of a kind that cannot hold the store.
+        StoreError: The store does not support this kind of database.
     """
     known = _DIALECTS.get(url.get_backend_name())
     if known is None:
@@ -38,7 +38,7 @@ def dialect(url: URL) -> Dialect:
 
 
 def location(url: URL) -> str:
-    """Return how messages name the database at *url*."""
+    """Return the name of the database at *url* for messages."""
     return dialect(url).location(url)
 
 
@@ -47,7 +47,7 @@ def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
 
     Args:
         url: Of an SQLite file or a PostgreSQL database.
-        budget_bytes: What an SQLite file may not grow past.
+        budget_bytes: Maximum size of an SQLite file.
 
     Raises:
         StoreError: *url* is neither.
@@ -63,11 +63,11 @@ def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
 
 @contextmanager
 def explain_errors(engine: Engine, doing: str) -> Generator[None]:
-    """Turn errors of the database into `StoreError`, with the place and the cure.
+    """Convert errors of the database to `StoreError` with the place and the fix.
 
     Args:
-        engine: Of which database.
-        doing: What was tried, as in "cannot open".
+        engine: The database.
+        doing: The attempted action, as in "cannot open".
     """
     try:
         yield
@@ -83,7 +83,7 @@ def explain_errors(engine: Engine, doing: str) -> Generator[None]:
 
 @contextmanager
 def reading(engine: Engine) -> Generator[Connection]:
-    """Give a connection that sees one moment.
+    """Give a connection with a consistent snapshot.
 
     Raises:
         StoreError: The database cannot be read.
@@ -98,7 +98,7 @@ def reading(engine: Engine) -> Generator[Connection]:
 
 @contextmanager
 def writing(engine: Engine, doing: str) -> Generator[Connection]:
-    """Give a connection in a transaction that may write, while no other does; it commits at the end, or rolls back.
+    """Give a connection in an exclusive write transaction; it commits at the end, or rolls back.
 
     Raises:
         StoreError: The database cannot begin, write or commit; nothing was written.
@@ -113,7 +113,7 @@ def writing(engine: Engine, doing: str) -> Generator[Connection]:
 
 @contextmanager
 def exclusively(engine: Engine, doing: str) -> Generator[Connection]:
-    """Give a connection for several transactions; whoever else comes in here waits.
+    """Give a connection for several transactions that no other holder of this lock interrupts.
 
     Raises:
         StoreError: The database cannot begin, write or commit.
@@ -126,17 +126,17 @@ def exclusively(engine: Engine, doing: str) -> Generator[Connection]:
 
 
 def used_bytes(connection: Connection) -> int:
-    """Return the room the tables take, without what is free to be used again."""
+    """Return the size of the tables, without reusable free space."""
     return dialect(connection.engine.url).used_bytes(connection)
 
 
 def compact_traces(connection: Connection) -> bool:
-    """Give back the room of traces whose deletion was committed; return whether there was any."""
+    """Reclaim the space of deleted traces; return whether there was any."""
     return dialect(connection.engine.url).compact_traces(connection)
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Bring the tables to *revision*, up or down, in one transaction.
+    """Migrate the tables to *revision*, up or down, in one transaction.
 
     Raises:
         StoreError: The database was written by a newer Stagelens, or cannot be changed.

@@ -1,4 +1,4 @@
-"""What a database engine has to know how to do: one module for each, `sqlite` and `postgresql`."""
+"""Interface of a relational database engine, implemented by the modules `sqlite` and `postgresql`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..rows import PointRow
 
 
 class InUseError(StoreError):
-    """Somebody reads what should be freed: try again later."""
+    """The data to free are being read: try again later."""
 
 
 class Dialect(Protocol):
-    """One kind of database."""
+    """One kind of relational database."""
 
     @property
     def FIXES(self) -> Sequence[tuple[str, str]]:  # noqa: N802 - a constant of the module
-        """What part of an error of its driver tells, in lower case, and what to do about it."""
+        """Parts of the driver's error messages, in lower case, and the fix for each."""
         ...
 
     @property
     def FREED_SECONDS(self) -> Mapping[int, int]:  # noqa: N802 - a constant of the module
-        """The stretch of time of each tier of `points` that `free` frees as a whole, in seconds."""
+        """Length of time that `free` frees at once, by tier of `points`, in seconds."""
         ...
 
     def open_engine(self, url: URL, budget_bytes: int | None) -> Engine:
@@ -39,27 +39,27 @@ class Dialect(Protocol):
         ...
 
     def location(self, url: URL) -> str:
-        """Return how messages name the database at *url*, without its password."""
+        """Return the name of the database at *url* for messages, without its password."""
         ...
 
     def for_reading(self, connection: Connection) -> Connection:
-        """Make the transactions of *connection* see one moment."""
+        """Give the transactions of *connection* a consistent snapshot."""
         ...
 
     def hold(self, connection: Connection, /) -> None:
-        """Keep `points`, in the transaction that has just begun, from being changed in a way that its moment does not know."""
+        """Protect `points` from changes that the snapshot of the new transaction does not see."""
         ...
 
     def for_writing(self, connection: Connection) -> Connection:
-        """Make the transactions of *connection* ready to write."""
+        """Prepare the transactions of *connection* for writing."""
         ...
 
     def lock(self, connection: Connection, /) -> None:
-        """Wait, in the transaction that has just begun, until no other writes; the end of it gives way to the next."""
+        """Wait, in the new transaction, for the write lock, which is held until its end."""
         ...
 
     def exclusive(self, connection: Connection) -> AbstractContextManager[None]:
-        """Let nobody else in here, over several transactions of *connection*."""
+        """Hold the write lock over several transactions of *connection*."""
         ...
 
     def insert_points(self, connection: Connection, rows: Sequence[PointRow]) -> None:
@@ -69,7 +69,7 @@ class Dialect(Protocol):
     def insert_rows(
         self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Insert *rows* of *columns* into *table*: past SQLAlchemy, which takes longer over them than the database does."""
+        """Insert *rows* of *columns* into *table* without SQLAlchemy, which takes longer over them than the database does."""
         ...
 
     def free(self, connection: Connection, tier: int, until: int) -> None:
@@ -81,9 +81,9 @@ class Dialect(Protocol):
         ...
 
     def compact_traces(self, connection: Connection, /) -> bool:
-        """Give back the room of traces whose deletion was committed; return whether there was any."""
+        """Reclaim the space of deleted traces; return whether there was any."""
         ...
 
     def used_bytes(self, connection: Connection) -> int:
-        """Return the room the tables take, without what is free to be used again."""
+        """Return the size of the tables, without reusable free space."""
         ...

@@ -1,4 +1,4 @@
-"""PostgreSQL: many writers that take turns, readers that never wait, and points in partitions that are dropped whole."""
+"""PostgreSQL: writers that take turns, readers that never wait, and points in partitions that are dropped whole."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def free(connection: Connection, tier: int, until: int) -> None:
 
 
 def _drop(connection: Connection, partition: str) -> None:
-    """Drop *partition*, unless somebody reads: who waits for a reader here lets every writer wait."""
+    """Drop *partition* unless it is being read: waiting for a reader here would block every writer."""
     try:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_DROP_MILLISECONDS}ms'; DROP TABLE {partition}")
     except OperationalError as error:

@@ -1,6 +1,6 @@
-"""Points in the database itself, in one table with everything they belong to.
+"""Points in the relational database itself.
 
-Rows come over the driver's own cursor: a row object of SQLAlchemy's costs more than decoding the histogram in it.
+Rows are fetched with the driver's own cursor: a row object of SQLAlchemy costs more than decoding its histogram.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PIECE_ROWS = 5_000
 
 
 class SqlPoints:
-    """See `Points`.
+    """Implementation of `Points` in the relational database.
 
     Args:
-        dialect: Of the database they are in.
+        dialect: Dialect of the database.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -134,7 +134,7 @@ class SqlPoints:
 
 
 def _conditions(question: PointQuery, segment: Segment) -> list[ColumnElement[bool]]:
-    """Return what the rows of *segment* must fulfil, in the order of their key."""
+    """Return the conditions on the rows of *segment*, in the order of their key."""
     points, series = schema.points, schema.series
     owners = question.selection.conditions()
     conditions = [

@@ -78,7 +78,7 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:
 
 
 def _set(connection: sqlite3.Connection, pragma: str) -> None:
-    """Execute *pragma*; of several that turn a new file to WAL, all but one are refused at once: the timeout is not for them."""
+    """Execute *pragma*; retry while a concurrent switch of the new file to WAL locks it, which the busy timeout does not cover."""
     deadline = time.monotonic() + _LOCKED_SECONDS
     while True:
         try:

@@ -38,9 +38,9 @@ HOURS = 20
 DYING = """
 import os, signal, sys
 from stagelens.__main__ import main
-from stagelens.store import move
+from stagelens.store import backup
 
-write, left = move._write, [5]
+write, left = backup._write_stretch, [5]
 
 def write_or_die(*arguments):
     left[0] -= 1
@@ -48,7 +48,7 @@ def write_or_die(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     write(*arguments)
 
-move._write = write_or_die
+backup._write_stretch = write_or_die
 main(sys.argv[1:])
 """
 REQUESTS = HOURS * 25
