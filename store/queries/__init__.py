@@ -1,1 +1,1 @@
-"""What the reader is asked, one question a module: rows of points in, frames and histograms out."""
+"""Queries of the reader, one topic a module: rows of points in, frames and histograms out."""

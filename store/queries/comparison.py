@@ -1,15 +1,13 @@
-"""Two sets of requests beside each other: how much slower at a percentile, by which stage, and whether they are alike at all.
+"""Comparison of two selections, and prediction of the latency if one stage were faster.
 
-What would a percentile be if one stage were faster? Requests are moved, and all are sorted again.
+Subtracting a stage's time from a percentile predicts too much, because other requests move up to be the new percentile. So
+`whatif` reduces all requests by what they spend in the stage beyond the remaining time, sorts them again, and reads
+the percentiles.
 
-To subtract a stage's time from a percentile promises too much: other requests move up to be the new percentile. So all
-requests are moved down by what they spend in the stage beyond what would be left of it, sorted by where they stand then,
-and the percentiles are read again.
-
-What single requests spent is not kept, but for every bucket of the latency what all of its requests spent together, and
-how many of them the stage dominates. Those it does not dominate are taken to spend what is usual in it, its median, but
-not more than the mean of the bucket; the rest belongs to those it dominates. Without that, requests that were slow for
-another reason would be taken to gain as much as those that waited, and the tail would look cheaper than it is.
+The store has no times of single requests. For every bucket of the latency it has the time that all requests of the bucket spent
+together, and how many of them the stage dominates. Requests that it does not dominate are assumed to spend its median, but
+not more than the mean of the bucket; the rest belongs to those it dominates. Without this split, requests that were slow
+for another reason would gain as much as those that waited, and the tail would look cheaper than it is.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ WHATIF_COLUMNS = ("percentile", "before_seconds", "after_seconds", "ceiling_seco
 
 @dataclass(frozen=True, slots=True)
 class LatencyGroups:
-    """Requests alike in their latency and in what they spend in one stage.
+    """Groups of requests with equal latency and equal time in one stage.
 
     Args:
         latency: Shape (k,). [seconds]
         spent: Time in the stage, not above the latency; shape (k,). [seconds]
-        requests: How many a group has; shape (k,), at least one altogether.
+        requests: Number of requests of each group; shape (k,), at least one in total.
     """
 
     latency: Floats
@@ -53,10 +51,10 @@ class LatencyGroups:
     requests: Ints
 
     def quantiles(self, left: Floats, wanted: Sequence[float]) -> list[float]:
-        """Return the latency at the *wanted* quantiles (nearest rank) if so much were *left* of the stage, in seconds.
+        """Return the latency at the *wanted* quantiles (nearest rank), in seconds, with the given remaining stage time.
 
         Args:
-            left: Time in the stage; shape (k,). [seconds]
+            left: Remaining time in the stage; shape (k,). [seconds]
             wanted: [0..1]
         """
         # What is saved comes first: where that is nothing, the latency stays as it is to the last bit.
@@ -71,25 +69,25 @@ class ComparisonQueries(QueryGroup):
     """Comparison of two selections, and prediction of a faster stage."""
 
     def compare(self, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
-        """Return what changed by stage from *a* to *b*, in the requests at *quantile*.
+        """Return the change by stage from *a* to *b*, in the requests at *quantile*.
 
         Returns:
             Columns stage, a_seconds, b_seconds, delta_seconds (b - a), share (of the change of the latency; negative for a
             stage that moved against it), by falling delta. `attrs`: a_value, b_value (seconds, None without requests), a_n,
-            b_n (requests of the selections), ratio (b / a), ratio_low, ratio_high (what `core.confidence` is sure of
-            at 95 % a side; None without requests).
+            b_n (requests of the selections), ratio (b / a), ratio_low, ratio_high (95 % confidence interval of each side, see
+            `core.confidence`; None without requests).
         """
         with self._snapshot() as snapshot:
             return _compare(snapshot, a, b, quantile)
 
     def mix(self, a: Selection, b: Selection) -> pd.DataFrame:
-        """Return how much the requests themselves differ from *a* to *b*: whether they can be compared at all.
+        """Return how much the composition of the requests differs from *a* to *b*.
 
         Returns:
-            One row for each of route, model, status, device and batch (the size in bands) that both sides tell: columns
-            dimension, value (whose share of the requests differs most), a_share, b_share, change (b - a), distance (the
-            share of the requests that would have to be others for both to be alike; 0..1), changed (the change is at least
-            five points, and more than three of its standard errors).
+            One row for each of route, model, status, device and batch (size bucket) that both sides have: columns
+            dimension, value (whose share of the requests differs most), a_share, b_share, change (b - a), distance (share of the
+            requests that would have to differ for both to be equal; 0..1), changed (the change is at least five points, and
+            more than three of its standard errors).
         """
         with self._snapshot() as snapshot:
             return _request_mix(snapshot, a, b)
@@ -103,19 +101,19 @@ class ComparisonQueries(QueryGroup):
         floor: float = 0.5,
         factor: float | None = None,
     ) -> pd.DataFrame:
-        """Return what the percentiles would be if *stage* were faster: no request left where it is, all sorted again.
+        """Return the predicted percentiles if *stage* were faster.
 
         Args:
-            selection: Whose requests.
-            stage: Which stage.
+            selection: The requests.
+            stage: The stage.
             percentiles: [0..1]
-            floor: No request spends more in the stage than those at this quantile of its own time do. [0..1]
-            factor: Instead: every request spends so many times as long in it. [>= 0]
+            floor: No request spends more in the stage than this quantile of its exclusive time. [0..1]
+            factor: Instead: every request spends this multiple of its time in the stage. [>= 0]
 
         Returns:
-            Columns percentile, before_seconds, after_seconds, ceiling_seconds (if the stage took no time at all: nobody
-            gets further than that by working on it). No rows without requests. `attrs`: requests, floor_seconds (what
-            *floor* is; None with a factor, or where nobody had the stage).
+            Columns percentile, before_seconds, after_seconds, ceiling_seconds (if the stage took no time at all: the limit
+            of any improvement of it). No rows without requests. `attrs`: requests, floor_seconds (the time at
+            *floor*; None with a factor, or where no request has the stage).
         """
         with self._snapshot() as snapshot:
             return _whatif(snapshot, selection, stage, percentiles, floor=floor, factor=factor)
@@ -146,7 +144,7 @@ def _whatif(
 
 
 def _stage_durations(durations: Columns, stage: str) -> StageCounts:
-    """Return the distribution of the own time of *stage*."""
+    """Return the distribution of the exclusive time of *stage*."""
     return add_up(durations.where(np.array([name == stage for name in durations.stages], bool)[durations.stage]))
 
 
@@ -168,16 +166,16 @@ def _latency_groups(mixed: Mixture, stage: str, usual_seconds: float) -> Latency
 def split_stage_time(
     mean: Floats, latency: Floats, requests: Ints, dominated: Ints, usual_seconds: float
 ) -> tuple[Floats, Floats]:
-    """Return what the requests of each bucket that the stage does not dominate spend in it, and those that it does.
+    """Return the stage time of a request in each bucket: of those the stage does not dominate, and of those it does.
 
     Together they spend *mean* a request; none spends more than its latency.
 
     Args:
-        mean: What a request of the bucket spends in the stage on average, not above the latency; shape (k,). [seconds]
+        mean: Mean stage time of the requests of the bucket, not above the latency; shape (k,). [seconds]
         latency: Shape (k,). [seconds]
         requests: Shape (k,), at least one each.
-        dominated: Those the stage takes most of; shape (k,).
-        usual_seconds: What is usual in the stage. [seconds]
+        dominated: Number of requests that the stage dominates; shape (k,).
+        usual_seconds: Median stage time. [seconds]
     """
     others = requests - dominated
     total = mean * requests
@@ -232,7 +230,7 @@ def _stage_row(stage: str, a_seconds: float, b_seconds: float, change: float) ->
 
 
 def _latency_ratio(a: Mixture | None, b: Mixture | None, quantile: float) -> dict[str, Any]:
-    """Return how many requests there are, how slow they are, and how sure the ratio of that is."""
+    """Return the number of requests, the latencies, and their ratio with its confidence interval."""
     a_value, b_value = (interval(one.latency.histogram(), quantile) if one else None for one in (a, b))
     found = ratio(a_value, b_value)
     return {
@@ -264,7 +262,7 @@ def _requests_by_dimension(snapshot: Snapshot, selection: Selection) -> dict[str
 
 
 def _largest_share_change(dimension: str, a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return the value whose share differs most; None where one side has no requests that tell."""
+    """Return the value whose share differs most; None where one side has no requests with the dimension."""
     a_n, b_n = sum(a.values()), sum(b.values())
     if not a_n or not b_n:
         return None

@@ -1,12 +1,7 @@
-"""From a selection to columns: which tiers answer it, and points added up as far as nobody asks for more.
+"""Fetching points for queries: choosing tiers, summing points by step, and the base class of all query groups.
 
-What all questions to the store have in common: where they are asked, and that each sees one moment.
-
-Points added up step by step: what `columns.StageCounts` is for one step, for many at once, so that a long chart is few calls.
-
-Steps are taken together as long as their points are equally fine.
-
-Distributions of a selection: of whole requests, and of each stage by itself.
+This module does without pandas, so that a collector can use it. Steps are summed together as long as their points have the
+same scale.
 """
 
 from __future__ import annotations
@@ -38,12 +33,12 @@ _STEPS_AT_ONCE = 128
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """The counts of steps of one scale, as one table.
+    """Counts of several steps of one scale, as one table.
 
     Args:
-        starts: Of the steps; shape (n,). [Unix seconds]
-        scale: Of the buckets.
-        index: The buckets that have anything in any of them, ascending; shape (k,).
+        starts: Starts of the steps; shape (n,). [Unix seconds]
+        scale: Scale of the buckets.
+        index: Buckets that are not empty in all steps, ascending; shape (k,).
         amount: Requests, or microseconds; shape (n, stages, k).
         zero: Values below a nanosecond; shape (n, stages).
         sum: Shape (n, stages). [seconds]
@@ -58,32 +53,32 @@ class StepCounts:
 
     @property
     def total(self) -> Ints:
-        """Everything that was counted in each step; shape (n,)."""
+        """Sum of all counts of each step; shape (n,)."""
         return self.amount.sum(axis=(1, 2)) + self.zero.sum(axis=1)
 
     @property
     def by_stage(self) -> Ints:
-        """The same by stage; shape (n, stages)."""
+        """Sum of all counts of each step by stage; shape (n, stages)."""
         return self.amount.sum(axis=2) + self.zero
 
     def places_of(self, quantile: float) -> Ints:
-        """Return the place in `index` of the bucket the request at *quantile* is in; -1 where it is below them all; shape (n,)."""
+        """Return the place in `index` of the bucket of the request at *quantile*, -1 where it is below all buckets; shape (n,)."""
         ranks = np.array([rank_of(quantile, total) for total in self.total.tolist()]) - self.zero.sum(axis=1)
         held = np.cumsum(self.amount.sum(axis=1), axis=1)
         return np.where(ranks > 0, (held < ranks[:, None]).sum(axis=1), -1)
 
     def values_at(self, quantile: float) -> Floats:
-        """Return what `Counts.value_at` says of each step, in the unit of the values; shape (n,)."""
+        """Return `StageCounts.value_at` of each step; shape (n,)."""
         # The last one is where -1 points to.
         middles = [*(bucket_middle(index, self.scale) for index in self.index.tolist()), 0.0]
         return np.array(middles)[self.places_of(quantile)]
 
     def above(self, threshold: float) -> Floats:
-        """Return what `Histogram.count_above` says of each step; shape (n,)."""
+        """Return `Histogram.count_above` of each step; shape (n,)."""
         return self.above_by_stage(threshold).sum(axis=1)
 
     def above_by_stage(self, threshold: float) -> Floats:
-        """Return the same by stage; shape (n, stages)."""
+        """Return `Histogram.count_above` of each step by stage; shape (n, stages)."""
         # A threshold splits one bucket, in all steps alike: how much of one request in each bucket is above it says it all.
         alone = [Histogram(self.scale, {index: 1}) for index in self.index.tolist()]
         shares = np.array([each.count_above(threshold).value for each in alone], np.float64)
@@ -93,12 +88,12 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True)
 class StepEdges:
-    """Where points, sorted by time, are cut into steps; only steps that have any.
+    """Division of points, sorted by time, into the steps that have any.
 
     Args:
-        starts: Of the steps; shape (n,). [Unix seconds]
-        edges: The first point of each, and the end of the last; shape (n + 1,).
-        scale: The coarsest of each; shape (n,).
+        starts: Starts of the steps; shape (n,). [Unix seconds]
+        edges: First point of each step, and the end of the last; shape (n + 1,).
+        scale: Coarsest scale of each step; shape (n,).
     """
 
     starts: Ints
@@ -107,7 +102,7 @@ class StepEdges:
 
 
 def step_edges(columns: Columns, steps: Steps) -> StepEdges:
-    """Return where *steps* cut *columns*."""
+    """Return the division of *columns* into *steps*."""
     starts = steps.of(columns.times)
     if not len(columns):
         return StepEdges(starts, np.zeros(1, np.int64), starts)
@@ -116,7 +111,7 @@ def step_edges(columns: Columns, steps: Steps) -> StepEdges:
 
 
 def equal_scale_slices(*scales: Ints) -> Iterator[slice]:
-    """Yield stretches of steps whose *scales* are the same, as many steps as are taken at once."""
+    """Yield slices of consecutive steps with equal *scales*, of limited length."""
     changed = np.any([np.diff(scale, prepend=scale[:1] - 1) for scale in scales], axis=0)
     for first, last in pairwise([*np.flatnonzero(changed).tolist(), len(changed)]):
         yield from (slice(low, min(low + _STEPS_AT_ONCE, last)) for low in range(first, last, _STEPS_AT_ONCE))
@@ -131,14 +126,14 @@ def add_up_steps(columns: Columns, steps: Steps, scale: int | None = None) -> It
 
 
 def count_steps(columns: Columns, found: StepEdges, chosen: slice, scale: int) -> StepCounts:
-    """Add up the *chosen* steps of *columns* at *scale*, which none of their points is coarser than."""
+    """Sum the *chosen* steps of *columns* at *scale*, which no point is coarser than."""
     edges = found.edges[chosen.start : chosen.stop + 1]
     part = columns.between(int(edges[0]), int(edges[-1]))
     return count_at(part, np.repeat(np.arange(len(edges) - 1), np.diff(edges)), found.starts[chosen], scale)
 
 
 def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
-    """Add up *columns* at *scale*; *step* says for each point to which of the steps that start *at* it belongs."""
+    """Sum *columns* at *scale*; *step* is the number of each point's step, and *at* the starts of the steps."""
     shape = (len(at), max(1, len(columns.stages)))
     place = step * shape[1] + columns.stage
     index, amount = bucket_table(columns, place, shape[0] * shape[1], scale)
@@ -149,14 +144,14 @@ def count_at(columns: Columns, step: Ints, at: Ints, scale: int) -> StepCounts:
 
 
 class QueryGroup:
-    """Where questions are asked; each is answered in a transaction of its own.
+    """Base class of query groups; each query runs in a transaction of its own.
 
     Args:
-        engine: Where to read.
-        points: Where the points are.
-        retention: How long things are kept.
-        caps: How many series are told apart.
-        clock: The time. [Unix seconds]
+        engine: The database.
+        points: Storage of the points.
+        retention: Retention of the data.
+        caps: Caps on the number of series.
+        clock: Returns the current time. [Unix seconds]
     """
 
     def __init__(
@@ -170,12 +165,12 @@ class QueryGroup:
 
     @property
     def retention(self) -> Retention:
-        """How long things are kept."""
+        """Retention of the data."""
         return self._retention
 
     @property
     def caps(self) -> SeriesCaps:
-        """How many values of each dimension are told apart."""
+        """Caps on the number of values of each dimension."""
         return self._caps
 
     @contextmanager
@@ -189,12 +184,12 @@ MAX_ROWS = 100_000
 
 
 def fetch(snapshot: Snapshot, question: PointQuery) -> Columns:
-    """Return the points of the whole selection, added up over time: a month of a large service is gigabytes otherwise."""
+    """Return the points of the whole selection, summed over time: a month of a large service would be gigabytes otherwise."""
     return _fetch_tiers(snapshot, question, None, schema.COARSEST)
 
 
 def fetch_steps(snapshot: Snapshot, question: PointQuery, step: timedelta) -> tuple[Columns, Steps]:
-    """Return the points, and how to cut them into steps of *step*: wider where only wider buckets are kept or affordable."""
+    """Return the points and their steps of *step*; wider where only wider buckets are kept or affordable."""
     start, _ = question.selection.seconds
     width = _step_width(snapshot, question, step_seconds(step))
     if width is None:
@@ -204,7 +199,7 @@ def fetch_steps(snapshot: Snapshot, question: PointQuery, step: timedelta) -> tu
 
 
 def fetch_exact(snapshot: Snapshot, question: PointQuery, width: int) -> tuple[Columns, Steps]:
-    """Return the points in steps of *width* seconds, however many there are; what is only kept in wider ones is left out."""
+    """Return the points in steps of *width* seconds, however many; data kept only in wider buckets are left out."""
     start, end = question.selection.seconds
     steps = Steps(start, width)
     fine = [tier for tier in tiers.read_tiers(snapshot.connection) if tier.seconds <= width]
@@ -212,7 +207,7 @@ def fetch_exact(snapshot: Snapshot, question: PointQuery, width: int) -> tuple[C
 
 
 def _fetch_tiers(snapshot: Snapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
-    """Return the points added up step by step, from buckets not wider than *widest* seconds where such are kept."""
+    """Return the points summed by step, from buckets not wider than *widest* seconds where such are kept."""
     start, end = question.selection.seconds
     return _fetch_segments(
         snapshot, question, steps, tiers.plan_segments(tiers.read_tiers(snapshot.connection), start, end, widest)
@@ -222,7 +217,7 @@ def _fetch_tiers(snapshot: Snapshot, question: PointQuery, steps: Steps | None, 
 def _fetch_segments(
     snapshot: Snapshot, question: PointQuery, steps: Steps | None, segments: Sequence[tiers.Segment]
 ) -> Columns:
-    """Return the points of *segments*, added up piece by piece as they are read: what is held does not grow with time."""
+    """Return the points of *segments*, summed piece by piece while reading: memory does not grow with time."""
     apart = question.by is not None
     pieces = [
         sum_points(piece, steps, apart=apart)
@@ -244,7 +239,7 @@ def _step_width(snapshot: Snapshot, question: PointQuery, wanted: int) -> int | 
 
 
 def _estimated_rows(snapshot: Snapshot, question: PointQuery, tier: int) -> int:
-    """Return about how many rows of *tier* there are: of whole hours from the number of rows that cover each."""
+    """Return the approximate number of rows of *tier*, from the number of rows that cover each whole hour."""
     start, end = question.selection.seconds
     rolled_up = tiers.read_tiers(snapshot.connection)[-1].watermark
     hours = tiers.Segment(schema.COARSEST, tiers.floor_to(start, schema.COARSEST), min(end, rolled_up))
@@ -257,18 +252,18 @@ def _estimated_rows(snapshot: Snapshot, question: PointQuery, tier: int) -> int:
 
 
 def points_with_key(columns: Columns, key: str) -> Columns:
-    """Return the points that are told apart by *key*."""
+    """Return the points with *key* in the place of a stage."""
     return columns.where(columns.stage == (columns.stages.index(key) if key in columns.stages else -1))
 
 
 def request_latency(snapshot: Snapshot, selection: Selection) -> Histogram:
-    """See `Reader.latency`."""
+    """Return the latency of all requests of *selection*, in seconds."""
     columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,)))
     return add_up(columns).histogram() if len(columns) else Histogram()
 
 
 def histograms_by_key(snapshot: Snapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
-    """Return the histogram of *metric* for each stage, or whatever else tells its points apart, in stage order."""
+    """Return the histogram of *metric* for each stage, or other key of the metric, in stage order."""
     columns = fetch(snapshot, PointQuery(selection, (metric,)))
     # Each by itself: one that was sent coarser must not make the others coarser.
     return {

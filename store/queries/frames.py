@@ -1,4 +1,4 @@
-"""Making frames: times, the order of stages, and empty answers that still have their columns."""
+"""Building data frames: times, the order of stages, and empty results that still have their columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataF
 
 
 def with_step_times(made: pd.DataFrame, steps: Steps, selection: Selection) -> pd.DataFrame:
-    """Return *made* with `at`, in Unix seconds, as times, and how wide its steps are: one step is as wide as the window."""
+    """Return *made* with `at`, in Unix seconds, as times, and with the width of its steps in `attrs`."""
     start, end = selection.seconds
     made["at"] = utc_times(made["at"])
     made.attrs["step_seconds"] = steps.width or end - start
@@ -32,7 +32,7 @@ def with_step_times(made: pd.DataFrame, steps: Steps, selection: Selection) -> p
 
 
 def stage_frame(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return *rows* as a frame of *columns* and one column for each stage that occurs; a stage missing in a row is 0."""
+    """Return *rows* as a frame of *columns* and one column for each stage that occurs; missing stages are 0."""
     stages = {name for row in rows for name in row} - set(columns)
     made = frame([*columns, *ordered(stages)], rows)
     made[ordered(stages)] = made[ordered(stages)].fillna(0.0)

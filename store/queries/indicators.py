@@ -1,7 +1,7 @@
-"""What was good and bad by each kind of indicator: of a window, and step by step.
+"""Good and bad events of each kind of indicator, of a window and over time.
 
-Requests above a threshold are counted as `slo` does. The unit of the others is their own: seconds of requests for
-`coverage`, minutes for `freshness`; how many requests there were is said beside them.
+Requests above a threshold are counted as in `slo`. Other kinds have units of their own: seconds of requests for `coverage`,
+minutes for `freshness`; the number of requests is returned beside them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _MINUTE = 60
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was counted in a window.
+    """Counts of a window.
 
     Args:
-        requests: How many requests it was made of; minutes, for `freshness`. [count]
-        total: All of it: requests, seconds of `coverage`, minutes of `freshness`.
-        bad: What of it was bad; a fraction where the bucket of the threshold was split.
-        bad_low: Not less than this.
-        bad_high: Not more than this.
-        last_at: Start of the last bucket that has any; None if there is none, and for `freshness`.
+        requests: Number of requests; minutes, for `freshness`. [count]
+        total: All events: requests, seconds of `coverage`, minutes of `freshness`.
+        bad: Bad events; a fraction where the bucket of the threshold was split.
+        bad_low: Lower bound of *bad*.
+        bad_high: Upper bound of *bad*.
+        last_at: Start of the last bucket with events; None if there is none, and for `freshness`.
     """
 
     requests: float
@@ -56,16 +56,16 @@ class IndicatorQueries(QueryGroup):
     """Good and bad events of each kind of indicator."""
 
     def tally(self, selection: Selection, indicator: Indicator) -> Tally:
-        """Return how much *indicator* counts in *selection*, and how much of it was bad."""
+        """Return the good and bad events of *indicator* in *selection*."""
         return self.tallies([selection], indicator)[0]
 
     def tallies(self, selections: Iterable[Selection], indicator: Indicator) -> list[Tally]:
-        """Return the same for each of *selections*, all as of one moment."""
+        """Return the tally of each of *selections*, all as of one moment."""
         with self._snapshot() as snapshot:
             return [_tally(snapshot, selection, indicator) for selection in selections]
 
     def tally_series(self, selection: Selection, indicator: Indicator, step: timedelta) -> pd.DataFrame:
-        """Return the same for each step that has any.
+        """Return the tally of each step with events.
 
         Returns:
             Columns at (UTC), requests (or minutes, for `freshness`), total and bad (in the unit of the indicator: requests,
@@ -75,7 +75,7 @@ class IndicatorQueries(QueryGroup):
             return _tally_series(snapshot, selection, indicator, step)
 
     def first_seen(self, selection: Selection) -> datetime | None:
-        """Return when anything of *selection* was first seen, whatever its window; None for never. Exact to 10 s."""
+        """Return when the series of *selection* were first seen, whatever its window; None for never. Exact to 10 s."""
         with self._snapshot() as snapshot:
             found = _first_seen(snapshot, selection)
         return None if found is None else moment(found)
@@ -146,7 +146,7 @@ def _coverage_over_time(
 
 
 def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
-    """Return the seconds of requests in each step, and those of them that no stage explains."""
+    """Return the seconds of requests in each step, and those that no stage explains."""
     starts = np.unique(steps.of(columns.times))
 
     def added(chosen: Columns) -> Floats:
@@ -165,7 +165,7 @@ def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
 
 
 def _amounts(columns: Columns) -> Floats:
-    """Return how much each point counts; shape (n,)."""
+    """Return the sum of the counts of each point; shape (n,)."""
     held = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.buckets.amount)))
     return (columns.zero + np.diff(held[columns.buckets.offsets])).astype(np.float64)
 
@@ -175,8 +175,8 @@ def _freshness(
 ) -> tuple[pd.DataFrame, Steps]:
     """Return the minutes of each step, and those at whose end the newest data were too old.
 
-    Data of a minute count as of its end, and so do those of an hour where only hours are kept: a silence shorter than what
-    is kept cannot be seen.
+    Data of a minute count as of its end, and data of an hour as of its end where only hours are kept: a silence shorter than
+    the buckets kept cannot be detected.
     """
     age = timedelta(seconds=_required_threshold(indicator))
     wider = replace(selection, start=selection.start - age - timedelta(hours=1))
@@ -193,7 +193,7 @@ def _freshness(
 
 
 def _newest_data(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], Floats]:
-    """Return a function that says, of ascending times, until when there were data by then."""
+    """Return a function that maps ascending times to the end of the data by then."""
     starts = np.unique(steps.of(columns.times))
     width = steps.width or end - steps.start
 
@@ -206,7 +206,7 @@ def _newest_data(columns: Columns, steps: Steps, end: int) -> Callable[[Ints], F
 
 
 def _first_seen(snapshot: Snapshot, selection: Selection) -> int | None:
-    """Return the first bucket that anything of *selection* was ever in, in Unix seconds; None for nothing ever."""
+    """Return the first bucket of the series of *selection*, in Unix seconds; None if there is none."""
     table = schema.series
     statement = select(func.min(table.c.first_seen)).where(*selection.conditions())
     return snapshot.connection.execute(statement).scalar()

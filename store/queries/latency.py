@@ -1,11 +1,8 @@
-"""Where the time goes in the requests at a percentile: the rule of `docs/architecture.md`, on counts.
+"""Latency distributions, and the breakdown of latency into stages and stalls at each percentile.
 
-The requests at percentile p are those in the bucket the p-th request (nearest rank) falls into, widened bucket by bucket
-on both sides until it holds `MIN_REQUESTS`. Their mean stage shares, scaled to the bucket's middle, are the breakdown.
-
-What held up the requests at a percentile: on top of the breakdown, of the same requests and with the same exactness.
-
-How long the model of a request ran, by how many items it ran at once.
+The requests at percentile p are those in the bucket of the p-th request (nearest rank), widened bucket by bucket on both
+sides until it holds `MIN_REQUESTS`. Their mean stage shares, scaled to the middle of the bucket, are the breakdown; see
+`docs/architecture.md`.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ class LatencyQueries(QueryGroup):
             return request_latency(snapshot, selection)
 
     def stage_latency(self, selection: Selection) -> dict[str, Histogram]:
-        """Return the distribution of each stage's own time, in seconds, over the requests that had it; in stage order.
+        """Return the distribution of each stage's exclusive time, in seconds, over the requests that have it; in stage order.
 
         The rank of one request's time in a stage is its `fraction_below`.
         """
@@ -46,19 +43,19 @@ class LatencyQueries(QueryGroup):
             return histograms_by_key(snapshot, selection, STAGE_DURATION)
 
     def batches(self, selection: Selection) -> dict[str, Histogram]:
-        """Return how long the model of a request ran (its forward and prefill), in seconds, by how many items it ran at once.
+        """Return the run time of the model in each request (forward and prefill), in seconds, by batch size.
 
         Returns:
-            The band of the batch size (`core.histogram`), smallest first, to the requests whose last run said it was in it.
+            Batch size bucket (`core.histogram.BATCH_SIZES`), smallest first, to the requests whose last run was in it.
         """
         with self._snapshot() as snapshot:
             return batch_latency(snapshot, selection)
 
     def breakdown(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-        """Return where the time goes in the requests at each percentile.
+        """Return the time by stage in the requests at each percentile.
 
         Args:
-            selection: Whose requests.
+            selection: The requests.
             percentiles: [0..1]
 
         Returns:
@@ -70,10 +67,10 @@ class LatencyQueries(QueryGroup):
             return _breakdown(snapshot, selection, percentiles)
 
     def stalls(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-        """Return what held up the requests at each percentile, beside their `breakdown`.
+        """Return the stalls of the requests at each percentile, beside their `breakdown`.
 
         Args:
-            selection: Whose requests.
+            selection: The requests.
             percentiles: [0..1]
 
         Returns:
@@ -84,7 +81,7 @@ class LatencyQueries(QueryGroup):
             return _stalls(snapshot, selection, percentiles)
 
     def dominants(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-        """Return which stages dominate the requests at each percentile.
+        """Return the dominant stages of the requests at each percentile.
 
         Returns:
             Columns percentile, stage, share (of the requests there; adds up to 1 for a percentile), by falling share.
@@ -94,7 +91,7 @@ class LatencyQueries(QueryGroup):
 
 
 def batch_latency(snapshot: Snapshot, selection: Selection) -> dict[str, Histogram]:
-    """See `Reader.batches`."""
+    """Return the run time of the model by batch size bucket."""
     found = histograms_by_key(snapshot, selection, BATCH_DURATION)
     return {band: found[band] for band in sorted(found, key=BATCH_SIZES.position)}
 
@@ -106,14 +103,14 @@ BREAKDOWN_COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_se
 
 @dataclass(frozen=True, slots=True)
 class PercentileGroup:
-    """The requests at a percentile.
+    """The requests at one percentile.
 
     Args:
-        value: The latency there. [seconds]
-        n: How many requests the shares are the mean of.
+        value: Latency at the percentile. [seconds]
+        n: Number of requests that the shares are the mean of.
         shares: Share of their time by stage; adds up to 1.
-        dominants: Share of these requests by the stage that took most of each; adds up to 1.
-        held_up: Share of their time in which something held them up, by what and in which stage; part of `shares`.
+        dominants: Share of the requests by dominant stage; adds up to 1.
+        held_up: Share of their time in which a stall held them up, by stall key; part of `shares`.
     """
 
     value: Estimate
@@ -128,11 +125,11 @@ class PercentileGroup:
 
 
 class Mixture:
-    """The requests of one step, with the time they spent in each stage.
+    """Requests by latency and the time they spent in each stage.
 
     Args:
-        columns: Points of *metrics*, at least one of them of the first; and of `STALL_TIME`, where that is asked for.
-        metrics: What counts requests by a time, and what holds the time by stage in the same buckets.
+        columns: Points of *metrics*, at least one of them of the first; and of `STALL_TIME`, where requested.
+        metrics: Metric that counts requests by a time, and metric with the time by stage in the same buckets.
     """
 
     def __init__(self, columns: Columns, metrics: tuple[str, str] = BREAKDOWN_METRICS) -> None:
@@ -146,12 +143,12 @@ class Mixture:
 
     @property
     def n(self) -> int:
-        """How many requests there are."""
+        """Number of requests."""
         return self.latency.total
 
     @property
     def mean(self) -> float:
-        """The mean latency, in seconds."""
+        """Mean latency, in seconds."""
         return float(self.latency.sum.sum()) / self.n
 
     def mean_shares(self) -> dict[str, float]:
@@ -188,20 +185,20 @@ class Mixture:
         )
 
     def _untimed(self) -> PercentileGroup:
-        """Return the requests that took no time."""
+        """Return the requests whose latency is zero."""
         zero = self.latency.zero
         value = Estimate(0.0, 0.0, ZERO_THRESHOLD)
         return PercentileGroup(value, int(zero.sum()), {OVERHEAD: 1.0}, self._named(zero / zero.sum()))
 
     def share_of(self, stage: str) -> NDArray[np.float64]:
-        """Return the share of their time that the requests in each bucket of `latency` spend in *stage*; shape (k,)."""
+        """Return the share of time in *stage* of the requests in each bucket of `latency`; shape (k,)."""
         in_stage = self._times.amount[[name == stage for name in self._stages]].sum(axis=0)
         shares = dict(zip(self._times.index.tolist(), in_stage / self._times.amount.sum(axis=0), strict=True))
         coarse = self.latency.index >> (self.latency.scale - self._times.scale)
         return np.array([shares.get(bucket, 0.0) for bucket in coarse.tolist()], np.float64)
 
     def dominated_by(self, stage: str) -> Ints:
-        """Return how many requests in each bucket of `latency` *stage* takes most of; shape (k,)."""
+        """Return the number of requests in each bucket of `latency` that *stage* dominates; shape (k,)."""
         return self.latency.amount[[name == stage for name in self._stages]].sum(axis=0)
 
     def _shares(self, spent: Ints) -> dict[str, float]:
@@ -215,7 +212,7 @@ class Mixture:
 
 
 def _bucket_reaches(requests: StageCounts, centres: Ints) -> Ints:
-    """Return how many buckets on both sides of each of *centres* it takes to hold `MIN_REQUESTS`, or all there are."""
+    """Return how many buckets on both sides of each of *centres* are needed to hold `MIN_REQUESTS`, or all there are."""
     distance = np.abs(requests.index - centres[:, None])
     order = np.argsort(distance, axis=1, kind="stable")
     held = np.cumsum(requests.amount.sum(axis=0)[order], axis=1)
@@ -224,14 +221,14 @@ def _bucket_reaches(requests: StageCounts, centres: Ints) -> Ints:
 
 
 def _amounts_between(counts: StageCounts, low: Ints, high: Ints) -> Ints:
-    """Return what *counts* has by stage from each of the buckets *low* to *high*, both among them; shape (n, stages)."""
+    """Return the sums of *counts* by stage from bucket *low* to *high*, both included; shape (n, stages)."""
     held = np.cumsum(np.pad(counts.amount, ((0, 0), (1, 0))), axis=1)
     last, first = np.searchsorted(counts.index, high, "right"), np.searchsorted(counts.index, low)
     return (held[:, last] - held[:, first]).T
 
 
 def fetch_mixture(snapshot: Snapshot, selection: Selection) -> Mixture | None:
-    """Return the requests of *selection*, or None if there are none."""
+    """Return the requests of *selection*; None if there are none."""
     columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS))
     return Mixture(columns) if len(columns.of(REQUEST_DURATION)) else None
 
@@ -269,7 +266,7 @@ def _by_falling_share(shares: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def breakdown_row(quantile: float, band: PercentileGroup, shares: Mapping[str, float]) -> dict[str, Any]:
-    """Return the requests at *quantile* as a row of `BREAKDOWN_COLUMNS`, and of seconds by what there are *shares* of."""
+    """Return the requests at *quantile* as a row of `BREAKDOWN_COLUMNS`, with the seconds of each key of *shares*."""
     value = band.value
     head = zip(BREAKDOWN_COLUMNS, (quantile, band.n, value.value, value.low, value.high), strict=True)
     return {**dict(head), **{name: share * value.value for name, share in shares.items()}}

@@ -1,8 +1,7 @@
-"""Requests minute by minute as counts by bucket, of many groups for the price of one question.
+"""Requests by minute and histogram bucket, of many groups in one query.
 
-A group is a service in one environment, or the part of it with one route, model or version. Series whose histograms are
-coarser than ours are left out (what was scraped in fixed buckets cannot be told apart so finely), and so are values below a
-nanosecond.
+A group is a service in one environment, or its part with one route, model or version. Series with histograms coarser than
+`SCALE` are left out (fixed buckets of scraped engines have no such resolution), and so are values below a nanosecond.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ _MICROSECONDS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Whose requests are counted together.
+    """Requests that are counted together.
 
     Args:
         service: The service.
-        dimension: Of what it is a part; empty for all of the service.
-        value: Which part.
-        environment: Where it is deployed; empty for requests that name none.
+        dimension: Dimension of the part; empty for the whole service.
+        value: Value of the dimension.
+        environment: Environment; empty for requests that name none.
     """
 
     service: str
@@ -56,14 +55,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class MinuteCounts:
-    """The requests of one group in consecutive minutes.
+    """Requests of one group in consecutive minutes.
 
     Args:
-        start: The first minute, counted from the epoch.
+        start: First minute, counted from the epoch.
         index: Buckets of `core.histogram`, ascending; shape (k,).
         total: Requests by end-to-end latency; shape (minutes, k).
-        stages: The stages that occur.
-        own: Requests by their own time in each stage; shape (stages, minutes, k).
+        stages: Stages that occur.
+        own: Requests by exclusive time in each stage; shape (stages, minutes, k).
     """
 
     start: int
@@ -75,15 +74,15 @@ class MinuteCounts:
 
 @dataclass(frozen=True, slots=True)
 class SpentCounts:
-    """Where the time of requests went, by end-to-end latency.
+    """Time that requests spent in each stage, by end-to-end latency.
 
     Args:
-        start: The first step's first minute, counted from the epoch.
-        step: How long a step is. [minutes]
+        start: First minute of the first step, counted from the epoch.
+        step: Width of a step. [minutes]
         index: Buckets, ascending; shape (k,).
         total: Requests; shape (steps, k).
-        stages: The stages that occur.
-        seconds: Spent in each stage by the requests of the bucket; shape (stages, steps, k).
+        stages: Stages that occur.
+        seconds: Time spent in each stage by the requests of the bucket; shape (stages, steps, k).
     """
 
     start: int
@@ -98,12 +97,12 @@ class MinuteQueries(QueryGroup):
     """Requests by minute and histogram bucket."""
 
     def minutes(self, selection: Selection) -> MinuteCounts:
-        """Return the requests of *selection*, minute by minute, as `all_minutes` counts those of a group."""
+        """Return the requests of *selection* by minute, as `all_minutes` does for a group."""
         with self._snapshot() as snapshot:
             return _minutes(snapshot, selection)
 
     def spent(self, selection: Selection, step: timedelta) -> SpentCounts:
-        """Return where the time of requests went, in steps of whole minutes, as finely as `minutes`."""
+        """Return the time spent in each stage, in steps of whole minutes, with the resolution of `minutes`."""
         with self._snapshot() as snapshot:
             return _spent(snapshot, selection, step)
 
@@ -120,10 +119,10 @@ class MinuteQueries(QueryGroup):
         return {group: moment(first) for group, first in found.items()}
 
     def all_minutes(self, start: datetime, end: datetime) -> dict[Group, MinuteCounts]:
-        """Return the requests of every group of `groups`, minute by minute: one question for all of them.
+        """Return the requests of every group of `groups` by minute, in one query.
 
-        The window is counted in whole minutes. What is kept in buckets wider than a minute, or was counted in histograms
-        coarser than ours, is left out; so is a group without requests.
+        The window is counted in whole minutes. Data kept in buckets wider than a minute or with a scale coarser than `SCALE` are left
+        out, and so are groups without requests.
         """
         with self._snapshot() as snapshot:
             return _minutes_by_group(snapshot, Selection(start, end))
@@ -131,7 +130,7 @@ class MinuteQueries(QueryGroup):
 
 @dataclass(frozen=True, slots=True)
 class _GroupCounts:
-    """What was counted of one group: one table of steps and buckets for requests, and one for each stage."""
+    """Counts of one group: a table of steps and buckets for requests, and one for each stage."""
 
     index: Ints
     whole: Ints
@@ -182,7 +181,7 @@ def _step_count(start: int, end: int, width: int) -> int:
 
 
 def _group_members(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Ints]]:
-    """Return when each group was first seen, in Unix seconds, and the numbers of its series."""
+    """Return the first time each group was seen, in Unix seconds, and the numbers of its series."""
     series = schema.series.c
     parts = (series.route, series.model, series.version)
     wanted = (series.id, series.service, series.environment, *parts, series.first_seen)
@@ -199,7 +198,7 @@ def _group_members(snapshot: Snapshot, since: int) -> dict[Group, tuple[int, Int
 
 
 def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
-    """Return the groups that say something of their own: a part is one only beside another, and when it has a name."""
+    """Return the groups that differ from their service: a part counts only beside another part, and if it has a name."""
     kinds = Counter((group.service, group.environment, group.dimension) for group in found)
     parts = {
         group
@@ -216,7 +215,7 @@ def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
 def _count_groups(
     columns: Columns, steps: Steps, length: int, members: Mapping[Group, Ints]
 ) -> Iterator[tuple[Group, _GroupCounts]]:
-    """Yield what was counted of each group that has anything in *columns*."""
+    """Yield the counts of each group that has any points in *columns*."""
     columns = columns.where(columns.scale == SCALE)
     if not len(columns):
         return
@@ -230,7 +229,7 @@ def _count_groups(
 
 
 def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
-    """Return each point of each group, and the number of that group, ascending; a point may be of several groups."""
+    """Return the points of each group, and the group numbers, ascending; a point may belong to several groups."""
     known, which = np.unique(series, return_inverse=True)
     order = np.argsort(which, kind="stable")
     edges = np.searchsorted(which[order], np.arange(len(known) + 1))
@@ -242,7 +241,7 @@ def _membership(series: Ints, members: list[Ints]) -> tuple[Ints, Ints]:
 
 
 def _count_points(columns: Columns, points: Ints, place: Ints, length: int) -> _GroupCounts:
-    """Add up some *points* of *columns*; *place* says for each point of all which slot and step it is of."""
+    """Sum some *points* of *columns*; *place* is the slot and step of each of all points."""
     lengths = columns.buckets.lengths[points]
     firsts = columns.buckets.offsets[points]
     entry = np.arange(int(lengths.sum())) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)

@@ -1,10 +1,6 @@
-"""What the machines of a service did, measure by measure and place by place.
+"""Replicas: hardware measures, cold starts, statistics of scraped engines, and liveness of the collector.
 
-What replicas loaded and warmed up, and which of them still send.
-
-What engines say of themselves, in fixed buckets or as sums: by service and model, as intervals and exact means.
-
-Whether the collector still works, to tell a silent service from one that nobody listens to.
+Engines report fixed buckets, which stay intervals, and exact sums.
 """
 
 from __future__ import annotations
@@ -37,14 +33,14 @@ class ReplicaQueries(QueryGroup):
     """Machines, cold starts and engines of a service."""
 
     def hardware(self, selection: Selection, step: timedelta) -> pd.DataFrame:
-        """Return what the machines of *selection*'s service did in each step, where anything is known.
+        """Return the hardware measures of *selection*'s service in each step with data.
 
-        It is that of whole processes: by which model or route requests are selected does not matter.
+        Measures are of whole processes: the model and route of the selection are ignored.
 
         Returns:
             Columns at (UTC, start of the step), measure (a key of `core.hardware.MEASURES`), place (`core.hardware.place`), mean
-            and most (of what was told in the step, the latter at most 2.2 % too large; in the measure's unit, of a rate
-            per second); sorted by time, measure and place. `attrs["step_seconds"]` is how wide the steps are.
+            and most (of the values in the step, the latter at most 2.2 % too large; in the measure's unit, rates
+            per second); sorted by time, measure and place. `attrs["step_seconds"]` is the width of the steps.
         """
         with self._snapshot() as snapshot:
             return _hardware(snapshot, selection, step)
@@ -53,30 +49,31 @@ class ReplicaQueries(QueryGroup):
         """Return the phases of the cold starts of the replicas of *service*, newest first, over the whole history.
 
         Returns:
-            Columns instance, place (its host and process), version, environment, phase (a key of `core.stages.LOAD_PHASES`), model, shape, started, ended (UTC),
-            seconds (spent in no other phase), heard (UTC: when the replica was last heard of; NaT if not in ten minutes).
+            Columns instance, place (its host and process), version, environment, phase (a key of `core.stages.LOAD_PHASES`),
+            model, shape, started, ended (UTC), seconds (spent in no other phase), heard (UTC: last report of the replica; NaT if
+            there was none in ten minutes).
         """
         with self._snapshot() as snapshot:
             return _loads(snapshot, service, environment, int(self._clock()) - _HEARD_SECONDS)
 
     def engines(self, selection: Selection) -> list[EngineModel]:
-        """Return what the engines of *selection* say, by service and model, the busiest first.
+        """Return the statistics of the scraped engines of *selection*, by service and model, the busiest first.
 
-        None of it is in any other answer: a request that an agent has counted too is there, and here.
+        They are independent of all other queries: a request that an agent has counted too is in both.
         """
         with self._snapshot() as snapshot:
             return _engines(snapshot, selection)
 
     def stale_since(self, now: datetime, patience: timedelta) -> datetime | None:
-        """Return since when nothing came, if the collector did nothing else either for *patience*; None while it works."""
+        """Return the time of the last data if the collector has been inactive for *patience*; None while it works."""
         with self._snapshot() as snapshot:
             return _stale_since(snapshot, int(now.timestamp()), patience)
 
 
 def _stale_since(snapshot: Snapshot, now: int, patience: timedelta) -> datetime | None:
-    """See `Reader.stale_since`; *now* is in Unix seconds.
+    """Return the time of the last data if the collector stopped; *now* is in Unix seconds.
 
-    A collector that works rolls up what is complete, whether anything comes or not, until some time after the newest data.
+    A working collector rolls up complete buckets, whether or not data arrive, until some time after the newest data.
     """
     newest = snapshot.connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
     rolled_up = tiers.read_tiers(snapshot.connection)[1].watermark
@@ -94,17 +91,17 @@ _ENGINE_METRICS = (*(metric for pair in _METRIC_PAIRS for metric in pair), names
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """What the engines of a service say of one model; times in seconds.
+    """Statistics that the engines of a service report about one model; times in seconds.
 
     Args:
         service: `service.name`.
-        model: Its name, empty where they do not tell.
-        requests: How long requests took; empty where they time steps only.
-        stages: How long they spent in each stage, in the order of stages.
-        first_token: How long they waited for their first token, by definition (`names.DEFINITIONS`).
-        output_token: How long one token took after another, by definition.
-        tokens: How many there were, by `names.TOKENS_IN` and `names.TOKENS_OUT`.
-        batches: How long the model ran by how many items it ran at once, smallest first: only number and mean are known.
+        model: Its name; empty where the engine does not tell.
+        requests: Duration of requests; empty where the engine times steps only.
+        stages: Time in each stage, in the order of stages.
+        first_token: Time to the first token, by definition (`names.DEFINITIONS`).
+        output_token: Time between tokens, by definition.
+        tokens: Number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`.
+        batches: Run time of the model by batch size, smallest first: only number and mean are known.
     """
 
     service: str
@@ -118,12 +115,12 @@ class EngineModel:
 
     @property
     def count(self) -> int:
-        """How many requests there were: where they are not timed as a whole, as many as the most frequent stage had."""
+        """Number of requests; where whole requests are not timed, the count of the most frequent stage."""
         return max(self.requests.count, *(stage.count for stage in self.stages.values()), 0)
 
     @property
     def mean_by_stage(self) -> dict[str, float]:
-        """The exact share of the mean request that each stage has, in the order of stages; they need not add up to it."""
+        """Exact mean time of each stage per request, in the order of stages; the times need not add up."""
         count = self.count
         return {stage: found.lows.sum / count for stage, found in self.stages.items() if count and found.count}
 
@@ -224,13 +221,13 @@ def _hardware(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.D
 
 
 def _observations(columns: Columns) -> Ints:
-    """Return how many values each point has; shape (n,)."""
+    """Return the number of values of each point; shape (n,)."""
     held = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.buckets.amount)))
     return np.diff(held[columns.buckets.offsets]) + columns.zero
 
 
 def _maximum(columns: Columns) -> Floats:
-    """Return what no value of each point is above, at most a bucket more than the largest; shape (n,)."""
+    """Return an upper bound of the values of each point, at most a bucket above the largest; shape (n,)."""
     filled = columns.buckets.lengths > 0
     last = columns.buckets.index[columns.buckets.offsets[1:][filled] - 1]
     most = np.zeros(len(columns))

@@ -1,11 +1,7 @@
-"""Which services and versions there are, and whether anything has changed.
+"""Services, versions, environments, events, and all services in one query.
 
-All services at once: what one question a service would say, for the price of one.
-
-The points of all are read together, each service's are put aside, and they are added up by the same code: the numbers are
-those of `Reader.breakdown` of the service, to the last bit.
-
-What people and pipelines told that happened.
+For a fleet the points of all services are read together, separated by service, and summed by the same code as for one service,
+so that the numbers equal those of `Reader.breakdown` to the last bit.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ class ServiceQueries(QueryGroup):
     """Services, versions, environments and events."""
 
     def services(self, start: datetime, end: datetime, *, environment: str | None = None) -> pd.DataFrame:
-        """Return the services that have requests in `[start, end)`, in one environment or in all of them.
+        """Return the services with requests in `[start, end)`, in one environment or in all of them.
 
         Returns:
             Columns service, versions (list, latest seen first), newest (the version first seen last), model and environment
@@ -52,11 +48,11 @@ class ServiceQueries(QueryGroup):
     def fleet(
         self, start: datetime, end: datetime, percentiles: Sequence[float], *, environment: str | None = None
     ) -> pd.DataFrame:
-        """Return where the time goes at each percentile in every service: one question instead of one a service.
+        """Return the breakdown of every service at each percentile, in one query.
 
         Args:
-            start: Of the window.
-            end: Of the window.
+            start: Start of the window.
+            end: End of the window.
             percentiles: [0..1]
             environment: Only its requests; None for all.
 
@@ -70,7 +66,7 @@ class ServiceQueries(QueryGroup):
     def fleet_over_time(
         self, start: datetime, end: datetime, step: timedelta, *, environment: str | None = None
     ) -> pd.DataFrame:
-        """Return how many requests each service has in each step, where it has any.
+        """Return the number of requests of each service in each step with requests.
 
         Returns:
             Columns service, at (UTC, start of the step), n; sorted by both.
@@ -89,12 +85,12 @@ class ServiceQueries(QueryGroup):
             return _versions(snapshot, selection)
 
     def environments(self) -> list[str]:
-        """Return the environments that anything came from, by name; requests without one name none."""
+        """Return the environments of all requests, by name; requests without one are ignored."""
         with self._snapshot() as snapshot:
             return _environments(snapshot)
 
     def releases(self, environment: str | None = None) -> pd.DataFrame:
-        """Return the versions of every service over the whole history: one cheap question for all of them.
+        """Return the versions of every service over the whole history, in one inexpensive query.
 
         Returns:
             Columns service, version, first_seen, last_seen (UTC, of all that is kept, exact to 10 s); sorted by service, then
@@ -104,7 +100,7 @@ class ServiceQueries(QueryGroup):
             return _releases(snapshot, environment)
 
     def dimensions(self, selection: Selection) -> dict[str, dict[str, int]]:
-        """Return which values each dimension (service, version, model, route, device, …) has in the requests of *selection*.
+        """Return the values of each dimension (service, version, model, route, device, …) in the requests of *selection*.
 
         Returns:
             The dimension to its values with how many requests had each, most first; what is unknown is left out.
@@ -115,12 +111,12 @@ class ServiceQueries(QueryGroup):
     def events(
         self, start: datetime, end: datetime, *, service: str | None = None, kind: str | None = None
     ) -> pd.DataFrame:
-        """Return what people and pipelines told that happened in `[start, end)`.
+        """Return the events in `[start, end)`.
 
         Args:
-            start: Of the window.
-            end: Of the window.
-            service: Only its events and those of all services; None for everybody's.
+            start: Start of the window.
+            end: End of the window.
+            service: Only its events and those of all services; None for all events.
             kind: Only of this kind, see `store.events.EVENT_KINDS`.
 
         Returns:
@@ -130,10 +126,10 @@ class ServiceQueries(QueryGroup):
             return _events(snapshot, start, end, service, kind)
 
     def whole(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
-        """Return `[start, end)` grown to whole buckets of what is kept there: hours where the minutes are forgotten.
+        """Return `[start, end)` extended to whole buckets of the tiers kept there: hours where minutes are deleted.
 
-        A bucket counts where it begins, so a window that begins in the middle of one has nothing of it, and one that ends
-        there has all.
+        A bucket counts where it begins, so that a window that begins within a bucket would contain none of it, and a window that
+        ends within one all of it.
         """
         with self._snapshot() as snapshot:
             known = tiers.read_tiers(snapshot.connection)
@@ -141,7 +137,7 @@ class ServiceQueries(QueryGroup):
         return moment(first), moment(last)
 
     def revision(self, service: str | None = None) -> int:
-        """Return a number that grows whenever something of *service*, or of any, was written; 0 before the first time."""
+        """Return a number that grows with every write of *service*, or of any service; 0 before the first write."""
         with self._snapshot() as snapshot:
             return _revision(snapshot, service)
 
@@ -195,7 +191,7 @@ def _split_by_service(snapshot: Snapshot, selection: Selection, columns: Columns
 
 
 def _with_service_numbers(snapshot: Snapshot, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
-    """Return the names of all services, and *columns* with the place of their service there for their series or total."""
+    """Return the names of all services, and *columns* with the number of the service instead of the series or total."""
     series = schema.series.c
     found = snapshot.connection.execute(
         select(series.id, series.total_id, series.service).where(*selection.conditions())
@@ -210,7 +206,7 @@ def _with_service_numbers(snapshot: Snapshot, selection: Selection, columns: Col
 
 
 def _without_unused_stages(columns: Columns) -> Columns:
-    """Return *columns* without the stages that only others have: each takes a row of every table."""
+    """Return *columns* without the stages that only other services have: each takes a row of every table."""
     used, stage = np.unique(columns.stage, return_inverse=True)
     return replace(columns, stage=stage, stages=tuple(columns.stages[each] for each in used.tolist()))
 
@@ -290,7 +286,7 @@ def _dimensions(snapshot: Snapshot, selection: Selection) -> dict[str, dict[str,
 
 
 def series_with_requests(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
-    """Return the series that have requests in *selection*: its dimensions, `requests`, and the `first` and `last` bucket."""
+    """Return the series with requests in *selection*: their dimensions, `requests`, and the `first` and `last` bucket."""
     start, end = selection.seconds
     question = PointQuery(selection, (REQUEST_DURATION,), by="series")
     found = [

@@ -1,9 +1,7 @@
-"""Good and bad requests, and which stage made the bad ones bad.
+"""Requests that violated an objective, and the stages responsible, in total and over time.
 
-A request is bad if it failed, or took longer than the threshold. The bucket the threshold falls into is split
-log-linearly; how far that can be wrong is said with it.
-
-Bad requests over time, each by the stage that made it bad: what spent an error budget, when.
+A request is bad if it failed, or took longer than the threshold. The bucket that contains the threshold is split
+log-linearly; the bounds of the error are returned with the count.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ class SloCounts:
     """Requests of a window.
 
     Args:
-        total: All of them.
-        bad: Those that failed or were too slow; a fraction where the bucket of the threshold was split.
-        bad_low: Not fewer than these.
-        bad_high: Not more than these.
-        last_at: Start of the last bucket that has any; None if there are no requests.
+        total: All requests.
+        bad: Failed or slow requests; a fraction where the bucket of the threshold was split.
+        bad_low: Lower bound of *bad*.
+        bad_high: Upper bound of *bad*.
+        last_at: Start of the last bucket with requests; None if there are none.
     """
 
     total: int
@@ -53,12 +51,12 @@ class SloQueries(QueryGroup):
     """Requests that violated an objective, and the stages responsible."""
 
     def slo_counts(self, selection: Selection, threshold_seconds: float | None) -> SloCounts:
-        """Return how many requests there are, and how many failed or took longer than *threshold_seconds* (None: failed)."""
+        """Return the number of requests, and of those that failed or took longer than *threshold_seconds* (None: failed)."""
         with self._snapshot() as snapshot:
             return slo_counts(snapshot, selection, threshold_seconds)
 
     def slo_series(self, selection: Selection, threshold_seconds: float | None, step: timedelta) -> pd.DataFrame:
-        """Return the same for each step that has requests.
+        """Return the counts of `slo_counts` for each step with requests.
 
         Returns:
             Columns at (UTC), total, bad.
@@ -77,14 +75,14 @@ class SloQueries(QueryGroup):
             return _bad_breakdown(snapshot, selection, threshold_seconds)
 
     def bad_over_time(self, selection: Selection, threshold_seconds: float | None, step: timedelta) -> pd.DataFrame:
-        """Return how many requests were bad in each step that has any requests, by the stage that made them so.
+        """Return the number of bad requests in each step with requests, by the stage responsible.
 
-        A step's slow requests are shared out among the stages they spend more time in than the good ones of the whole
-        selection do, in proportion to how much more; so are the failed ones where they took half as long again as good
-        ones, and otherwise they are unexplained. The columns of a row add up to its `bad`, which is that of `slo_series`.
+        The slow requests of a step are attributed to the stages in which they spend more time than the good requests of the whole
+        selection, in proportion to the excess; so are failed requests that took half as long again as good ones. Other failed
+        requests are unexplained. The columns of a row add up to its `bad`, which equals that of `slo_series`.
 
         Returns:
-            Columns at (UTC), bad, unexplained, and one for each stage that explains any; counts, whole or not.
+            Columns at (UTC), bad, unexplained, and one for each responsible stage; counts, with fractions.
         """
         with self._snapshot() as snapshot:
             return _bad_over_time(snapshot, selection, threshold_seconds, step)
@@ -147,7 +145,7 @@ def _mean_seconds(microseconds: float, requests: float) -> float:
 
 
 def failed_series(snapshot: Snapshot, selection: Selection) -> Ints:
-    """Return the numbers of the series, and of their totals, whose requests failed."""
+    """Return the numbers of the series, and of their totals, with failed requests."""
     table = schema.series
     statement = select(table.c.id, table.c.total_id).where(*selection.conditions(), table.c.status == STATUS_ERROR)
     # A total goes by the number of one of its series, which failed as all the others of it.
@@ -155,7 +153,7 @@ def failed_series(snapshot: Snapshot, selection: Selection) -> Ints:
 
 
 def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:
-    """Return how many requests there are, and how many of them are bad."""
+    """Return the number of requests, and of bad ones."""
     failed = np.isin(requests.series, errors)
     lost = add_up(requests.where(failed)).total
     served = add_up(requests.where(~failed))
@@ -164,7 +162,7 @@ def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None)
 
 
 def _time_by_stage(spent: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the microseconds by stage of the bad requests, and of all."""
+    """Return the microseconds by stage of bad requests, and of all."""
     failed = np.isin(spent.series, errors)
     lost = add_up(spent.where(failed)).amount.sum(axis=1)
     served = add_up(spent.where(~failed))
@@ -191,10 +189,10 @@ class _StepSums:
     """Requests, or microseconds, of steps.
 
     Args:
-        starts: Of the steps, ascending; shape (n,). [Unix seconds]
+        starts: Starts of the steps, ascending; shape (n,). [Unix seconds]
         all: Shape (n, stages).
         failed: Of failed requests; shape (n, stages).
-        slow: Of the others that took too long; shape (n, stages).
+        slow: Of requests that succeeded but were slow; shape (n, stages).
     """
 
     starts: Ints
@@ -204,11 +202,11 @@ class _StepSums:
 
     @property
     def good(self) -> Floats:
-        """Of good requests, in all steps; shape (stages,)."""
+        """Of good requests, summed over all steps; shape (stages,)."""
         return (self.all - self.failed - self.slow).sum(axis=0)
 
     def at(self, starts: Ints) -> _StepSums:
-        """Return the steps that start at *starts*; zeros where there is none."""
+        """Return the steps that start at *starts*; zeros for missing ones."""
         _, place, mine = np.intersect1d(starts, self.starts, return_indices=True)
 
         def moved(table: Floats) -> Floats:
@@ -247,7 +245,7 @@ def _bad_over_time(
 
 
 def _attribute_requests(times: Floats, requests: Floats, good_mean: Floats) -> Floats:
-    """Share *requests* out among the stages they spend more time in than good ones; shape (n, stages)."""
+    """Divide *requests* among the stages in which they spend more time than good ones; shape (n, stages)."""
     more = np.maximum(times - requests[:, None] * good_mean, 0)
     whole = more.sum(axis=1, keepdims=True)
     shares = np.divide(more, whole, out=np.zeros_like(more), where=whole > 0)

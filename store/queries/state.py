@@ -1,4 +1,4 @@
-"""How fresh and how large the store is.
+"""State of the store: freshness, size by table and tier, growth forecast, and dimensions beyond their caps.
 
 What takes the store's room, by table and by tier, and how large it will get.
 
@@ -48,12 +48,12 @@ _STAGES_SECONDS = 3600
 
 @dataclass(frozen=True, slots=True)
 class FoldedDimension:
-    """A service that has more values of something than are told apart: new ones count as `__other__`.
+    """A service with more values of a dimension than its cap: further values count as `__other__`.
 
     Args:
-        service: Whose values; "" where it is the services themselves.
-        dimension: Of what, as in `SeriesCaps`: `route`, `custom_stages`, `series`, `services`, …
-        cap: How many are told apart.
+        service: The service; "" for the number of services.
+        dimension: Dimension, as in `SeriesCaps`: `route`, `custom_stages`, `series`, `services`, …
+        cap: Maximum number of values.
     """
 
     service: str
@@ -61,7 +61,7 @@ class FoldedDimension:
     cap: int
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return a sentence for display."""
         return f"{self.service or 'The store'} has more than {self.cap} {_DIMENSION_TEXTS[self.dimension]}"
 
 
@@ -69,22 +69,22 @@ class StoreQueries(QueryGroup):
     """Freshness, size and writers of the store."""
 
     def state(self) -> StoreState:
-        """Return how fresh and how large the store is."""
+        """Return the freshness and size of the store."""
         with self._snapshot() as snapshot:
             return _state(snapshot, self._retention, int(self._clock()))
 
     def storage(self) -> Storage:
-        """Return what takes the store's room, and how large it will get."""
+        """Return the size of the store by table and tier, and its forecast."""
         with self._snapshot() as snapshot:
             return _storage(snapshot, self._retention, int(self._clock()))
 
     def collectors(self) -> list[Report]:
-        """Return what each collector has said about itself last, by name."""
+        """Return the last report of each collector, by name."""
         with self._snapshot() as snapshot:
             return collectors.read_reports(snapshot.connection)
 
     def folds(self) -> list[FoldedDimension]:
-        """Return where values of the last day were folded into `__other__`, by service."""
+        """Return the dimensions beyond their cap within the last day, by service."""
         with self._snapshot() as snapshot:
             return _folded_dimensions(snapshot, self._caps, int(self._clock()))
 
@@ -117,7 +117,7 @@ def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str,
 
 
 def _services_with_folded_stages(snapshot: Snapshot, cap: int, now: int) -> Iterator[str]:
-    """Yield the services that have as many stages of their own as are told apart, and others beside them."""
+    """Yield the services that have reached the cap of custom stages and have further ones."""
     stages, services = schema.stages, schema.services
     full = (
         select(services.c.name)
@@ -143,14 +143,14 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """What a tier holds.
+    """Contents of a tier.
 
     Args:
-        kept_seconds: How old its oldest row gets.
-        slot_seconds: Time in one slot.
+        kept_seconds: Maximum age of its rows.
+        slot_seconds: Length of one slot.
         first: Start of its oldest data. [Unix seconds]
         complete: Everything before it is in the tier. [Unix seconds]
-        slots: Start of each slot, in Unix seconds, and the bytes it takes.
+        slots: Start of each slot, in Unix seconds, and its bytes.
     """
 
     kept_seconds: int
@@ -161,7 +161,7 @@ class TierUse:
 
     @property
     def bytes_per_day(self) -> float:
-        """What it gained in the last day, or what it would in a day if it is younger than that."""
+        """Growth in the last day, extrapolated to a day if the tier is younger."""
         slot = self.slot_seconds
         start = max((self.complete - _DAY_SECONDS) // slot * slot, self.first)
         if self.complete <= start:
@@ -171,23 +171,23 @@ class TierUse:
 
     @property
     def settled_bytes(self) -> float:
-        """Its size once as much is forgotten as comes."""
+        """Size at which deletion balances growth."""
         return self.bytes_per_day * self.kept_seconds / _DAY_SECONDS
 
     def bytes_after(self, days: float, now: int) -> float:
-        """Return its size in so many *days*: what is left by then of what it holds, and what came."""
+        """Return its size in *days*: what remains of the present data, and the growth."""
         oldest = now + days * _DAY_SECONDS - self.kept_seconds
         left = sum(size for at, size in self.slots.items() if at + self.slot_seconds > oldest)
         return left + self.bytes_per_day * min(days, self.kept_seconds / _DAY_SECONDS)
 
 
 def days_until_full(tiers: Sequence[TierUse], rest_bytes: float, budget_bytes: int, now: int) -> int | None:
-    """Return in how many days room has to be made for the first time; None if never.
+    """Return in how many days the budget will be reached; None if never.
 
     Args:
-        tiers: What the tiers hold.
-        rest_bytes: What everything else takes, which is assumed to stay as it is.
-        budget_bytes: What the store may take.
+        tiers: Contents of the tiers.
+        rest_bytes: Size of everything else, assumed constant.
+        budget_bytes: Maximum size of the store.
         now: [Unix seconds]
     """
     horizon = max(math.ceil(tier.kept_seconds / _DAY_SECONDS) for tier in tiers) + 1
@@ -217,16 +217,16 @@ WHERE tbl_name <> 'points' GROUP BY 1
 
 @dataclass(frozen=True, slots=True)
 class TierStorage:
-    """What one tier takes.
+    """Size of one tier.
 
     Args:
-        seconds: The width of its buckets. [seconds]
+        seconds: Width of its buckets. [seconds]
         rows: Of `points`.
-        bytes: Its share of the room that `points` takes, by its rows and the length of its histograms.
-        since: From when it is kept; None while it is empty.
-        kept: For how long it is kept.
-        bytes_per_day: What it gains.
-        settled_bytes: Its size once as much is forgotten as comes.
+        bytes: Its share of the size of `points`, by its rows and the length of its histograms.
+        since: Start of its data; None while it is empty.
+        kept: Its retention.
+        bytes_per_day: Its growth.
+        settled_bytes: Size at which deletion balances growth.
     """
 
     seconds: int
@@ -240,16 +240,16 @@ class TierStorage:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What the store takes.
+    """Size of the store.
 
     Args:
-        used_bytes: The room everything takes.
-        budget_bytes: The room it may take; None for as much as it needs.
-        tables: Bytes by table, with its indices, largest first. Where SQLite cannot tell, `points` has them all.
+        used_bytes: Size of all data.
+        budget_bytes: Maximum size; None for no limit.
+        tables: Bytes by table, with indices, largest first. Where SQLite cannot tell, `points` has them all.
         tiers: Finest first.
-        settled_bytes: The size it comes to, at the present rate and retention and without a budget.
-        full_at: When room has to be made for the first time; None if never.
-        file_bytes: What a copy of it in an SQLite file takes, roughly.
+        settled_bytes: Final size at the present rate and retention, without a budget.
+        full_at: When the budget will be reached; None if never.
+        file_bytes: Approximate size of a copy in an SQLite file.
     """
 
     used_bytes: int
@@ -330,17 +330,17 @@ _LIVE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """How fresh and how large the store is.
+    """Freshness and size of the store.
 
     Args:
-        last_received: When the last batch came, within the time batches are remembered.
-        instances: Agents that sent one in the last 60 s: no scraped engine, and nobody who sends spans only.
-        dropped: Requests the agents could not count, within the time batches are remembered.
-        size_bytes: The room everything takes.
-        budget_bytes: The room it may take; None for as much as it needs.
+        last_received: Receipt of the last batch, within the retention of batch names.
+        instances: Number of agents that sent a batch in the last 60 s; without scraped engines and senders of spans
+            only.
+        dropped: Requests the agents could not count, within the retention of batch names.
+        size_bytes: Size of all data.
+        budget_bytes: Maximum size; None for no limit.
         oldest: Start of the oldest bucket of any series that is kept.
-        shortened: The tiers (width in seconds) that go back less far than they should, because the budget is used up, and
-            since when each is kept.
+        shortened: Tiers (width in seconds) that the budget has shortened below their retention, and their start.
     """
 
     last_received: datetime | None

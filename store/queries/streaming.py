@@ -1,15 +1,11 @@
-"""Where the time to the first token goes: the breakdown with another clock.
+"""Queries about streaming requests: time to the first token, time between tokens, token counts, and speed by load.
 
-The first token is found in several ways (`names.DEFINITION`), which never mix. Stages are told apart by series, not by
-definition, so only series that know one definition in the window can say where its time went; requests of the others are
-left out, and counted.
+The first token is detected in several ways (`names.DEFINITION`), which never mix. Stage times are kept by series, not by
+definition, so that only series with one definition in the window can tell where its time went; requests of other series
+are left out, and counted.
 
-Requests that answer bit by bit: the course of one number, and how it depends on the number of tokens.
-
-How fast tokens come when many requests decode at once: steps of the window, sorted by load.
-
-Little's law: the mean number of requests in a stage is the time they spend there for each second of the clock. It holds
-whatever the order and the lengths of the requests are; a request that lasts longer than a step counts where it ended.
+Load follows from Little's law: the mean number of requests in a stage is the time they spend in it for each second of the
+clock. It holds for any order and length of the requests; a request that lasts longer than a step counts where it ended.
 
 Source: Little, A Proof for the Queuing Formula: L = λW, Operations Research 9 (1961).
 """
@@ -59,31 +55,30 @@ class StreamingQueries(QueryGroup):
     def first_token_breakdown(
         self, selection: Selection, percentiles: Sequence[float], definition: str | None = None
     ) -> pd.DataFrame:
-        """Return where the time to the first token goes, in the requests at each percentile of it.
+        """Return the time to the first token by stage, in the requests at each percentile of it.
 
         Args:
-            selection: Whose requests.
+            selection: The requests.
             percentiles: [0..1]
-            definition: How the first token was found; None for the way that most of the requests were measured by.
+            definition: How the first token was detected; None for the definition of most requests.
 
         Returns:
             The columns of `breakdown`, with the time to the first token for the latency. `attrs`: definition ("" without
-            requests), definitions (requests of the selection by definition), requests (that are counted here), left_out
-            (that are not, because their series knows other definitions too: their stages cannot be told apart).
+            requests), definitions (requests of the selection by definition), requests (counted here), left_out (requests not
+            counted, because their series has other definitions too).
         """
         with self._snapshot() as snapshot:
             return _first_token_breakdown(snapshot, selection, percentiles, definition)
 
     def streams(self, selection: Selection, metric: str) -> dict[str, Histogram]:
-        """Return what requests of *selection* that answer bit by bit were like, or their calls out that failed.
+        """Return the distributions of a streaming metric of *selection*, or of failed outgoing calls.
 
         Args:
-            selection: Whose requests.
+            selection: The requests.
             metric: `names.FIRST_TOKEN`, `OUTPUT_TOKEN`, `STREAM_GAP` or `FAILED_CALL` (seconds), or `TOKENS` (tokens a request).
 
         Returns:
-            The definition it was measured by, which must not be mixed with another, or the type of token, or what became
-            of the call, to its histogram.
+            Definition (definitions must not be mixed), type of token, or failure of the call, to its histogram.
         """
         with self._snapshot() as snapshot:
             return histograms_by_key(snapshot, selection, metric)
@@ -91,14 +86,14 @@ class StreamingQueries(QueryGroup):
     def streams_over_time(
         self, selection: Selection, metric: str, key: str, quantiles: Sequence[float], step: timedelta
     ) -> pd.DataFrame:
-        """Return the course of what `streams` answers as a whole.
+        """Return the values of `streams` over time.
 
         Args:
-            selection: Whose requests.
+            selection: The requests.
             metric: As in `streams`.
             key: One definition, type of token, …
             quantiles: [0..1]
-            step: How wide.
+            step: Width of a step.
 
         Returns:
             Columns at (UTC), n (requests in the step), total (the sum of their values), and one for each quantile: p50,
@@ -108,35 +103,35 @@ class StreamingQueries(QueryGroup):
             return _streams_over_time(snapshot, selection, metric, key, quantiles, step=step)
 
     def by_band(self, selection: Selection, metric: str, definition: str) -> dict[str, Histogram]:
-        """Return how the speed of an answer depends on how long the prompt or the answer was.
+        """Return token times by the length of the prompt or the completion.
 
         Args:
-            selection: Whose requests.
+            selection: The requests.
             metric: `names.FIRST_TOKEN_BY_INPUT` or `OUTPUT_TOKEN_BY_OUTPUT`.
-            definition: How they were measured; series that know another definition too are left out.
+            definition: Definition of the measurement; series that have another definition too are left out.
 
         Returns:
-            The band of the number of tokens (`core.histogram`), smallest first, to the times of its requests. [seconds]
+            Bucket of the number of tokens (`core.histogram.TOKEN_COUNTS`), smallest first, to the times of its requests. [seconds]
         """
         with self._snapshot() as snapshot:
             return _by_size(snapshot, selection, metric, definition)
 
     def speed_by_load(self, selection: Selection, definition: str, step: timedelta, groups: int) -> pd.DataFrame:
-        """Return how fast tokens come, by how many requests decode together.
+        """Return the time between tokens by the number of requests that decode concurrently.
 
-        By Little's law that is the time all requests spend in `decode` in a second. Steps of the window are sorted by it
-        and taken together in *groups* of about equally many requests; steps that the window cuts are left out.
+        By Little's law this number is the time all requests spend in `decode` for each second. The steps of the window are sorted
+        by it and combined into *groups* of about equally many requests; steps that the window cuts are left out.
 
         Args:
-            selection: Whose requests.
-            definition: How the time between tokens was measured.
-            step: How wide; a request counts in the step it ended in.
-            groups: How many at most.
+            selection: The requests.
+            definition: Definition of the time between tokens.
+            step: Width of a step; a request counts in the step it ended in.
+            groups: Maximum number of groups.
 
         Returns:
             Columns load (mean of the group), low_load, high_load (of its steps), steps, n (requests), p50_seconds,
-            p99_seconds (their mean time between two tokens), output_per_second (tokens); by rising load. `attrs`:
-            step_seconds, steps (that were used), newest_load (of the last of them; None without any).
+            p99_seconds (mean time between two tokens), output_per_second (tokens); by rising load. `attrs`:
+            step_seconds, steps (number used), newest_load (of the last of them; None without any).
         """
         with self._snapshot() as snapshot:
             return _speed_by_load(snapshot, selection, definition, step, groups)
@@ -174,7 +169,7 @@ def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[in
 
 
 def _sum_by_step(columns: Columns, values: NDArray[Any], width: int) -> pd.Series[Any]:
-    """Add up *values*, one a point of *columns*, by the start of the step it is in."""
+    """Sum *values*, one a point of *columns*, by the start of its step."""
     return pd.Series(values).groupby(_step_starts(columns, width)).sum()
 
 
@@ -183,7 +178,7 @@ def _step_starts(columns: Columns, width: int) -> Ints:
 
 
 def _group_by_load(steps: pd.DataFrame, paced: Columns, width: int, groups: int) -> pd.DataFrame:
-    """Take neighbours in load together, about equally many requests each."""
+    """Combine steps of similar load into groups with about equally many requests."""
     middle = steps["n"].cumsum() - steps["n"] / 2
     group = pd.Series(pd.factorize((middle / steps["n"].sum() * groups).astype(int))[0], steps.index)
     chosen = paced.where(np.isin(_step_starts(paced, width), steps.index))
@@ -208,12 +203,12 @@ FIRST_TOKEN_METRICS = (FIRST_TOKEN, FIRST_TOKEN_TIME)
 
 @dataclass(frozen=True, slots=True)
 class DefinitionPoints:
-    """Requests that were measured in one way.
+    """Points of requests measured by one definition.
 
     Args:
-        definition: Which; "" where there are no requests.
-        definitions: Requests by definition, of the whole selection.
-        columns: The points of the series that know this definition only.
+        definition: The definition; "" where there are no requests.
+        definitions: Number of requests by definition, of the whole selection.
+        columns: Points of the series that have only this definition.
     """
 
     definition: str
@@ -237,12 +232,12 @@ def _first_token_breakdown(
 
 
 def points_of_definition(columns: Columns, metric: str, definition: str | None) -> DefinitionPoints:
-    """Choose *definition*, or the one that most requests were measured by, among *columns*, which tell series apart.
+    """Select the points of *definition*, or of the definition of most requests, from *columns*, which keep series apart.
 
     Args:
-        columns: What the answer is made of.
-        metric: The one of them that is told apart by definition.
-        definition: Which; None for the commonest.
+        columns: The points.
+        metric: Metric with the definition as its key.
+        definition: The definition; None for the most frequent one.
     """
     first = columns.of(metric)
     found = _requests_by_definition(add_up(first), columns.stages)

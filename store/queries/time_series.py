@@ -1,4 +1,4 @@
-"""The same questions for each step of a stretch of time: breakdown, quantiles, and the heat map of every request.
+"""Latency over time: breakdown, quantiles, and the heat map of all requests.
 
 Where the time goes, step by step: what `breakdown.Mixture` says of one step, for many at once.
 """
@@ -38,13 +38,13 @@ from .latency import BREAKDOWN_METRICS, MIN_REQUESTS
 
 @dataclass(frozen=True, slots=True)
 class StepMixtures:
-    """The requests of steps that are equally fine, with the time they spent in each stage.
+    """Requests of several steps of equal scale, and the time they spent in each stage.
 
     Args:
         stages: Names of the stages.
         latency: The requests, at their own scale.
-        requests: The requests, at the scale they share with `times`.
-        times: The time they spent, in microseconds; of the same steps.
+        requests: The requests, at the scale shared with `times`.
+        times: Time spent in the stages, in microseconds; of the same steps.
     """
 
     stages: tuple[str, ...]
@@ -67,7 +67,7 @@ class StepMixtures:
         return self.latency.sum.sum(axis=1) / self.latency.total, self.times.amount.sum(axis=2)
 
     def _at(self, quantile: float) -> tuple[Floats, Ints]:
-        """Return the latency, and the time that the requests there spent by stage; shape (n, stages)."""
+        """Return the latency, and the time its requests spent by stage; shape (n, stages)."""
         place = self.latency.places_of(quantile)
         # The last is where -1 points to: requests that took no time spent it nowhere.
         centre = np.append(self.latency.index >> (self.latency.scale - self.requests.scale), 0)[place]
@@ -80,7 +80,7 @@ class TimeSeriesQueries(QueryGroup):
     """Latency and stages over time."""
 
     def breakdown_over_time(self, selection: Selection, quantile: float | None, step: timedelta) -> pd.DataFrame:
-        """Return the breakdown at *quantile*, or of the mean if None, for each step that has requests.
+        """Return the breakdown at *quantile*, or of the mean if None, for each step with requests.
 
         Returns:
             Columns at (UTC, start of the step), n (requests in the step), value_seconds, then one column of seconds for
@@ -90,7 +90,7 @@ class TimeSeriesQueries(QueryGroup):
             return _breakdown_over_time(snapshot, selection, quantile, step)
 
     def quantiles_over_time(self, selection: Selection, quantiles: Sequence[float], step: timedelta) -> pd.DataFrame:
-        """Return the latency at each of *quantiles* for each step that has requests.
+        """Return the latency at each of *quantiles* for each step with requests.
 
         Returns:
             Columns at (UTC), n (requests in the step), and one of seconds for each quantile: p50, p99, p99.9, …
@@ -99,7 +99,7 @@ class TimeSeriesQueries(QueryGroup):
             return _quantiles_over_time(snapshot, selection, quantiles, step)
 
     def heat(self, selection: Selection, step: timedelta) -> pd.DataFrame:
-        """Return every request by time and latency, eight bands a doubling.
+        """Return the number of requests by time and latency, eight buckets a doubling.
 
         Returns:
             Columns at (UTC), low_seconds, high_seconds (the band), n (requests), dominant (the stage that dominates most of
@@ -112,7 +112,7 @@ class TimeSeriesQueries(QueryGroup):
 
 
 def _step_reaches(requests: StepCounts, centre: Ints) -> Ints:
-    """Return how many buckets on both sides of *centre* it takes to hold `MIN_REQUESTS`, or all there are; shape (n,)."""
+    """Return how many buckets on both sides of *centre* are needed to hold `MIN_REQUESTS`, or all there are; shape (n,)."""
     if not len(requests.index):
         return np.zeros_like(centre)
     distance = np.abs(requests.index - centre[:, None])
@@ -123,7 +123,7 @@ def _step_reaches(requests: StepCounts, centre: Ints) -> Ints:
 
 
 def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
-    """Yield the steps of *columns*, of `breakdown.BREAKDOWN_METRICS` and sorted by time, that have requests."""
+    """Yield the steps of *columns*, of `BREAKDOWN_METRICS` and sorted by time, that have requests."""
     requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
     counted, timed = step_edges(requests, steps), step_edges(times, steps)
     shared = np.minimum(counted.scale, _scales_of(timed, counted.starts, counted.scale))
@@ -138,7 +138,7 @@ def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
 
 
 def _scales_of(found: StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints:
-    """Return the scales of the steps that start *at*, where *found* has them, and *otherwise* where not."""
+    """Return the scales of the steps that start *at*; *otherwise* for steps that *found* does not have."""
     if not len(found.starts):
         return otherwise
     place = np.minimum(np.searchsorted(found.starts, at), len(found.starts) - 1)
@@ -166,7 +166,7 @@ def _quantiles_over_time(
 
 
 def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float]) -> pd.DataFrame:
-    """Return the rows of `Reader.streams_over_time` of *columns*, which are of one metric; `at` in Unix seconds."""
+    """Return the rows of `Reader.streams_over_time` of *columns*, of one metric; `at` in Unix seconds."""
     names = ("at", "n", "total", *(f"p{100 * quantile:g}" for quantile in quantiles))
     rows: list[dict[str, object]] = []
     for counts in add_up_steps(columns, steps):
@@ -186,7 +186,7 @@ def _heat(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataF
 
 
 def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
-    """Return the cells that have requests, step by step and upwards."""
+    """Return the cells with requests, by step and latency."""
     bounds = [(0.0, ZERO_THRESHOLD), *(bucket_bounds(index, counts.scale) for index in counts.index.tolist())]
     low, high = np.array(bounds).T
     amount = np.concatenate((counts.zero[:, :, None], counts.amount), axis=2)
@@ -204,7 +204,7 @@ def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
 
 
 def _top_stages(amount: Ints, stages: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return the two stages that dominate most requests of each cell, and of which share of them; "" for no second one."""
+    """Return the two stages that dominate most requests of each cell, and their shares; "" for no second one."""
     # A stage that dominates none, so that there are always two.
     padded = np.vstack((amount, np.zeros_like(amount[:1])))
     order = np.argsort(-padded, axis=0, kind="stable")[:2]

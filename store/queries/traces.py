@@ -1,4 +1,4 @@
-"""Kept requests: the exemplars of a selection, and one of them whole."""
+"""Retained traces: the exemplars of a selection, and single requests."""
 
 from __future__ import annotations
 
@@ -62,23 +62,23 @@ class TraceQueries(QueryGroup):
         between_seconds: tuple[float, float] | None = None,
         attribute: tuple[str, str] | None = None,
     ) -> pd.DataFrame:
-        """Return kept requests: the slowest, or the newest, first.
+        """Return retained requests: the slowest, or the newest, first.
 
         Args:
-            selection: Whose requests; by the time they started.
-            limit: How many at most.
-            dominant: Only those this stage took most of.
+            selection: The requests; by the time they started.
+            limit: Maximum number.
+            dominant: Only requests dominated by this stage.
             order: "slow" or "time".
-            between_seconds: Only those that took at least the one and less than the other.
-            attribute: Only those that have this attribute, key and value as text, at their root or one of their spans; looked
-                for in the first 5,000 that fit otherwise.
+            between_seconds: Only requests with at least the first and less than the second duration.
+            attribute: Only requests with this attribute, key and value as text, on their root or one of their spans; searched
+                in the first 5,000 that match otherwise.
 
         Returns:
             Columns trace_id, span_id (of the root), at (UTC, to the nanosecond), service, version, route,
             duration_seconds, rank (0..1, the share of the selection's requests that are not slower; NaN without any),
             status, dominant, because, stages (seconds by stage). Their names, `<trace_id>-<span_id>`, never change.
-            `attrs`: rule (by which requests are kept, in words), requests (how many the ranks are among), kept (requests of the selection that are kept, by
-            because), retention_seconds (for how long), kept_a_service (how many at most, the newest).
+            `attrs`: rule (of retention, in words), requests (number behind the ranks), kept (retained requests of the
+            selection, by because), retention_seconds (retention), kept_a_service (maximum number, the newest).
         """
         with self._snapshot() as snapshot:
             return _exemplars(
@@ -93,7 +93,7 @@ class TraceQueries(QueryGroup):
             )
 
     def one_per_cause(self, selection: Selection, limit: int) -> pd.DataFrame:
-        """Return the slowest kept request of each dominant stage, slowest first, then the next slowest of all.
+        """Return the slowest retained request of each dominant stage, slowest first, then the next slowest of all.
 
         Returns:
             The columns and `attrs` of `exemplars`.
@@ -102,11 +102,11 @@ class TraceQueries(QueryGroup):
             return _one_per_cause(snapshot, selection, self._retention, limit)
 
     def trace(self, trace_id: str) -> KeptTrace | None:
-        """Return a kept request by its id.
+        """Return a retained request by its id.
 
         Args:
-            trace_id: `<trace id>-<span id of the root>` names one request exactly. The trace id alone, or at least eight
-                digits of its beginning, names the newest of those it fits.
+            trace_id: `<trace id>-<span id of the root>` names one request exactly. A trace id alone, or at least its first eight
+                digits, names the newest matching request.
         """
         with self._snapshot() as snapshot:
             return find_trace(snapshot, trace_id)
@@ -143,7 +143,7 @@ def _exemplars(
 def _with_attribute(
     snapshot: Snapshot, statement: Select[Any], attribute: tuple[str, str], limit: int
 ) -> list[Row[Any]]:
-    """Return the first rows that have *attribute*: it is in a packed document, so they are looked at one by one."""
+    """Return the first rows with *attribute*; it is in a compressed document, so that rows are checked one by one."""
     rows = snapshot.connection.execute(statement.add_columns(schema.traces.c.spans).limit(_MAX_SCANNED))
     return list(islice((row for row in rows if _has_attribute(row, *attribute)), limit))
 
@@ -170,7 +170,7 @@ def _one_per_cause(snapshot: Snapshot, selection: Selection, retention: Retentio
 
 
 def find_trace(snapshot: Snapshot, trace_id: str) -> KeptTrace | None:
-    """See `Reader.trace`."""
+    """Return the retained request with *trace_id*, see `Reader.trace`."""
     traces, series = schema.traces, schema.series
     wanted, _, span_id = storable(trace_id).lower().partition("-")
     if len(wanted) < MIN_PREFIX:
@@ -240,7 +240,7 @@ def _exemplar_frame(
 
 
 def _kept_because(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
-    """Return how many requests of *selection* are kept, by why."""
+    """Return the number of retained requests of *selection*, by reason."""
     because = schema.traces.c.because
     counted = _select_traces(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)
     return {row[0]: row[1] for row in snapshot.connection.execute(counted)}
