@@ -108,22 +108,22 @@ def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint
 # Rows held in memory at once. [rows]
 STRETCH_ROWS = 50_000
 _ROWS_AT_ONCE = 1000
-# Of `points`, up to the part.
+# Number of key columns of `points`, up to `part`.
 _KEY_COLUMNS = PointRow._fields.index("part")
-# No bucket starts later. [Unix seconds]
+# Later than any bucket starts. [Unix seconds]
 _FOREVER = 4_000_000_000
-# Kept by what writes, and of no meaning in another database.
+# Tables maintained by the writing processes; meaningless in another database.
 _NOT_COPIED = {"alembic_version", "collectors", "destinations", "identity", "intents", "ledger", "moves"}
-# Never empty, and overwritten.
+# Tables that always have a row, which is overwritten.
 _NEVER_EMPTY = {"store", "rollups"}
 
-# How far the copy into this database is. It is there only while one is under way.
+# Progress of the copy into this database. The table exists only while a copy is unfinished.
 _moves = Table(
     "moves",
     MetaData(),
-    # What is being copied, see `_source_name`.
+    # Identifier of the source, see `_source_name`.
     Column("source", Text, nullable=False),
-    # Stretches that are there.
+    # Number of copied stretches.
     Column("done", Integer, nullable=False),
 )
 
@@ -218,7 +218,7 @@ def _begin_copy(target: Store, source: str) -> int:
         _log.warning("the source is not as it was when the copy was interrupted: starting over")
         for tier in schema.TIERS:
             target.points.cut(connection, tier, _FOREVER)
-        # A tier is cut by the services it knows, which come last.
+        # `cut` finds points by the known services, which are copied last.
         connection.execute(delete(schema.points))
         connection.execute(delete(schema.ledger))
         connection.execute(update(_moves).values(source=source, done=0))
@@ -263,7 +263,7 @@ def _merge_equal_keys(rows: list[PointRow], tier: int, part: int) -> list[PointR
     several: list[PointRow] = []
     for _, found in groupby(rows, lambda row: row[:_KEY_COLUMNS]):
         same = list(found)
-        # Nearly all are by themselves: adding up would read and write their histograms for nothing.
+        # Nearly all keys have a single row: skip decoding and encoding its histogram.
         if len(same) == 1:
             single.append(same[0]._replace(part=part))
         else:
@@ -278,7 +278,7 @@ def _finish_copy(snapshot: Snapshot, target: Store) -> None:
         part = connection.execute(select(schema.store.c.last_part)).scalar_one()
         _copy_tables(snapshot.connection, connection)
         numbers = schema.store
-        # Both have given numbers to what is here now.
+        # Both databases have assigned part numbers to rows that are here now.
         connection.execute(update(numbers).where(numbers.c.last_part < part).values(last_part=part))
         differences = fingerprint_differences(expected, read_fingerprint(Snapshot(connection, target.points)))
         if differences:

@@ -65,9 +65,9 @@ def release_targets(connection: Connection, holder: str) -> None:
     connection.execute(update(scrapes).where(scrapes.c.holder == holder).values(until=0.0))
 
 
-# Whoever has not reported for so long is not coming back. [seconds]
+# Reports older than this belong to collectors that will not return. [seconds]
 FORGOTTEN_AFTER = 86_400
-# Whoever has not reported for so long has missed three reports. [seconds]
+# Age of a report after three missed ones. [seconds]
 SILENT_AFTER = 45.0
 
 

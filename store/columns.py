@@ -183,12 +183,12 @@ def add_up(columns: Columns, scale: int | None = None) -> StageCounts:
     return StageCounts(coarsest, index, amount, zero, total)
 
 
-# Cells of the table they are added up in, for each bucket that is added up: past it the cells in use are found first. Most
-# of a table that is much larger would be empty, and clearing it take longer.
+# Size limit of the table in which cells are summed, per bucket that is summed. Beyond it the used cells are
+# determined first: most of a much larger table would be empty, and clearing it would take longer.
 _CELLS_A_BUCKET, _CELLS = 16, 1 << 20
 # Above every index.
 _BEYOND = 1 << 62
-# Of a row, and of an answer: what is added up of them stays within a signed 64-bit integer.
+# Limit for a row and for a result: sums of counts stay within a signed 64-bit integer.
 MAX_COUNT = 2**62
 # Scales lie within -10..20.
 _SCALE_OFFSET = 10
@@ -222,7 +222,7 @@ def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> 
     low, high = np.full(n_groups, _BEYOND), np.full(n_groups, -_BEYOND)
     np.minimum.at(low, group[filled], index[buckets.offsets[:-1][filled]])
     np.maximum.at(high, group[filled], index[buckets.offsets[1:][filled] - 1])
-    # Each group has cells of its own for all between its lowest and its highest bucket.
+    # Each group has its own cells, from its lowest to its highest bucket.
     width = np.maximum(high - low + 1, 0)
     ends = np.cumsum(width)
     base = ends - width - low

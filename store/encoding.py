@@ -22,7 +22,7 @@ FORMAT = 1
 _FORMAT_BYTE = bytes([FORMAT])
 _CONTINUES = 0x80
 _BITS = 0x7F
-# Rows decoded at once: their columns stay in the processor's cache, which makes it three times as fast.
+# Rows decoded at once: their columns stay in the CPU cache, which makes decoding three times as fast.
 _BLOCK = 1024
 
 
@@ -93,7 +93,7 @@ def _decode_block(blobs: Sequence[bytes]) -> Buckets:
     data = np.frombuffer(b"".join(blobs), np.uint8)
     _check(data, size)
     values, starts = _values(data)
-    # The format byte reads as a varint of its own: one value more than two for each bucket.
+    # The format byte decodes as a varint of its own: one value more than two for each bucket.
     heads = np.searchsorted(starts, np.cumsum(size) - size)
     body = np.ones(len(values), bool)
     body[heads] = False

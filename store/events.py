@@ -17,13 +17,13 @@ from .schema import MAX_NAME_BYTES, storable_name
 EVENT_KINDS = ("deploy", "config", "advice", "note")
 EVENT_COLUMNS = ("at", "service", "kind", "key", "text", "link")
 MAX_KEY, MAX_TEXT, MAX_LINK = 200, 500, 1000
-# With every character written as an escape all fields together take 24 kB; reading JSON takes many times its length.
+# With every character escaped, all fields together take 24 kB; parsing JSON takes many times its length.
 MAX_BODY_BYTES = 32_768
-# A pipeline that runs wild must not fill the store: the oldest go first. [count]
+# A runaway pipeline must not fill the store: the oldest events are deleted first. [count]
 MAX_EVENTS = 20_000
-# A sender's clock, or a plan for tomorrow morning.
+# Allows for clock differences, and for events planned for the next day.
 _MAX_AHEAD = timedelta(days=1)
-# Whoever gives seconds instead of milliseconds means the seventies.
+# Times in seconds instead of milliseconds would be in the 1970s.
 _MAX_AGE = timedelta(days=400)
 _MINUTE_MS = 60_000
 
@@ -182,7 +182,7 @@ def _parse_time(value: Any, now: datetime) -> datetime:
     return at
 
 
-# A fleet of hundreds that is rolled out every hour; beyond, the oldest go first. [count]
+# Enough for hundreds of replicas deployed every hour; beyond it the oldest loads are deleted first. [count]
 MAX_LOADS = 50_000
 _TEXTS = ("service", "version", "environment", "instance", "place", "model", "shape")
 

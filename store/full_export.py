@@ -62,7 +62,7 @@ class StoreExport:
             stop = min(stretch.stop, until[stretch.tier])
             if stretch.start < stop:
                 rows = self._snapshot.points.load(connection, stretch.tier, stretch.start, stop)
-                # A negative metric is a total, of series that are here by themselves.
+                # Negative metrics are totals of series that are exported themselves.
                 own = sum_rows(sorted(row for row in rows if row.metric > 0), stretch.tier, 0)
                 yield [
                     ExportedHistogram(

@@ -18,10 +18,10 @@ from ..core.errors import StoreError
 from . import schema
 from .records import Batch, KeptTrace, Point, PointColumns
 
-# A collector that folds for longer is believed dead. [seconds]
+# Length of the aggregation lease; a collector that takes longer is considered dead. [seconds]
 CLAIM_SECONDS = 60
 _IDS_AT_ONCE = 500
-# Most have some tens of kilobytes; one may be as large as a body.
+# Most parcels have some tens of kilobytes; one may be as large as a body.
 _LOADED_AT_ONCE = 20
 
 
@@ -111,7 +111,7 @@ def put_spans(connection: Connection, batches: Sequence[Batch], now: int) -> Non
 def claim_folding(connection: Connection, now: int) -> bool:
     """Acquire the aggregation lease from *now* on, in Unix seconds; return whether it was free."""
     table = schema.store
-    # A time that is too far ahead was noted by a clock that was wrong.
+    # A time too far in the future was written with a wrong clock.
     free = (table.c.folding_until <= now) | (table.c.folding_until > now + CLAIM_SECONDS)
     return connection.execute(update(table).where(free).values(folding_until=now + CLAIM_SECONDS)).rowcount == 1
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from . import schema
 
 _IDS_AT_ONCE = 500
-# Rows that are looked through at once for the oldest that go.
+# Rows scanned at once for the oldest ones to drop.
 _DROP_ROWS = 1000
 
 

@@ -25,7 +25,7 @@ from .outgoing import Outgoing
 from .rows import Histograms
 from .series import Series
 
-# RFC 8878, 3.1.1: what a frame begins with. No stream of zlib does (RFC 1950).
+# RFC 8878, 3.1.1: magic number of a zstd frame. No zlib stream begins with it (RFC 1950).
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _LEVEL = 3
 

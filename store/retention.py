@@ -23,9 +23,9 @@ from .points import Points, PreparedWrite
 from .rows import PointRow, add_to_ledger, sum_rows, take_part
 from .tiers import Tier, floor_to, read_tiers
 
-# How far a sender's clock may run ahead of ours before we stop believing it. [seconds]
+# Maximum time a sender's clock may be ahead before its times are replaced. [seconds]
 MAX_SKEW_SECONDS = 60
-# How long after the newest data time still passes: until the last hour is rolled up. [seconds]
+# How long the store's time continues after the newest data: until the last hour is rolled up. [seconds]
 GRACE_SECONDS = 2 * 3600
 
 
@@ -52,10 +52,10 @@ def store_time(connection: Connection, clock: int) -> StoreTime:
     return StoreTime(present, min(present, newest + GRACE_SECONDS))
 
 
-# Agents send every 10 s, a request's own 10 s bucket lies in the past by then: rows that come while a bucket waits here
-# need no second row in the coarser tiers. [seconds]
+# Agents send every 10 s, when a request's own 10 s bucket is already past. Rows that arrive during this delay need no
+# second row in the coarser tiers. [seconds]
 SETTLE_SECONDS = 60
-# How much is rolled up in one transaction: acknowledgements wait behind it. [buckets of the coarser tier]
+# Amount rolled up in one transaction, which blocks acknowledgements. [buckets of the coarser tier]
 _CHUNK_BUCKETS = {60: 5, 3600: 1}
 
 
@@ -97,9 +97,9 @@ def _as_totals(connection: Connection, rows: Sequence[PointRow]) -> list[PointRo
     return [row.in_total(totals[row.series_id]) for row in rows]
 
 
-# Where room is made: what comes until the next look has to fit in.
+# Share of the budget at which deletion begins: data that arrive before the next check must fit.
 FULL_SHARE = 0.9
-# How the names of batches begin that were read from files: a file may come again as long as what it told is kept.
+# Prefix of the names of imported batches: a file may be imported again until its data have expired.
 IMPORT_PREFIX = "import:"
 _NS = 1_000_000_000
 _DAY_NS = 86_400 * _NS
@@ -145,7 +145,7 @@ def forget_points(connection: Connection, points: Points, retention: Retention, 
     tiers = read_tiers(connection)
     for tier, coarser in zip_longest(tiers, tiers[1:]):
         until = now - int(retention.of_tier(tier.seconds).total_seconds())
-        # Never before it is rolled up.
+        # Never delete data before they are rolled up.
         if _cut_tier(connection, points, tier, min(until, (coarser or tier).watermark)):
             return True
     return False
@@ -196,7 +196,7 @@ def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) ->
     if until <= tier.kept_from:
         return False
     first, last = rows.ledger_ends(connection, tier.seconds)
-    # Nothing to delete: straight there.
+    # Nothing to delete before it: skip ahead.
     if first < until and (first, last) != (0, 0):
         until = min(until, first + width)
     points.cut(connection, tier.seconds, until)

@@ -23,8 +23,8 @@ from sqlalchemy import (
 
 from ..core import names
 
-# Longer names are cut: nobody reads them, and all the dimensions of a series together have to fit into an index entry of
-# PostgreSQL, which is 2704 bytes at most.
+# Maximum length of a name: all dimensions of a series together must fit into an index entry of PostgreSQL, which has
+# at most 2704 bytes.
 MAX_NAME_BYTES = 256
 
 
@@ -55,7 +55,7 @@ def storable_name(text: str) -> str:
 TIERS = (10, 60, 3600)
 FINEST, COARSEST = TIERS[0], TIERS[-1]
 
-# What is forgotten as a whole, and counted as a whole in `ledger`. [seconds]
+# Unit of deletion and of the ledger. [seconds]
 SLOT_SECONDS = {10: 3600, 60: 3600, 3600: 86_400}
 
 # A metric is one byte in every row; the numbers must never change.
@@ -91,25 +91,25 @@ METRIC_CODES = {
 
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
 
-# The columns of `series` that tell one series from another.
+# Columns of `series` that identify a series.
 DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status", "cold")
 
-# What a total tells apart: it adds up the series that differ in nothing of it. Coarser tiers hold the totals beside the
-# series, and nearly every question is about them: how many routes or devices a service has costs it nothing.
+# Dimensions of a total, which adds up the series that agree in all of them. Coarser tiers hold totals beside the
+# series, and nearly every query reads totals: the number of routes or devices of a service costs it nothing.
 TOTAL_DIMENSIONS = ("service", "version", "environment", "status", "cold")
 
 metadata = MetaData()
 
-# One row: what all who write this database share.
+# One row: state shared by all writers.
 store = Table(
     "store",
     metadata,
     Column("id", SmallInteger, primary_key=True, autoincrement=False),
     # The number of the last write.
     Column("last_part", BigInteger, nullable=False),
-    # Grows when series are deleted: what others hold of them in memory is void.
+    # Increases when series are deleted: numbers cached by other processes are then invalid.
     Column("series_epoch", BigInteger, nullable=False),
-    # Until when one of the collectors folds what is in the inbox; past or 0 for none. [Unix seconds]
+    # End of the aggregation lease of the inbox; 0 or past when free. [Unix seconds]
     Column("folding_until", BigInteger, nullable=False, server_default="0"),
 )
 
@@ -130,13 +130,13 @@ series = Table(
     *(Column(dimension, Text, nullable=False) for dimension in DIMENSIONS[:-1]),
     # "1" for requests in which something was loaded or warmed up, "0" for all others, and where nobody said.
     Column(DIMENSIONS[-1], Text, nullable=False, server_default="0"),
-    # The number under which the total it belongs to is kept: of the first series of that total.
+    # Number of the total it belongs to: that of the total's first series.
     Column("total_id", Integer, nullable=False, server_default="0"),
     # Starts of the first and the last 10 s bucket that has data. [Unix seconds]
     Column("first_seen", BigInteger, nullable=False),
     Column("last_seen", BigInteger, nullable=False),
     UniqueConstraint(*DIMENSIONS, name="series_dimensions"),
-    # Numbers are not given twice: a row left behind by a deleted series must not turn up in another one.
+    # Numbers are never reused: a leftover row of a deleted series must not appear in another one.
     sqlite_autoincrement=True,
 )
 
@@ -147,8 +147,8 @@ stages = Table(
     Column("stage", Text, primary_key=True),
 )
 
-# A page asks for one service, one or two metrics and a stretch of time: that is the order of the key. A batch comes from
-# one service, so that it is appended in three places, not in one for each series.
+# A page queries one service, one or two metrics and a stretch of time: that is the order of the key. A batch comes
+# from one service, so that it is appended in three places, not in one for each series.
 points = Table(
     "points",
     metadata,
@@ -159,7 +159,7 @@ points = Table(
     Column("bucket", BigInteger, primary_key=True),
     Column("series_id", Integer, primary_key=True),
     Column("stage", Text, primary_key=True),
-    # Which write the row came with.
+    # Number of the write.
     Column("part", BigInteger, primary_key=True),
     Column("scale", SmallInteger, nullable=False),
     Column("zero", BigInteger, nullable=False),
@@ -167,11 +167,11 @@ points = Table(
     Column("sum", Double, nullable=False),
     Column("histogram", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
-    # Retention drops partitions, which gives their room back at once.
+    # Retention drops whole partitions, which frees their space at once.
     postgresql_partition_by="RANGE (tier, bucket)",
 )
 
-# Parts that are being written where points are not kept in this database: nobody reads them yet.
+# Parts being written where points are in another database: readers ignore them.
 intents = Table(
     "intents",
     metadata,
@@ -179,7 +179,7 @@ intents = Table(
     Column("taken_at", BigInteger, nullable=False),
 )
 
-# How much of `points` each slot of each tier holds, kept with every write: counting it would read it all.
+# Number of rows of `points` in each slot of each tier, updated with every write: counting would read all of it.
 ledger = Table(
     "ledger",
     metadata,
@@ -218,7 +218,7 @@ batches = Table(
     Column("dropped", BigInteger, nullable=False),
     Index("batches_by_time", "received"),
 )
-# There are millions of batches; few of them tell of dropped requests.
+# There are millions of batches; few of them have dropped requests.
 Index(
     "batches_dropped",
     batches.c.dropped,
@@ -226,7 +226,7 @@ Index(
     postgresql_where=batches.c.dropped > 0,
 )
 
-# Spans that wait until the requests they belong to are whole, and the roots of requests that were counted.
+# Spans that wait until their requests are complete, and the roots of counted requests.
 inbox = Table(
     "inbox",
     metadata,
@@ -239,11 +239,11 @@ inbox = Table(
     # See `collector.traces.columns`.
     Column("spans", LargeBinary, nullable=False),
     Index("inbox_by_time", "counted", "received", "id"),
-    # A number that was read must not stand for something else when it is looked for again.
+    # Numbers are never reused: a number that was read must keep its meaning.
     sqlite_autoincrement=True,
 )
 
-# What people and pipelines told that happened.
+# Events reported by people and pipelines.
 events = Table(
     "events",
     metadata,
@@ -274,7 +274,7 @@ loads = Table(
     Column("phase", Text, nullable=False),
     Column("model", Text, nullable=False),
     Column("shape", Text, nullable=False),
-    # Unix nanoseconds, as is what of it was spent in no other phase.
+    # Unix nanoseconds; `own` is the time not spent in any other phase.
     Column("started", BigInteger, nullable=False),
     Column("ended", BigInteger, nullable=False),
     Column("own", BigInteger, nullable=False),
@@ -292,7 +292,7 @@ rollups = Table(
     Column("kept_from", BigInteger, nullable=False),
 )
 
-# What is read off engines' own metrics; see `store.scrapes`.
+# Leases and last readings of scrape targets; see `store.collectors`.
 scrapes = Table(
     "scrapes",
     metadata,
@@ -300,11 +300,11 @@ scrapes = Table(
     Column("holder", Text, nullable=False),
     # [Unix seconds]
     Column("until", Double, nullable=False),
-    # The last reading, which the next one is compared with; empty before the first.
+    # Last reading, the base of the next increase; empty before the first.
     Column("reading", LargeBinary, nullable=False),
 )
 
-# What each collector says about itself; see `store.collectors`.
+# Status reports of the collectors; see `store.collectors`.
 collectors = Table(
     "collectors",
     metadata,
@@ -318,7 +318,7 @@ collectors = Table(
     Column("vitals", Text, nullable=False),
 )
 
-# Bodies that wait to be sent on; see `store.outgoing`.
+# Bodies to forward; see `store.outgoing`.
 outgoing = Table(
     "outgoing",
     metadata,
@@ -332,13 +332,13 @@ outgoing = Table(
     # Of the body. [bytes]
     Column("size", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
-    # With all that is asked of those that wait but the body itself, which need not be read for it.
+    # A covering index for all queries about waiting bodies, so that the bodies themselves are not read.
     Index("outgoing_by_destination", "destination", "id", "size", "received"),
-    # A number that was read must not stand for something else when it is deleted.
+    # Numbers are never reused: a number that was read must keep its meaning until it is deleted.
     sqlite_autoincrement=True,
 )
 
-# Which collector sends to a destination.
+# Lease of each forwarding destination.
 destinations = Table(
     "destinations",
     metadata,
@@ -348,5 +348,5 @@ destinations = Table(
     Column("until", Double, nullable=False),
 )
 
-# One row: what the store calls itself. A copy calls itself otherwise.
+# One row: the unique id of the store. A copy has another id.
 identity = Table("identity", metadata, Column("id", Text, primary_key=True))

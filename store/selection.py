@@ -93,7 +93,7 @@ def moment(seconds: int) -> datetime:
 
 
 Kind = Literal["latency", "ttft", "tpot", "stage", "availability", "coverage", "freshness"]
-# The kinds that count one histogram above a threshold.
+# Kinds that count the values of one histogram above a threshold.
 HISTOGRAMS: dict[Kind, str] = {
     "latency": REQUEST_DURATION,
     "availability": REQUEST_DURATION,

@@ -85,7 +85,7 @@ class SeriesNumbers:
     total_id: int
 
 
-# What the points of a metric are told apart by, where it is not the users' to name.
+# Keys of points that are not chosen by users.
 _KNOWN_KEYS = {
     *BY_KEY,
     *BATCH_SIZES.names,
@@ -96,10 +96,10 @@ _KNOWN_KEYS = {
     TOKENS_OUT,
     OTHER,
 }
-# Processes and GPUs of a service that are told apart in an hour, times what is asked of each; the rest is one. They come and
-# go with every deployment, so that a cap for ever would soon leave none.
+# Hardware keys (measures of processes and GPUs) of a service within an hour; further ones share one key. Processes
+# come and go with every deployment, so that a permanent cap would soon be used up.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
-# A service unused for so long no longer counts towards the limit of services; its data stays. [seconds]
+# A service unused for this long no longer counts towards the cap; its data stay. [seconds]
 ACTIVE_SECONDS = 86_400
 _REMEMBERED_FACTOR = 10
 _CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
@@ -123,7 +123,7 @@ class SeriesIndex:
         self._series: dict[Series, SeriesNumbers] = {}
         self._folded: dict[Series, Series] = {}
         self._services: dict[str, int] = {}
-        # When each was used last, as far as is known here; and when anything was. [Unix seconds]
+        # Last use of each service, as far as known here, and of any service. [Unix seconds]
         self._used: dict[str, int] = {}
         self._latest = 0
         self._service_of: dict[int, str] = {}
@@ -132,7 +132,7 @@ class SeriesIndex:
         self._totals: dict[tuple[str, ...], int] = {}
         self._places: defaultdict[int, set[str]] = defaultdict(set)
         self._places_hour = -1
-        # The time in which the database has seen each series, or less.
+        # Time in which the database has seen each series, or a part of it.
         self._seen: dict[int, tuple[int, int]] = {}
 
     def intern(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
@@ -150,7 +150,7 @@ class SeriesIndex:
             return stage
         cause, held_up = split_stall_key(stage)
         if cause in STALL_CAUSES and held_up:
-            # A stall takes no place of its own: its stage has one.
+            # A stall does not count towards the cap: its stage does.
             return stall_key(
                 cause, held_up if held_up in _KNOWN_KEYS else self._own_stage(connection, service_id, held_up)
             )
@@ -256,14 +256,14 @@ class SeriesIndex:
         )
         has_place = self._has_place(folded.service)
         if not has_place:
-            # Unknown stays unknown: the empty string takes no place.
+            # Unknown stays unknown: the empty string does not count towards the cap.
             folded = replace(folded, service=folded.service and OTHER)
         for dimension in _CAPPED_DIMENSIONS:
             value = self._admit(folded.service, dimension, getattr(folded, dimension), getattr(self._caps, dimension))
             folded = replace(folded, **{dimension: value})
         if self._admit(folded.service, "series", _combination_key(folded), self._caps.series) == OTHER:
             folded = replace(folded, **_FOLDED_DIMENSIONS)
-        # Of one without a place it is asked again: tomorrow there may be one.
+        # Do not cache a service beyond the cap: it may be admitted tomorrow.
         if has_place and len(self._folded) < 10 * self._caps.series:
             self._folded[series] = folded
         return folded
@@ -282,7 +282,7 @@ class SeriesIndex:
         if value in known or len(known) < cap:
             known.add(value)
             return value
-        # Unknown stays unknown: the empty string takes no place.
+        # Unknown stays unknown: the empty string does not count towards the cap.
         return value and OTHER
 
     def _insert(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:

@@ -34,7 +34,7 @@ from .write import Arrival, prepare_batches, prepare_folded
 if TYPE_CHECKING:
     from .reader import Reader
 
-# Services that are forgotten in one transaction, while others wait to write.
+# Services deleted in one transaction, which blocks other writers.
 _AT_ONCE = 100
 
 
@@ -249,7 +249,7 @@ class Store:
             StoreError: It could not be committed; the next call goes on where this one stopped.
         """
         clock = int(self._clock())
-        # Forgetting comes first: rolling up takes room.
+        # Delete first: rolling up needs space.
         while self._forget_some(clock) or self._roll_up(clock):
             pass
         with self.transaction() as connection:
@@ -278,7 +278,7 @@ class Store:
             try:
                 return self.points.apply(self.engine, prepare)
             except BaseException:
-                # What was interned in it is not in the database.
+                # Series interned by the failed write are not in the database.
                 self._index.forget()
                 raise
 

@@ -67,7 +67,7 @@ def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = sch
     """
     segments: list[Segment] = []
     start = max(start, tiers[-1].kept_from)
-    # From the oldest part, of which only the coarsest tier is left, to the newest, which has all of them.
+    # From the oldest part, which only the coarsest tier has, to the newest, which all tiers have.
     for finest in reversed(range(len(tiers))):
         until = tiers[finest - 1].kept_from if finest else end
         stop = min(end, max(until, start))

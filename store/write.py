@@ -26,9 +26,9 @@ from .schema import is_storable, storable
 from .series import SeriesIndex, SeriesNumbers
 
 _NS = 1_000_000_000
-# That a statement can name: SQLite takes 32,766 as it is built by default.
+# Ids in one statement: SQLite allows 32,766 by default.
 _IDS_AT_ONCE = 1000
-# Of `traces`, in the order of `_trace_row`.
+# Columns of `traces`, in the order of `_trace_row`.
 _TRACE_COLUMNS = ("trace_id", "span_id", "series_id", "started", "duration", "because", "dominant", "stages", "spans")
 _TraceRow: TypeAlias = tuple[str, str, int, int, int, str, str, str, bytes]
 
@@ -59,7 +59,7 @@ def prepare_batches(
     if not chosen:
         return fresh, None
     if not any(len(batch.points) or batch.traces for batch in chosen):
-        # All else is about series, and spans in the inbox have none yet.
+        # The rest concerns series, and spans in the inbox have none yet.
         return fresh, PreparedWrite(0, (), lambda connection: _write_batches(connection, chosen, arrival.now))
     index.refresh(connection)
     points = PointColumns.join([as_columns(batch.points) for batch in chosen])
@@ -74,7 +74,7 @@ def prepare_batches(
         add_to_ledger(connection, rows)
         touched = {key.service_id for key in keyed.keys} | {owner.service_id for owner in owners}
         _set_revision(connection, touched, part)
-        # What a machine does is no sign of requests.
+        # Hardware values are no sign of requests.
         requests = (key for key in keyed.keys if key.metric != schema.METRIC_CODES[HARDWARE])
         index.widen(connection, ((key.series_id, key.bucket) for key in requests))
 
@@ -149,7 +149,7 @@ def _group_points(connection: Connection, points: PointColumns, index: SeriesInd
     found: dict[PointKey, int] = {}
     totals: list[int] = []
     row = np.zeros(len(pairs), np.int64)
-    # In the order they came: who comes first gets a name of its own, where there is no room for all.
+    # In the order of arrival: where a cap leaves no place for all, the first ones keep their own name.
     for number in np.argsort(first).tolist():
         point = int(first[number])
         about, started = points.identities[point], int(buckets[bucket[point]])

@@ -27,12 +27,12 @@ from . import clickhouse_sql as sql
 from . import database
 from .clickhouse_client import ClickHouseServer, parse_url
 
-# An intent this old is nobody's any more: no insert takes that long. [seconds]
+# Age at which an intent is orphaned: no insert takes that long. [seconds]
 ORPHANED_SECONDS = 600
 _PLAIN = PointRow._fields[:-1]
 _KEY = _PLAIN[: 1 + _PLAIN.index("part")]
 _NUMBERS = tuple(name for name in _PLAIN if name != "stage")
-# The server makes of a string what the column is.
+# Columns sent as strings; the server converts them.
 _KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in sql.COLUMNS}
 
 
@@ -73,8 +73,8 @@ class ClickHousePoints:
         return cls(server, clock)
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """See `Points`: in the three steps above, which no other write comes between."""
-        # Asked first: a write that cannot be done then leaves no intent.
+        """Implement `Points`: in the three steps above, which no other write comes between."""
+        # Check first, so that a write that cannot succeed leaves no intent.
         self.server.check()
         known = database.dialect(engine.url)
         with database.exclusively(engine, "cannot write to") as connection:
@@ -98,7 +98,7 @@ class ClickHousePoints:
     def read(
         self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
     ) -> Iterator[Columns]:
-        """See `Points`: added up as far as can be, by the server."""
+        """Implement `Points`: added up as far as can be, by the server."""
         where = _where_clause(connection, question, segment)
         if where is None:
             return
@@ -108,7 +108,7 @@ class ClickHousePoints:
             yield sql.columns_of_result(self.server.table(query), stages)
 
     def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
-        """See `Points`."""
+        """Implement `Points`."""
         where = _where_clause(connection, question, segment)
         if where is None:
             return []
@@ -117,14 +117,14 @@ class ClickHousePoints:
         return [SeriesSeen(*row) for row in self.server.rows(query)]
 
     def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
-        """See `Points`."""
+        """Implement `Points`."""
         where = _where_clause(connection, question, segment)
         if where is None:
             return 0
         return self.server.rows(sql.select_query("count()", self._place.points, where))[0][0]
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
-        """See `Points`."""
+        """Implement `Points`."""
         where = f"tier = {tier} AND bucket >= {start} AND bucket < {stop} AND {_visible_parts(connection)}"
         stages = self._stages(where)
         if not stages:
@@ -137,12 +137,12 @@ class ClickHousePoints:
         return [PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True)]
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """See `Points`."""
+        """Implement `Points`."""
         where = f"tier = {tier} AND bucket >= {since} AND {_visible_parts(connection)}"
         return self.server.rows(sql.select_query("minOrNull(bucket)", self._place.points, where))[0][0]
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:  # noqa: ARG002 - no row of the database goes with it
-        """See `Points`: a partition is dropped when all of it is past."""
+        """Implement `Points`: a partition is dropped when all of it is past."""
         width = sql.FREED_SECONDS[tier]
         query = sql.select_query("DISTINCT partition", self._place.parts, self._place.own_parts)
         for (partition,) in self.server.rows(query):
@@ -153,7 +153,7 @@ class ClickHousePoints:
                 )
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """See `Points`. A transaction that is rolled back does not bring them back: it is to be repeated."""
+        """Implement `Points`. A transaction that is rolled back does not bring them back: it is to be repeated."""
         theirs = f"service_id IN {sql.in_list(services)}"
         counted = f"{theirs} AND {_visible_parts(connection)}"
         rows = self.server.rows(
@@ -163,15 +163,15 @@ class ClickHousePoints:
         return [(tier, bucket, number) for tier, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
-        """See `Points`."""
+        """Implement `Points`."""
         return sql.FREED_SECONDS[tier]
 
     def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the server counts them
-        """See `Points`."""
+        """Implement `Points`."""
         return self.server.rows(sql.select_query("sum(bytes_on_disk)", self._place.parts, self._place.own_parts))[0][0]
 
     def tidy(self, connection: Connection, now: int) -> None:
-        """See `Points`: deletes the rows of intents nobody can still be working on."""
+        """Implement `Points`: deletes the rows of intents nobody can still be working on."""
         intents = schema.intents
         orphans = connection.scalars(select(intents.c.part).where(intents.c.taken_at < now - ORPHANED_SECONDS)).all()
         if orphans:
@@ -180,7 +180,7 @@ class ClickHousePoints:
             connection.execute(delete(intents).where(intents.c.part.in_(orphans)))
 
     def close(self) -> None:
-        """See `Points`."""
+        """Implement `Points`."""
         self.server.close()
 
     def _check_owner(self, part: int) -> None:
@@ -205,7 +205,7 @@ class ClickHousePoints:
     def _insert(self, change: PreparedWrite) -> None:
         *plain, blobs = zip(*change.rows, strict=True)
         buckets = decode(blobs)
-        # The first of each histogram counts from zero.
+        # The first gap of each histogram is its absolute bucket index.
         gaps = np.diff(buckets.index, prepend=0)
         first = buckets.offsets[:-1][buckets.lengths > 0]
         gaps[first] = buckets.index[first]
@@ -257,6 +257,6 @@ def _visible_parts(connection: Connection) -> str:
 
 def _buckets(lengths: sql.Array, gaps: sql.Array, amounts: sql.Array) -> Buckets:
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-    # Counted on from one histogram to the next; each begins at zero.
+    # Cumulative over all histograms, then reset at the start of each.
     running = np.concatenate((np.zeros(1, np.int64), np.cumsum(gaps, dtype=np.int64)))
     return Buckets(offsets, running[1:] - np.repeat(running[offsets[:-1]], lengths), amounts.astype(np.int64))

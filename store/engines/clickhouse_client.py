@@ -24,7 +24,7 @@ _URL_FORM = "clickhousedb://user:password@host:8123/database, with ?cluster=NAME
 _DATABASE = "stagelens"
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 
-# What part of an error tells, in lower case, and what to do about it.
+# Parts of error messages, in lower case, and the fix for each.
 _FIXES = (
     ("authentication failed", "the server refuses this user or password; check both in STAGELENS_POINTS"),
     (
@@ -50,22 +50,22 @@ _FIXES = (
     ("resolve", "there is no such host; correct STAGELENS_POINTS"),
     ("timed out", "the server did not answer in time; look at system.processes"),
 )
-# As the server's own profile might say otherwise.
+# Settings that the server's profile might override.
 _SETTINGS = {
     # Lists of series may be long.
     "max_query_size": 1 << 24,
-    # Acknowledged is what is written.
+    # An acknowledged insert must be written.
     "async_insert": 0,
     "insert_deduplicate": 1,
-    # Late rows and copies of whole stores reach far back.
+    # Late rows and copies of whole stores span many partitions.
     "max_partitions_per_insert_block": 0,
     "max_partition_size_to_drop": 0,
     "lightweight_deletes_sync": 2,
 }
 _CLUSTER_SETTINGS = {
-    # Acknowledged is what has reached its shard.
+    # An acknowledged insert must have reached its shard.
     "insert_distributed_sync": 1,
-    # Of each shard the same replica is written to and read from, as long as it lives: what was written is seen.
+    # Read and write the same replica of each shard while it lives, so that reads see previous writes.
     "load_balancing": "in_order",
 }
 
@@ -170,7 +170,7 @@ def _location(url: URL) -> str:
 def _client(url: URL, options: dict[str, str], settings: dict[str, Any]) -> Client:
     if options.get("interface") == "chdb":
         return clickhouse_connect.get_client(interface="chdb", path=options.get("path"), settings=settings)
-    # Without the database: it may have to be made first.
+    # Without the database, which may not exist yet.
     dsn = url._replace(database=None, query=options).render_as_string(hide_password=False)  # pyright: ignore[reportArgumentType] - None is allowed
     return clickhouse_connect.get_client(
         dsn=dsn,
@@ -178,7 +178,7 @@ def _client(url: URL, options: dict[str, str], settings: dict[str, Any]) -> Clie
         client_name="stagelens",
         connect_timeout=_CONNECT_SECONDS,
         send_receive_timeout=_ANSWER_SECONDS,
-        # Threads ask at the same time, which one session does not allow.
+        # Threads query concurrently, which one session does not allow.
         autogenerate_session_id=False,
     )
 

@@ -119,17 +119,17 @@ def _encode_text(value: str) -> bytes:
     return _encode_varint(len(data)) + data
 
 
-# Of the table's form; written into its comment.
+# Version of the table's form; written into its comment.
 VERSION = 1
 COMMENT = "stagelens points "
 
 _DAY = 86_400
-# Time in one partition, by tier: what is dropped at once. A few dozen partitions in all. [seconds]
+# Length of a partition, by tier: the unit of deletion. A few dozen partitions in all. [seconds]
 FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
-# The store drops partitions itself, and never before they are rolled up. The server's own clock gets its say this much later:
-# for a table that nobody tends any more. [seconds]
+# The store drops partitions itself, never before they are rolled up. The server's TTL applies this much later, for
+# tables that no store maintains any more. [seconds]
 TTL_GRACE_SECONDS = 7 * _DAY
-# Inserts a table remembers the tokens of: those of the last hours.
+# Number of deduplication tokens a table remembers: those of the last hours.
 _REMEMBERED_INSERTS = 10_000
 
 COLUMNS = (
@@ -236,7 +236,7 @@ def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
     columns = ", ".join(f"{name} {kind} CODEC({codec})" for name, kind, codec in COLUMNS)
     slot = f"intDiv(bucket, {_by_tier([FREED_SECONDS[tier] for tier in schema.TIERS])})"
     settings = {
-        # A row is past its time together with all of its partition, nearly: nothing is rewritten for it.
+        # A row expires together with nearly all of its partition: nothing is rewritten for it.
         "ttl_only_drop_parts": 1,
         "materialize_ttl_recalculate_only": 1,
         "non_replicated_deduplication_window": _REMEMBERED_INSERTS,
@@ -269,7 +269,7 @@ def _by_tier(values: Sequence[int]) -> str:
     return f"transform(tier, {list(schema.TIERS[:-1])}, {finer}, {coarsest})"
 
 
-# Stands in the place of a bucket's index in the row that tells the totals of a point; no bucket has it, and it sorts first.
+# Marks the row with the totals of a point, in place of a bucket index; no bucket has it, and it sorts first.
 _HEAD = -(2**31)
 
 

@@ -55,7 +55,7 @@ def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
-        # What is before the last "@" may be a password.
+        # The part before the last "@" may contain a password.
         msg = f"the database URL {url.rpartition('@')[2]!r} cannot be read; write {_URL_FORMS}"
         raise StoreError(msg) from error
     return dialect(parsed).open_engine(parsed, budget_bytes)
@@ -71,10 +71,10 @@ def explain_errors(engine: Engine, doing: str) -> Generator[None]:
     """
     try:
         yield
-    # The driver's own cursors, which points go through, raise the driver's own errors.
+    # The driver's own cursors, used for points, raise the driver's own errors.
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
         said = str(error.orig if isinstance(error, DBAPIError) else error).strip()
-        # PostgreSQL quotes the statement below what is wrong with it; this is read by people, and by whoever asks /readyz.
+        # PostgreSQL quotes the statement below the error; messages are for people, and for clients of /readyz.
         said = said.partition("\nLINE ")[0]
         cure = next((cure for sign, cure in dialect(engine.url).FIXES if sign in said.lower()), _DEFAULT_FIX)
         msg = f"{doing} {location(engine.url)}: {cure} ({said})"
@@ -160,5 +160,5 @@ def migrate(engine: Engine, revision: str = "head") -> None:
             command.downgrade(config, revision)
         elif target != present:
             command.upgrade(config, revision)
-        # A transaction on a read-only file begins without complaint; this changes nothing, but may not be done there.
+        # A transaction on a read-only file begins without an error; this statement changes nothing, but raises it.
         connection.exec_driver_sql("DELETE FROM alembic_version WHERE version_num IS NULL")

@@ -16,14 +16,14 @@ from ..rows import PointRow
 from ..tiers import floor_to
 from .dialect import InUseError
 
-# Any number nobody else takes in this database: "stagelen" in ASCII.
+# Advisory lock id that nothing else uses in this database: "stagelen" in ASCII.
 _LOCK = 0x73746167656C656E
 _LOCK_SECONDS, _IDLE_SECONDS = 10, 60
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_MILLISECONDS = 200
 _DAY = 86_400
-# Time in one partition of `points`, by tier: a few dozen partitions in all.
+# Length of a partition of `points`, by tier: a few dozen partitions in all.
 FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
 
 FIXES = (
@@ -41,7 +41,7 @@ FIXES = (
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 - PostgreSQL has no limit of its own
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     try:
@@ -54,17 +54,17 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:  # noqa: ARG001 -
 
 
 def location(url: URL) -> str:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     return url.difference_update_query(["password", "sslpassword", "passfile"]).render_as_string()
 
 
 def for_reading(connection: Connection) -> Connection:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
 def hold(connection: Connection) -> None:
-    """See `Dialect`: a partition that is dropped is gone for every moment, so it has to wait.
+    """Implement `Dialect`: a partition that is dropped is gone for every moment, so it has to wait.
 
     The lock comes first: it takes no snapshot, so that all of this transaction is of a moment after it.
     """
@@ -72,12 +72,12 @@ def hold(connection: Connection) -> None:
 
 
 def for_writing(connection: Connection) -> Connection:
-    """See `Dialect`: each statement sees what was committed before it, so that what is read under the lock is fresh."""
+    """Implement `Dialect`: each statement sees what was committed before it, so that what is read under the lock is fresh."""
     return connection.execution_options(isolation_level="READ COMMITTED", postgresql_readonly=False)
 
 
 def lock(connection: Connection) -> None:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     connection.exec_driver_sql(
         f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; "
         f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_SECONDS}s'; "
@@ -87,26 +87,26 @@ def lock(connection: Connection) -> None:
 
 @contextmanager
 def exclusive(connection: Connection) -> Generator[None]:
-    """See `Dialect`: the same lock as the transactions', held by the session; a session may take it again inside."""
+    """Implement `Dialect`: the same lock as the transactions', held by the session; a session may take it again inside."""
     with connection.begin():
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'; SELECT pg_advisory_lock({_LOCK})")
     try:
         yield
     finally:
-        # A lost session has lost the lock as well.
+        # A lost session has released the lock already.
         if not connection.closed and not connection.invalidated:
             with connection.begin():
                 connection.exec_driver_sql(f"SELECT pg_advisory_unlock({_LOCK})")
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     _make_partitions(connection, rows)
     insert_rows(connection, "points", PointRow._fields, rows)
 
 
 def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     cursor: Any = connection.connection.cursor()
     with cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
         for row in rows:
@@ -119,7 +119,7 @@ def _make_partitions(connection: Connection, rows: Sequence[PointRow]) -> None:
     for tier, start in sorted(wanted - present.keys()):
         stop = start + FREED_SECONDS[tier]
         name = _name(tier, start)
-        # Attached, not made in its place: that would wait for all who read.
+        # Create and attach: creating the partition in place would wait for all readers.
         connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE points)")
         connection.exec_driver_sql(
             f"ALTER TABLE points ATTACH PARTITION {name} FOR VALUES FROM ({tier}, {start}) TO ({tier}, {stop})"
@@ -143,7 +143,7 @@ def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
 
 
 def free(connection: Connection, tier: int, until: int) -> None:
-    """See `Dialect`: a partition is dropped when all of it is past."""
+    """Implement `Dialect`: a partition is dropped when all of it is past."""
     for (owner, start), name in _partitions(connection).items():
         if owner == tier and start + FREED_SECONDS[tier] <= until:
             _drop(connection, name)
@@ -161,7 +161,7 @@ def _drop(connection: Connection, partition: str) -> None:
 
 
 def compact_traces(connection: Connection) -> bool:
-    """See `Dialect`: rewrites the table; what was deleted would be free for other traces only."""
+    """Implement `Dialect`: rewrites the table; what was deleted would be free for other traces only."""
     size = text("SELECT pg_total_relation_size('traces')")
     before = connection.execute(size).scalar_one()
     connection.exec_driver_sql("CLUSTER traces USING traces_by_time")
@@ -169,7 +169,7 @@ def compact_traces(connection: Connection) -> bool:
 
 
 def used_bytes(connection: Connection) -> int:
-    """See `Dialect`; what is free within the tables counts, only dropped partitions give room back."""
+    """Implement `Dialect`; what is free within the tables counts, only dropped partitions give room back."""
     names = [*schema.metadata.tables, *_partitions(connection).values()]
     size = text(
         "SELECT coalesce(sum(pg_total_relation_size(found)), 0) "

@@ -21,7 +21,7 @@ from ..tiers import Segment
 from . import database
 from .dialect import Dialect
 
-# Rows read at once: with what they are decoded to, some tens of megabytes.
+# Rows fetched at once: some tens of megabytes when decoded.
 PIECE_ROWS = 5_000
 
 
@@ -36,7 +36,7 @@ class SqlPoints:
         self._dialect = dialect
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """See `Points`: one transaction."""
+        """Implement `Points`: one transaction."""
         with database.writing(engine, "cannot write to") as connection:
             change = prepare(connection)
             if change is None:
@@ -53,16 +53,16 @@ class SqlPoints:
         segment: Segment,
         steps: Steps | None,  # noqa: ARG002 - nothing is added up here
     ) -> Iterator[Columns]:
-        """See `Points`."""
+        """Implement `Points`."""
         columns = schema.points.c
-        # A number nobody asks for is a constant: the driver makes an object of each.
+        # A constant in place of unused numbers: the driver creates an object for each value.
         series = columns.series_id if question.by else literal_column("0")
         wanted = (columns[name] for name in ("bucket", "metric", "stage", "scale", "zero", "sum", "histogram"))
         statement = select(series, *wanted).where(*_conditions(question, segment))
         yield from map(_columns, _raw_rows(connection, statement))
 
     def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
-        """See `Points`."""
+        """Implement `Points`."""
         points = schema.points
         statement = (
             select(points.c.series_id, func.sum(points.c.count), func.min(points.c.bucket), func.max(points.c.bucket))
@@ -72,16 +72,16 @@ class SqlPoints:
         return [SeriesSeen(row[0], int(row[1]), row[2], row[3]) for row in connection.execute(statement)]
 
     def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
-        """See `Points`."""
+        """Implement `Points`."""
         statement = select(func.count()).select_from(schema.points).where(*_conditions(question, segment))
         return connection.execute(statement).scalar_one()
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
-        """See `Points`."""
+        """Implement `Points`."""
         points = schema.points
         statement = select(*(points.c[name] for name in PointRow._fields)).where(
             points.c.tier == tier,
-            # All of them, spelled out, so that the key is used to its end.
+            # List all values, so that the whole key is used.
             points.c.service_id.in_(select(schema.services.c.id)),
             points.c.metric.in_(schema.ALL_METRIC_CODES),
             points.c.bucket >= start,
@@ -90,7 +90,7 @@ class SqlPoints:
         return [PointRow(*row) for piece in _raw_rows(connection, statement) for row in piece]
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """See `Points`: by one look into the key for each service and metric."""
+        """Implement `Points`: by one look into the key for each service and metric."""
         points = schema.points
         found: list[int] = []
         for code in schema.METRIC_CODES.values():
@@ -106,11 +106,11 @@ class SqlPoints:
         return min(found, default=None)
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:
-        """See `Points`."""
+        """Implement `Points`."""
         self._dialect.free(connection, tier, until)
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """See `Points`."""
+        """Implement `Points`."""
         points = schema.points
         theirs = points.c.service_id.in_(services)
         counted = select(points.c.tier, points.c.bucket, func.count()).where(theirs)
@@ -119,18 +119,18 @@ class SqlPoints:
         return [(tier, bucket, number) for tier, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
-        """See `Points`."""
+        """Implement `Points`."""
         return self._dialect.FREED_SECONDS[tier]
 
     def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the database counts them
-        """See `Points`."""
+        """Implement `Points`."""
         return 0
 
     def tidy(self, connection: Connection, now: int) -> None:
-        """See `Points`: a transaction leaves nothing."""
+        """Implement `Points`: a transaction leaves nothing."""
 
     def close(self) -> None:
-        """See `Points`: the connections are the database's."""
+        """Implement `Points`: the connections are the database's."""
 
 
 def _conditions(question: PointQuery, segment: Segment) -> list[ColumnElement[bool]]:

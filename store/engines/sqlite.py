@@ -49,7 +49,7 @@ FIXES = (
 
 
 def open_engine(url: URL, budget_bytes: int | None) -> Engine:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     if not url.database or url.database == ":memory:":
         msg = f"the database URL is {str(url)!r}; it has to name a file: write sqlite:///path/to/stagelens.db"
         raise StoreError(msg)
@@ -58,13 +58,13 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:
         pragmas.append(f"PRAGMA max_page_count = {max(1, budget_bytes // PAGE_BYTES)}")
 
     def configure(connection: sqlite3.Connection, _record: Any) -> None:
-        # The driver must not open transactions by itself: `_begin` does.
+        # The driver must not begin transactions: `_begin` does.
         connection.isolation_level = None
         for pragma in pragmas:
             _set(connection, pragma)
 
     def create(*_: Any) -> None:
-        # For its owner only; what SQLite puts beside a file is as open as the file. One that is there stays as it is.
+        # Readable by its owner only; SQLite creates its side files with the same mode. Existing files are unchanged.
         if not path.startswith("file:"):
             with suppress(OSError):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -97,31 +97,31 @@ def _begin(connection: Connection) -> None:
 
 
 def location(url: URL) -> str:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     return url.database or str(url)
 
 
 def for_reading(connection: Connection) -> Connection:
-    """See `Dialect`: any transaction of SQLite sees one moment."""
+    """Implement `Dialect`: any transaction of SQLite sees one moment."""
     return connection
 
 
 def hold(_connection: Connection) -> None:
-    """See `Dialect`: its moment is of everything."""
+    """Implement `Dialect`: its moment is of everything."""
 
 
 def for_writing(connection: Connection) -> Connection:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     return connection.execution_options(**{_WRITES: True})
 
 
 def lock(_connection: Connection) -> None:
-    """See `Dialect`: the transaction began with the lock."""
+    """Implement `Dialect`: the transaction began with the lock."""
 
 
 @contextmanager
 def exclusive(connection: Connection) -> Generator[None]:
-    """See `Dialect`: the lock of a file beside the database, because the database's own ends with each transaction."""
+    """Implement `Dialect`: the lock of a file beside the database, because the database's own ends with each transaction."""
     path = Path(f"{location(connection.engine.url)}.lock")
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -129,23 +129,23 @@ def exclusive(connection: Connection) -> Generator[None]:
 
 
 def insert_points(connection: Connection, rows: Sequence[PointRow]) -> None:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     insert_rows(connection, "points", PointRow._fields, rows)
 
 
 def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     marks = ", ".join("?" for _ in columns)
     connection.exec_driver_sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", list(rows))  # noqa: S608 - constants
 
 
 def free(connection: Connection, tier: int, until: int) -> None:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     points = schema.points
     connection.execute(
         delete(points).where(
             points.c.tier == tier,
-            # All of them, spelled out, so that the key is used to its end.
+            # List all values, so that the whole key is used.
             points.c.service_id.in_(select(schema.services.c.id)),
             points.c.metric.in_(schema.ALL_METRIC_CODES),
             points.c.bucket < until,
@@ -154,12 +154,12 @@ def free(connection: Connection, tier: int, until: int) -> None:
 
 
 def compact_traces(_connection: Connection) -> bool:
-    """See `Dialect`: what is free counts as such already."""
+    """Implement `Dialect`: what is free counts as such already."""
     return False
 
 
 def used_bytes(connection: Connection) -> int:
-    """See `Dialect`."""
+    """Implement `Dialect`."""
     pages = connection.exec_driver_sql(
         "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
     )

@@ -57,7 +57,7 @@ class LatencyGroups:
             left: Remaining time in the stage; shape (k,). [seconds]
             wanted: [0..1]
         """
-        # What is saved comes first: where that is nothing, the latency stays as it is to the last bit.
+        # Subtract the saving, so that a latency without any stays the same to the last bit.
         moved = self.latency - (self.spent - left)
         order = np.argsort(moved, kind="stable")
         held = np.cumsum(self.requests[order])
@@ -155,7 +155,7 @@ def _latency_groups(mixed: Mixture, stage: str, usual_seconds: float) -> Latency
     in_others, in_dominated = split_stage_time(
         latency * mixed.share_of(stage), latency, requests, dominated, usual_seconds
     )
-    # Requests that took no time stand at zero, whatever happens to the stage.
+    # Requests with zero latency stay at zero.
     return LatencyGroups(
         np.concatenate(([0.0], latency, latency)),
         np.concatenate(([0.0], in_others, in_dominated)),
@@ -198,9 +198,9 @@ def _whatif_rows(groups: LatencyGroups, percentiles: Sequence[float], left: Floa
 
 STAGE_COLUMNS = ("stage", "a_seconds", "b_seconds", "delta_seconds", "share")
 MIX_COLUMNS = ("dimension", "value", "a_share", "b_share", "change", "distance", "changed")
-# What may differ between the requests themselves, beside `batch`. The version is what is compared.
+# Dimensions in which the requests may differ, beside `batch`. The version is what is compared.
 MIX_DIMENSIONS = ("route", "model", "status", "device")
-# A mix has changed when a share has, by at least so much, and by more than so many of its standard errors.
+# A mix has changed if a share has, by at least this much and by more than this many of its standard errors.
 MIN_SHIFT = 0.05
 MIN_STANDARD_ERRORS = 3.0
 

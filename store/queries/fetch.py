@@ -27,7 +27,7 @@ from ..retention import Retention
 from ..selection import Selection, step_seconds
 from ..series import SeriesCaps
 
-# Each takes a row of some hundred buckets for every stage.
+# Each step takes a row of some hundred buckets for every stage.
 _STEPS_AT_ONCE = 128
 
 
@@ -69,7 +69,7 @@ class StepCounts:
 
     def values_at(self, quantile: float) -> Floats:
         """Return `StageCounts.value_at` of each step; shape (n,)."""
-        # The last one is where -1 points to.
+        # The last value is for the place -1.
         middles = [*(bucket_middle(index, self.scale) for index in self.index.tolist()), 0.0]
         return np.array(middles)[self.places_of(quantile)]
 
@@ -79,7 +79,7 @@ class StepCounts:
 
     def above_by_stage(self, threshold: float) -> Floats:
         """Return `Histogram.count_above` of each step by stage; shape (n, stages)."""
-        # A threshold splits one bucket, in all steps alike: how much of one request in each bucket is above it says it all.
+        # The threshold splits the same bucket in all steps: compute the share above it once for each bucket.
         alone = [Histogram(self.scale, {index: 1}) for index in self.index.tolist()]
         shares = np.array([each.count_above(threshold).value for each in alone], np.float64)
         split = (shares > 0) & (shares < 1)
@@ -179,7 +179,7 @@ class QueryGroup:
             yield Snapshot(connection, self._points)
 
 
-# More rows than this take longer than a person waits for a page: a chart is drawn with wider steps then.
+# Reading more rows would take too long for a page: the steps of a chart are widened instead.
 MAX_ROWS = 100_000
 
 
@@ -245,7 +245,7 @@ def _estimated_rows(snapshot: Snapshot, question: PointQuery, tier: int) -> int:
     hours = tiers.Segment(schema.COARSEST, tiers.floor_to(start, schema.COARSEST), min(end, rolled_up))
     rest = tiers.Segment(tier, max(start, rolled_up), end)
     if tier == schema.FINEST:
-        # It has no totals: each series is read by itself.
+        # The finest tier has no totals: series are read separately.
         question = replace(question, by="series")
     counted = snapshot.points.number(snapshot.connection, question, hours) * schema.COARSEST // tier
     return counted + snapshot.points.number(snapshot.connection, question, rest)
@@ -265,7 +265,7 @@ def request_latency(snapshot: Snapshot, selection: Selection) -> Histogram:
 def histograms_by_key(snapshot: Snapshot, selection: Selection, metric: str) -> dict[str, Histogram]:
     """Return the histogram of *metric* for each stage, or other key of the metric, in stage order."""
     columns = fetch(snapshot, PointQuery(selection, (metric,)))
-    # Each by itself: one that was sent coarser must not make the others coarser.
+    # Separately: a stage that was sent at a coarser scale must not reduce the scale of the others.
     return {
         stage: add_up(columns.where(columns.stage == columns.stages.index(stage))).histogram()
         for stage in ordered(columns.stages)

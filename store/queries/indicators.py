@@ -157,7 +157,7 @@ def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
     found = {
         "at": starts,
         "requests": added(columns.of(REQUEST_DURATION)),
-        # Of requests without stages nothing is known: neither that they explain the time, nor that they do not.
+        # Whether stages explain the time of requests without stages is unknown: leave them out.
         "total": (added(times) - added(points_with_key(times, UNTIMED))) / _US,
         "bad": added(points_with_key(times, OVERHEAD)) / _US,
     }

@@ -135,7 +135,8 @@ class Mixture:
     def __init__(self, columns: Columns, metrics: tuple[str, str] = BREAKDOWN_METRICS) -> None:
         requests, times, stalls = (columns.of(metric) for metric in (*metrics, STALL_TIME))
         self._stages = columns.stages
-        # The latency at its own scale, so that it is the same number everywhere; shares at one all metrics have.
+        # Latency at its own scale, so that it is the same number everywhere; shares at the scale common to all
+        # metrics.
         self.latency = add_up(requests)
         shared = int(np.concatenate((times.scale, stalls.scale)).min(initial=self.latency.scale))
         self._times, self._stalls = add_up(times, shared), add_up(stalls, shared)
@@ -203,7 +204,7 @@ class Mixture:
 
     def _shares(self, spent: Ints) -> dict[str, float]:
         total = spent.sum()
-        # Time nobody claimed, as from a client that knows no stages, is overhead.
+        # Time without a stage, as from a client that knows no stages, is overhead.
         return self._named(spent / total) if total else {OVERHEAD: 1.0}
 
     def _named(self, shares: NDArray[np.float64]) -> dict[str, float]:
@@ -273,7 +274,7 @@ def breakdown_row(quantile: float, band: PercentileGroup, shares: Mapping[str, f
 
 
 def _stalls(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-    # Most services have none, and need not be read again.
+    # Most services have no stalls: skip the second read.
     if not len(fetch(snapshot, PointQuery(selection, (STALL_TIME,)))):
         return stage_frame(BREAKDOWN_COLUMNS, [])
     mixed = Mixture(fetch(snapshot, PointQuery(selection, (*BREAKDOWN_METRICS, STALL_TIME))))

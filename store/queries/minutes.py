@@ -31,7 +31,7 @@ from .fetch import QueryGroup, fetch_exact
 Dimension = Literal["", "route", "model", "version"]
 DIMENSIONS: tuple[Dimension, ...] = ("", "route", "model", "version")
 MINUTE = 60
-# Who had no request for so long is not told apart any more. [seconds]
+# Series without requests for this long are ignored. [seconds]
 _RECENT_SECONDS = 86_400
 _MICROSECONDS = 1e6
 
@@ -221,7 +221,7 @@ def _count_groups(
         return
     names = list(members)
     point, group = _membership(columns.series, [members[name] for name in names])
-    # A point is one of all requests, or of one stage; those of a group stand together.
+    # A point counts all requests, or one stage; the points of a group are consecutive.
     slot = np.where(columns.metric == schema.METRIC_CODES[REQUEST_DURATION], 0, columns.stage + 1)
     place = slot * length + steps.number(columns.times)
     for low, high in pairwise([*np.flatnonzero(np.diff(group, prepend=-1)).tolist(), len(group)]):

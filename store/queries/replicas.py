@@ -147,7 +147,7 @@ def _engine_model(columns: Columns, owners: Mapping[int, tuple[str, str]], servi
     return EngineModel(
         service,
         model,
-        # How requests are timed is the engine's own matter; there is one way in each.
+        # Each engine has one definition of its own.
         requests.get(names.BY_ENGINE, Distribution()),
         {stage: stages[stage] for stage in ordered(stages)},
         first_token,
@@ -201,7 +201,7 @@ HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
 
 
 def _hardware(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
-    # A machine works for all models and routes, and for requests that fail.
+    # A machine serves all models and routes, and failed requests too.
     whole = replace(selection, model=None, route=None, status=None)
     columns, steps = fetch_steps(snapshot, PointQuery(whole, (HARDWARE,)), step)
     told = {
@@ -232,5 +232,5 @@ def _maximum(columns: Columns) -> Floats:
     last = columns.buckets.index[columns.buckets.offsets[1:][filled] - 1]
     most = np.zeros(len(columns))
     most[filled] = 2.0 ** ((last + 1) / 2.0 ** columns.scale[filled])
-    # None is more than all together, so that of a single one it is exact.
+    # No value is above the sum, so that a single value is exact.
     return np.minimum(most, columns.sum)

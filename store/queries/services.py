@@ -198,7 +198,7 @@ def _with_service_numbers(snapshot: Snapshot, selection: Selection, columns: Col
     ).all()
     names = sorted({row.service for row in found})
     place = {name: number for number, name in enumerate(names)}
-    # A total goes by the number of its first series, which may be forgotten already.
+    # A total has the number of its first series, which may be deleted already.
     owner = {row.total_id: place[row.service] for row in found} | {row.id: place[row.service] for row in found}
     numbers, which = np.unique(columns.series, return_inverse=True)
     services = np.array([owner[number] for number in numbers.tolist()], np.int64)[which]
@@ -250,7 +250,7 @@ def _versions(snapshot: Snapshot, selection: Selection) -> pd.DataFrame:
         select(table.c.version, func.min(table.c.first_seen).label("first_seen"), func.max(table.c.last_seen))
         .where(*selection.conditions())
         .group_by(table.c.version)
-        # Of those that came together, the one that was heard of first.
+        # Of versions first seen in the same bucket, the one with the lowest number first.
         .order_by("first_seen", func.min(table.c.id))
     )
     rows = [
@@ -302,7 +302,7 @@ def series_with_requests(snapshot: Snapshot, selection: Selection) -> pd.DataFra
         columns=["id", *schema.DIMENSIONS, "first_seen", "last_seen"],
     )
     merged = known.merge(counted, on="id")
-    # The buckets of a coarse tier are wide; what is known of the series itself is exact to 10 s.
+    # The buckets of a coarse tier are wide; the times of the series itself are exact to 10 s.
     merged["first"] = merged[["first", "first_seen"]].max(axis=1)
     merged["last"] = merged[["last", "last_seen"]].min(axis=1)
     return merged

@@ -148,7 +148,7 @@ def failed_series(snapshot: Snapshot, selection: Selection) -> Ints:
     """Return the numbers of the series, and of their totals, with failed requests."""
     table = schema.series
     statement = select(table.c.id, table.c.total_id).where(*selection.conditions(), table.c.status == STATUS_ERROR)
-    # A total goes by the number of one of its series, which failed as all the others of it.
+    # A total has the number of one of its series, which has the same status.
     return np.array(snapshot.connection.execute(statement).all(), np.int64).ravel()
 
 
@@ -179,8 +179,8 @@ UNEXPLAINED = "unexplained"
 BAD_COLUMNS = ("at", "bad", UNEXPLAINED)
 
 
-# A failed request is blamed on a stage where it took so much longer than a good one, as after a timeout: what fails at
-# once has no stage to blame. [ratio]
+# A failed request is attributed to a stage where it took this much longer than a good one, as after a timeout:
+# immediate failures have no responsible stage. [ratio]
 _LATE_FAILURE_RATIO = 1.5
 
 
@@ -233,7 +233,7 @@ def _bad_over_time(
     )
     bad = n_failed + n_slow
     rest = np.maximum(bad - blamed.sum(axis=1), 0)
-    # What adding up leaves is nothing.
+    # Remove rounding residues of the summation.
     rest[rest < 1e-9 * bad] = 0.0
     rows: list[dict[str, object]] = []
     for at, count, left, by_stage in zip(

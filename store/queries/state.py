@@ -41,7 +41,7 @@ _DIMENSION_TEXTS = {
     "custom_stages": "stages of its own",
     "series": "combinations of model, route and device",
 }
-# A value that was folded longer ago than that is none of today's trouble. [seconds]
+# Values merged longer ago than this are not reported. [seconds]
 _RECENT_SECONDS = 86_400
 _STAGES_SECONDS = 3600
 
@@ -110,7 +110,7 @@ def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str,
             yield "", "services"
         folded = [name for name in _CAPPED_DIMENSIONS if row[name] == OTHER]
         if set(_FINE_DIMENSIONS) <= set(folded):
-            # All at once: it is their combinations that are too many.
+            # All at once: the cap of their combinations is reached.
             yield row["service"], "series"
             folded = [name for name in folded if name not in _FINE_DIMENSIONS]
         yield from ((row["service"], name) for name in folded)
@@ -197,8 +197,8 @@ def days_until_full(tiers: Sequence[TierUse], rest_bytes: float, budget_bytes: i
     return None
 
 
-# What a row takes beside its histogram on SQLite: key, numbers and its place in the page; 55 to 59 bytes, as `dbstat` has
-# it. Where it is otherwise, tiers with short histograms are shown a little too large or too small against the others.
+# Size of a row without its histogram on SQLite: key, numbers and its place in the page; 55 to 59 bytes, measured with
+# `dbstat`. On other engines the share of tiers with short histograms is slightly off.
 ROW_BYTES = 57
 
 _POSTGRESQL_SIZES = """
@@ -269,7 +269,7 @@ def _storage(snapshot: Snapshot, retention: Retention, now: int) -> Storage:
     known = tiers.read_tiers(connection)
     uses = [_tier_use(connection, points, tier, retention, (first, now)) for tier in known]
     weight = sum(sum(use.slots.values()) for use in uses)
-    # The ledger counts histograms; how much room they take is known of all together.
+    # The ledger counts histogram bytes; the real size is only known for all tiers together.
     scale = tables["points"] / weight if weight else 1.0
     uses = [replace(use, slots={at: size * scale for at, size in use.slots.items()}) for use in uses]
     rest = used - sum(sum(use.slots.values()) for use in uses)
@@ -289,7 +289,7 @@ def _bytes_by_table(connection: Connection, points: Points, used: int) -> dict[s
     if connection.dialect.name == "postgresql":
         found = {name: int(size) for name, size in connection.execute(text(_POSTGRESQL_SIZES))}
         return found | {"points": found["points"] + points.used_bytes(connection)}
-    # Python may come with an SQLite that was built without it.
+    # Python's SQLite may be built without `dbstat`.
     can_tell = connection.execute(text("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")).scalar()
     found = {name: int(size) for name, size in connection.execute(text(_SQLITE_SIZES))} if can_tell else {}
     return found | {"points": used - sum(found.values())}
@@ -356,7 +356,7 @@ def _state(snapshot: Snapshot, retention: Retention, now: int) -> StoreState:
     connection = snapshot.connection
     batches, series = schema.batches, schema.series
     last = connection.execute(select(func.max(batches.c.received))).scalar()
-    # A literal: with a parameter SQLite could not know that the partial index answers it.
+    # A literal: with a parameter SQLite would not use the partial index.
     told = batches.c.dropped > literal_column("0")
     dropped = connection.execute(select(func.sum(batches.c.dropped)).where(told)).scalar()
     agent = batches.c.instance != literal_column("''")

@@ -142,7 +142,7 @@ def _speed_by_load(
 ) -> pd.DataFrame:
     columns, cut = fetch_steps(snapshot, PointQuery(selection, _SPEED_METRICS), step)
     paced = points_with_key(columns.of(OUTPUT_TOKEN), definition)
-    # A window of one step has no course.
+    # A window of one step has no variation of load.
     steps = _load_by_step(columns, paced, cut.width, selection.seconds) if cut.width else pd.DataFrame()
     made = _group_by_load(steps, paced, cut.width, groups) if cut.width and len(steps) else frame(SPEED_COLUMNS, [])
     newest = float(steps["load"].loc[steps.index.max()]) if len(steps) else None
@@ -252,7 +252,7 @@ def _requests_by_definition(counts: StageCounts, stages: Sequence[str]) -> dict[
     return {stage: int(n) for stage, n in zip(stages, requests.tolist(), strict=True) if n}
 
 
-# Bands are told apart by nothing else: which definition a time was measured by stands in the metric beside it.
+# Size buckets have no definition of their own: it is taken from the metric beside them.
 _MEASURED_BY = {FIRST_TOKEN_BY_INPUT: FIRST_TOKEN, OUTPUT_TOKEN_BY_OUTPUT: OUTPUT_TOKEN}
 
 

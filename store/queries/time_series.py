@@ -59,7 +59,7 @@ class StepMixtures:
         told = zip(self.latency.starts.tolist(), self.latency.total.tolist(), value.tolist(), strict=True)
         for (at, n, whole), some, by_stage in zip(told, spent.tolist(), seconds.tolist(), strict=True):
             named = zip(self.stages, some, by_stage, strict=True)
-            # Time nobody claimed, as from a client that knows no stages, is overhead.
+            # Time without a stage, as from a client that knows no stages, is overhead.
             known = {stage: each for stage, any_of_it, each in named if any_of_it} or {OVERHEAD: whole}
             yield {"at": at, "n": n, "value_seconds": whole, **known}
 
@@ -69,7 +69,7 @@ class StepMixtures:
     def _at(self, quantile: float) -> tuple[Floats, Ints]:
         """Return the latency, and the time its requests spent by stage; shape (n, stages)."""
         place = self.latency.places_of(quantile)
-        # The last is where -1 points to: requests that took no time spent it nowhere.
+        # The last value is for the place -1: requests with zero latency spent no time.
         centre = np.append(self.latency.index >> (self.latency.scale - self.requests.scale), 0)[place]
         reach = _step_reaches(self.requests, centre)
         near = (np.abs(self.times.index - centre[:, None]) <= reach[:, None]) & (place >= 0)[:, None]
@@ -127,7 +127,7 @@ def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
     requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
     counted, timed = step_edges(requests, steps), step_edges(times, steps)
     shared = np.minimum(counted.scale, _scales_of(timed, counted.starts, counted.scale))
-    # The latency at its own scale, so that it is the same number everywhere; shares at one both metrics have.
+    # Latency at its own scale, so that it is the same number everywhere; shares at the scale common to both metrics.
     for chosen in equal_scale_slices(counted.scale, shared):
         at, scale = counted.starts[chosen], int(shared[chosen.start])
         latency = count_steps(requests, counted, chosen, int(counted.scale[chosen.start]))
@@ -145,7 +145,7 @@ def _scales_of(found: StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints
     return np.where(found.starts[place] == at, found.scale[place], otherwise)
 
 
-# Eight buckets a doubling: finer ones are less than a pixel high.
+# Eight buckets a doubling: finer cells would be less than a pixel high.
 HEAT_SCALE = 3
 HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "second", "second_share")
 
@@ -205,7 +205,7 @@ def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
 
 def _top_stages(amount: Ints, stages: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Return the two stages that dominate most requests of each cell, and their shares; "" for no second one."""
-    # A stage that dominates none, so that there are always two.
+    # Pad with an empty stage, so that there are always two.
     padded = np.vstack((amount, np.zeros_like(amount[:1])))
     order = np.argsort(-padded, axis=0, kind="stable")[:2]
     shares = np.take_along_axis(padded, order, axis=0) / amount.sum(axis=0)

@@ -35,17 +35,17 @@ EXEMPLAR_COLUMNS = (
     "because",
     "stages",
 )
-# What every agent keeps (`instrumentors.sampler`), and what is kept of other programs' traces (`collector.traces.keeping`).
+# Retention rule of agents (`instrumentors.sampler`) and of traces of other programs (`collector.traces`).
 RETENTION_RULE = (
     "of every series and export those that were asked for, failed ones, the slowest, those in which something was loaded, "
     "and a uniform share, each up to a limit; of other programs' traces the same"
 )
-# A prefix of eight hexadecimal digits is shared by two of a million traces once in a few thousand stores.
+# Two of a million traces share a prefix of eight hexadecimal digits once in a few thousand stores.
 MIN_PREFIX = 8
 _NS = 1_000_000_000
-# What a signed number of 64 bits holds.
+# Largest signed 64-bit number.
 _MAX_NS = 2**63 - 1
-# Attributes are looked for in so many kept requests: a tenth of a second.
+# Number of retained requests searched for an attribute: a tenth of a second.
 _MAX_SCANNED = 5000
 
 

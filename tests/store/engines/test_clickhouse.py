@@ -536,7 +536,7 @@ def test_only_what_is_asked_for_costs_memory(directory: Path) -> None:
 
 def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With the command that installs it."""
-    for name in ("clickhouse", "clickhouse_connection"):
+    for name in ("clickhouse", "clickhouse_client"):
         monkeypatch.delitem(sys.modules, f"stagelens.store.engines.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "clickhouse_connect", None)
     with pytest.raises(StoreError, match=r'not installed .*\n    pip install "stagelens\[clickhouse\]"'):
