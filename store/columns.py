@@ -73,6 +73,12 @@ class Columns:
     def __len__(self) -> int:
         return len(self.times)
 
+    @property
+    def counts(self) -> Ints:
+        """Sum of the counts (or microseconds) of each point; shape (n,)."""
+        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.buckets.amount)))
+        return self.zero + np.diff(running[self.buckets.offsets])
+
     def where(self, chosen: NDArray[np.bool_]) -> Columns:
         """Return the *chosen* points; shape (n,)."""
         lengths = self.buckets.lengths

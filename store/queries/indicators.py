@@ -151,7 +151,7 @@ def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
 
     def added(chosen: Columns) -> Floats:
         place = np.searchsorted(starts, steps.of(chosen.times))
-        return np.bincount(place, _amounts(chosen), len(starts)).astype(np.float64)
+        return np.bincount(place, chosen.counts, len(starts)).astype(np.float64)
 
     times = columns.of(STAGE_TIME)
     found = {
@@ -162,12 +162,6 @@ def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
         "bad": added(points_with_key(times, OVERHEAD)) / _US,
     }
     return pd.DataFrame(found, columns=list(TALLY_COLUMNS))
-
-
-def _amounts(columns: Columns) -> Floats:
-    """Return the sum of the counts of each point; shape (n,)."""
-    held = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.buckets.amount)))
-    return (columns.zero + np.diff(held[columns.buckets.offsets])).astype(np.float64)
 
 
 def _freshness(

@@ -20,7 +20,6 @@ from ...core.names import HARDWARE
 from ...core.stages import ordered
 from .. import retention, schema, tiers
 from ..columns import Columns, Floats, add_up
-from ..encoding import Ints
 from ..points import PointQuery, Snapshot
 from ..retention import SETTLE_SECONDS
 from ..schema import storable_name
@@ -207,7 +206,7 @@ def _hardware(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.D
     told = {
         "at": steps.of(columns.times),
         "name": np.array(columns.stages, object)[columns.stage],
-        "n": _observations(columns),
+        "n": columns.counts,
         "sum": columns.sum,
         "most": _maximum(columns),
     }
@@ -218,12 +217,6 @@ def _hardware(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.D
         measure=[measure for measure, _ in names], place=[place for _, place in names], mean=found["sum"] / found["n"]
     )
     return with_step_times(made[list(HARDWARE_COLUMNS)], steps, selection)
-
-
-def _observations(columns: Columns) -> Ints:
-    """Return the number of values of each point; shape (n,)."""
-    held = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.buckets.amount)))
-    return np.diff(held[columns.buckets.offsets]) + columns.zero
 
 
 def _maximum(columns: Columns) -> Floats:

@@ -20,7 +20,6 @@ from sqlalchemy import func, select
 from ...core.names import REQUEST_DURATION, STATUS_ERROR
 from .. import schema, tiers
 from ..columns import Columns, sum_points
-from ..encoding import Ints
 from ..events import EVENT_COLUMNS
 from ..points import PointQuery, Snapshot
 from ..schema import storable_name
@@ -175,7 +174,7 @@ def _fleet(snapshot: Snapshot, selection: Selection, percentiles: Sequence[float
 def _fleet_over_time(snapshot: Snapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     names, owned = _with_service_numbers(snapshot, selection, columns)
-    told = {"service": owned.series, "at": steps.of(owned.times), "n": _requests(owned)}
+    told = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
     made = pd.DataFrame(told).groupby(["service", "at"])["n"].sum().reset_index()
     made["service"] = [names[each] for each in made["service"]]
     return with_step_times(made, steps, selection)
@@ -209,12 +208,6 @@ def _without_unused_stages(columns: Columns) -> Columns:
     """Return *columns* without the stages that only other services have: each takes a row of every table."""
     used, stage = np.unique(columns.stage, return_inverse=True)
     return replace(columns, stage=stage, stages=tuple(columns.stages[each] for each in used.tolist()))
-
-
-def _requests(columns: Columns) -> Ints:
-    """Return how many requests each point counts; shape (n,)."""
-    held = np.concatenate((np.zeros(1, np.int64), np.cumsum(columns.buckets.amount)))
-    return np.diff(held[columns.buckets.offsets]) + columns.zero
 
 
 VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")

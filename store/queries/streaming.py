@@ -156,11 +156,10 @@ def _load_by_step(columns: Columns, paced: Columns, width: int, window: tuple[in
         points_with_key(columns.of(STAGE_DURATION), _DECODE),
         points_with_key(columns.of(TOKENS), TOKENS_OUT),
     )
-    held = np.concatenate((np.zeros(1, np.int64), np.cumsum(paced.buckets.amount)))
     found = pd.DataFrame(
         {
             "load": _sum_by_step(decoded, decoded.sum / width, width),
-            "n": _sum_by_step(paced, paced.zero + np.diff(held[paced.buckets.offsets]), width),
+            "n": _sum_by_step(paced, paced.counts, width),
             "output_per_second": _sum_by_step(output, output.sum / width, width),
         }
     ).fillna(0.0)
