@@ -31,7 +31,7 @@ SERVERS: dict[str, tuple[str, tuple[Setting, ...]]] = {
 CHECK = "only say what is wrong with the settings and the file, or what would be done, and end"
 ADD_USER = "write NAME with a password, asked for here, into the file STAGELENS_DASHBOARD_USERS names, and end"
 
-# What a command over the store takes besides: name, whether it must be given, help.
+# Arguments of commands on the store beside the store settings: name, whether required, help.
 TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
     "storage": (
         "what takes the store's room, by tier and by table, and how large it will get; deletes services",

@@ -36,7 +36,7 @@ _EVER = timedelta(days=36_500)
 _BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)
 _BUCKET = timedelta(seconds=10)
 _MAX_CLOCK_SKEW = timedelta(days=1)
-# A comparison asks for numbers only.
+# A comparison only needs counts.
 _NO_TRACES = Keep(errors=0, slow=0, uniform=0)
 
 

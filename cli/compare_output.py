@@ -191,9 +191,9 @@ def _requests_needed_text(found: QuantileDifference) -> str:
 
 
 _OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}
-# What the table of stages takes; a log has no width of its own. [columns]
+# Minimum width of the stage table; a log has no width of its own. [columns]
 _MIN_COLUMNS = 120
-# Which columns of it stand beside each other: all, or first the requests at the percentile, then each stage's own.
+# Columns shown side by side: all, or first the requests at the percentile, then each stage's own time.
 _ONE_TABLE, _TWO_TABLES = (slice(1, None),), (slice(1, 5), slice(5, None))
 
 

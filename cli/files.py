@@ -46,7 +46,7 @@ def temporary_folder(purpose: str) -> Generator[Path]:
 def _remove_if_abandoned(path: Path) -> None:
     with contextlib.suppress(OSError), _open_folder(path) as held:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # An empty one may be about to be locked by who has just made it.
+        # An empty folder may have been created a moment ago and not be locked yet.
         if os.fstat(held).st_uid == os.geteuid() and any(path.iterdir()):
             shutil.rmtree(path)
 

@@ -37,13 +37,13 @@ _FORWARDED = {
     signal.SIGWINCH,
 }
 _SIGNALS = _FORWARDED | {signal.SIGCHLD}
-# What a terminal sends goes to all of its group.
+# The terminal sends these to the whole process group.
 _TERMINAL_SIGNALS = {signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH}
 # asm-generic/siginfo.h: no process has sent it.
 _SI_KERNEL = 0x80
 # linux/prctl.h: processes below us that lose their parent become ours.
 _PR_SET_CHILD_SUBREAPER = 36
-# What the child says before it becomes the command, and after that has failed.
+# Sent by the child before it executes the command, and after that has failed.
 _STARTED, _FAILED = b"!", b"?"
 
 
@@ -66,7 +66,7 @@ class Child:
             self._gate.close()
             _wait_and_become(become, theirs, self._mask)
         theirs.close()
-        # Inherited as ignored, it would leave us without an exit code.
+        # If inherited as ignored, there would be no exit code.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def start(self, endpoint: str) -> None:
@@ -133,14 +133,14 @@ def exit_like(code: int) -> int:
         signal.signal(-code, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.Signals(-code)})
     os.kill(os.getpid(), -code)
-    # The first process of a container outlives it.
+    # The first process of a container survives the signal.
     return 128 - code
 
 
 def _wait_and_become(become: Callable[[str], int], gate: socket.socket, mask: set[int | signal.Signals]) -> NoReturn:
     code = 1
     try:
-        # Python's own handler would not outlive `exec` either, and until then print a traceback.
+        # Python's own handler would not survive `exec`, and until then print a traceback.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -149,7 +149,7 @@ def _wait_and_become(become: Callable[[str], int], gate: socket.socket, mask: se
             gate.sendall(_STARTED)
             code = become(said.strip())
     finally:
-        # Nobody gets here who has become the command.
+        # Reached only if the command was not executed.
         with contextlib.suppress(OSError):
             gate.sendall(_FAILED)
         os._exit(code)
@@ -180,16 +180,16 @@ def _reap_child() -> tuple[int, int] | None:
 
 
 def _become_subreaper() -> None:
-    # Only Linux can; elsewhere what the command leaves running is not waited for.
+    # Only Linux can; elsewhere processes left running by the command are not waited for.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-# What says where else, or how else, the run would send.
+# Variables that name another endpoint or protocol.
 _OVERRIDDEN_VARIABLES = {
     f"OTEL_EXPORTER_OTLP_{signal}_{what}" for signal in ("METRICS", "TRACES") for what in ("ENDPOINT", "PROTOCOL")
 }
-# As long as agents take from one export to the next: what the command leaves running has sent something by then. [seconds]
+# Export interval of agents: processes left running by the command have sent something by then. [seconds]
 _LEFTOVER_SECONDS = 10.0
 _STDERR = 2
 _LEFT_RUNNING = f"waiting {_LEFTOVER_SECONDS:g} s at most for what the command has left running"

@@ -25,10 +25,10 @@ from .files import open_atomic
 from .run_summary import run_window
 from .saved_run import Run
 
-# Services, and kept requests of each.
+# Maximum number of services, and of retained requests of each.
 _MAX_SERVICES, _TRACES = 10, 3
 _MAX_NAME_CHARS = 60
-# What makes a table follow the chart beside it.
+# Attributes that link a table to the chart beside it.
 _LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
 
 
@@ -60,7 +60,7 @@ def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
         body += _with_unique_names(_page_nodes(source, service_path(name), start, end), number)
         kept = source.read.one_per_cause(Selection(start, end, service=name), _TRACES).drop_duplicates("dominant")
         for ids in zip(kept["trace_id"], kept["span_id"], strict=True):
-            # The last card of a trace's page lists others like it, which stand above already.
+            # The last card of a trace page lists similar requests, which are above already.
             body += _page_nodes(source, trace_path(trace_name(*ids)), start, end)[:-1]
     return body
 

@@ -31,9 +31,9 @@ from ..store import KeptTrace, Reader, Selection
 from .saved_run import Run
 from .terminal_text import FULL, SHADED, plain_table, stage_colour, styled
 
-# What the whole request takes. [columns]
+# Width of the whole request. [columns]
 _WATERFALL_COLUMNS = 32
-# Shorter intervals than these are counted and not shown.
+# Maximum number of intervals shown; shorter ones are only counted.
 _MAX_INTERVALS = 12
 
 
@@ -80,7 +80,7 @@ def _interval_bar(span: Mapping[str, Any], scale: Scale) -> Text:
 
 
 QUANTILES = (0.5, 0.95, 0.99)
-# The tail is the furthest of these that so many requests can tell.
+# Candidates for the tail: the highest with enough requests is used.
 _TAIL_QUANTILES = (0.99, 0.95, 0.9)
 _MAX_ROUTES = 8
 _BUCKET = timedelta(seconds=10)
@@ -213,9 +213,9 @@ def _stage_times(read: Reader, about: Selection, requests: int) -> tuple[StageTi
     return parts[0], parts[1] if tail else None
 
 
-# Wider lines are no easier to read. [columns]
+# Longer lines are hard to read. [columns]
 _MAX_COLUMNS = 100
-# What the longest stage takes. [columns]
+# Width of the longest stage. [columns]
 _BAR_COLUMNS = 28
 _NO_REQUESTS_HELP = """
 A request is what a web framework answers, or in a script the outermost call of

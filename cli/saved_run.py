@@ -32,7 +32,7 @@ from .files import open_atomic
 Json: TypeAlias = dict[str, Any]
 
 KEY, FORMAT = "stagelens", 1
-# A point has up to 3 kB and a span 500 bytes: every collector takes an entry as a body.
+# A point has up to 3 kB and a span 500 bytes: every collector accepts an entry as a body.
 POINTS_AN_ENTRY, SPANS_AN_ENTRY = 1000, 5000
 # AggregationTemporality, SpanKind, StatusCode of OTLP.
 _DELTA, _INTERNAL, _SERVER, _FAILED = 1, 1, 2, 2
@@ -109,7 +109,7 @@ def _histograms(points: Iterable[ExportedHistogram]) -> Iterator[Json]:
 def _point(counted: ExportedHistogram) -> Json:
     numbers = counted.histogram.to_otlp()
     if counted.metric in names.TIME_METRICS:
-        # A sum of microseconds over buckets of seconds would be no sum of what the point counts.
+        # The sum is in microseconds, and not a sum of the counted values in seconds: leave it out.
         del numbers["sum"]
     return {
         "attributes": _attributes({**_dimensions(counted.series), names.METRICS[counted.metric]: counted.stage}),
@@ -202,7 +202,7 @@ def _attributes(values: Mapping[str, str | float]) -> list[Json]:
 
 
 def _value(value: str | float) -> Json:
-    # A bool is an int as well.
+    # bool is a subclass of int.
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):

@@ -20,9 +20,9 @@ from ..store.engines import database
 from ..store.outgoing import read_backlogs
 from .files import temporary_folder
 
-# As long as a run goes on, all of it is kept as finely as it came.
+# The run keeps full resolution however long it lasts.
 _EVER = timedelta(days=395)
-# How long the last of a run may take to be sent on, and how often it is looked whether it was. [seconds]
+# Maximum time to forward the remaining data of a run, and polling interval. [seconds]
 _SEND_ON_SECONDS, _LOOK_SECONDS = 10.0, 0.05
 _RETENTION = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVER)
 
@@ -116,7 +116,7 @@ def temporary_collector(send_on_to: str = "") -> Generator[TemporaryCollector]:
 def _write_config(folder: Path, send_on_to: str) -> Path | None:
     if not send_on_to:
         return None
-    # That it does not listen was said to the user already.
+    # The user already knows that it does not listen.
     logging.getLogger(state.__name__).setLevel(logging.ERROR)
     path = folder / "collector.yaml"
     path.write_text(

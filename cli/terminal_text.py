@@ -15,7 +15,7 @@ from ..dashboard.design_tokens import hue
 FULL, SHADED = "\u2588", "\u2592"
 
 _TOKEN = re.compile(r"--st-(\w+): light-dark\(#\w+, (#\w{6})\)")
-# Fonts of terminals have no narrow space, in Markdown nobody looks for one, and nothing breaks a line but we.
+# Terminal fonts have no narrow space, and lines are only broken here.
 _SPACES = str.maketrans("\u202f\u00a0", "  ")
 
 

@@ -14,7 +14,7 @@ from ..core.errors import ConfigError
 from ..core.names import FIRST_TOKEN, OUTPUT_TOKEN
 from ..dashboard.format import percentile
 
-# Of requests that answer token by token: time to first token, and time per output token.
+# Measures of streaming requests: time to first token, and time per output token.
 MEASURES = MappingProxyType({"ttft": FIRST_TOKEN, "tpot": OUTPUT_TOKEN})
 
 _ERRORS = "errors"
