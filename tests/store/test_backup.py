@@ -291,12 +291,12 @@ def test_a_copy_that_differs_is_refused(
     file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison at the end finds a row that got lost, and names tier, service and metric; nothing becomes visible."""
-    real = backup.rollup.summed
+    real = backup.sum_rows
 
     def lossy(rows: list[PointRow], width: int, part: int) -> list[PointRow]:
         return real(rows, width, part)[1:]
 
-    monkeypatch.setattr(backup.rollup, "summed", lossy)
+    monkeypatch.setattr(backup, "sum_rows", lossy)
     target = sqlite_site()
     with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*copy again"):
         backup.copy_store(file_source.store, target.store, no_progress)
