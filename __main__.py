@@ -200,28 +200,28 @@ def _add_user(name: str, environment: Mapping[str, str]) -> int:
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:
     """Run the parts *command* names until SIGTERM or Ctrl-C, then drain them in reverse."""
-    from .collector.allocator import give_back_what_is_freed, search_garbage_seldom  # noqa: PLC0415
+    from .collector.allocator import reduce_gc_frequency, return_freed_memory  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
-    from .collector.store_factory import alone, open_store, places  # noqa: PLC0415
+    from .collector.store_factory import open_store, single_instance_lock, store_locations  # noqa: PLC0415
     from .core import logs  # noqa: PLC0415 - with json and urllib, which `run` does without
 
-    give_back_what_is_freed()
-    output = logs.configure_logging(environment)
+    return_freed_memory()
+    voice = logs.set_up(environment)
     stopped = _stop_on_signals()
     with output.report_errors(), ExitStack() as stack:
         settings = CollectorConfig.from_env(environment)
         if command == "up":
-            stack.enter_context(alone(settings))
+            stack.enter_context(single_instance_lock(settings))
         store = open_store(settings)
         stack.callback(store.close)
-        lines = places(settings)
+        lines = store_locations(settings)
         # All are made, and so all settings read, before the first one starts.
         for part, line in _parts(command, environment, store):
             part.start()
             stack.callback(part.stop)
             lines.append(line())
-        search_garbage_seldom()
-        output.print_lines(f"stagelens {__version__}", *lines)
+        reduce_gc_frequency()
+        voice.tell(f"stagelens {__version__}", *lines)
         # Not for ever: the signal may be another thread's, and then nothing wakes this one, which is to handle it.
         while not stopped.wait(_LOOK_SECONDS):
             pass

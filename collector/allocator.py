@@ -20,7 +20,7 @@ _LARGE_BYTES, _KEPT_BYTES, _HEAPS = 256 * 1024, 1024 * 1024, 2
 _OBJECTS, _YOUNG, _OLD = 10_000, 10, 20
 
 
-def give_back_what_is_freed() -> None:
+def return_freed_memory() -> None:
     """Have this process's allocator do so, where it is glibc's; anywhere else nothing happens."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -34,7 +34,7 @@ def give_back_what_is_freed() -> None:
         mallopt(parameter, value)
 
 
-def search_garbage_seldom() -> None:
+def reduce_gc_frequency() -> None:
     """Have this process do so, and never look through what is there already; to be called once all of it has started."""
     gc.freeze()
     gc.set_threshold(_OBJECTS, _YOUNG, _OLD)

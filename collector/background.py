@@ -1,4 +1,7 @@
-"""Spans become points and traces on their own clock, and new ones are refused while too many wait for it."""
+"""Spans become points and traces on their own clock, and new ones are refused while too many wait for it.
+
+Roll-ups and retention, on their own clock.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,51 @@ from ..core.errors import StoreError
 from ..store import Store
 from ..store.inbox import Delivery, Folded
 from ..store.records import as_columns
-from .health import Health
 from .ingest.writer import FullError
-from .self_metrics import SelfMetrics
+from .self_metrics import Health, SelfMetrics
 from .traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from .traces.sampling import SamplingPolicy
+
+MAINTENANCE_PART = "maintaining the store"
+
+
+class Maintenance(Loop):
+    """Runs `Store.maintain` now and then in a thread, and survives its errors.
+
+    Args:
+        store: What to maintain.
+        interval_seconds: The time between two runs.
+        health: Told when a run fails and when one succeeds again.
+        metrics: Told of failures, and of the size of the store.
+    """
+
+    def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
+        super().__init__("maintenance", rest_seconds=interval_seconds)
+        self._store, self._interval_seconds = store, interval_seconds
+        self._health, self._metrics = health, metrics
+
+    def step(self) -> float:
+        """Maintain the store now."""
+        self.run_once()
+        return self._interval_seconds
+
+    def run_once(self) -> None:
+        """Maintain the store now; a failure is reported, not raised."""
+        try:
+            self._store.maintain()
+            self._metrics.store(self._store.about.state(), len(self._store.about.folds()))
+        except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
+            self._metrics.maintenance_failed()
+            self._health.failed(MAINTENANCE_PART, f"{type(error).__name__}: {error}")
+        else:
+            self._health.succeeded(MAINTENANCE_PART)
+
 
 _log = logging.getLogger(__name__)
 
 FOLDING_PART = "folding spans"
 # How much of the inbox is looked at at once: what 200,000 spans a second bring in two.
-FOLD_BYTES = 24 * 1024**2
+INBOX_BYTES = 24 * 1024**2
 
 
 class SpanFolder(Loop):
@@ -95,7 +132,7 @@ class SpanFolder(Loop):
             folded, outcome = process_inbox(delivery, self._patience, self._keep)
             return folded
 
-        changed = self._store.fold(work, FOLD_BYTES)
+        changed = self._store.fold(work, INBOX_BYTES)
         if changed:
             self._metrics.folded(outcome, as_columns(folded.points))
         return changed and outcome.more

@@ -18,13 +18,13 @@ from ..core.settings.values import format_size
 from ..core.settings.yaml_fields import meant
 from ..store.engines import database
 from .config import CollectorConfig
-from .config_file import CollectorFile, read
+from .config_file import CollectorFile, read_collector_file
 from .forward.config import Destination
 from .scrape.config import AUTO, Target
 from .server import access_config as access_section
 from .server.access_config import Access, Limits, check_exposure
 from .server.tls import GrpcTls
-from .store_factory import places
+from .store_factory import store_locations
 from .traces.rule_config import built_in
 
 # Without what Kubernetes sets in every pod for a service that is called stagelens-collector.
@@ -46,7 +46,7 @@ def main(environment: Mapping[str, str]) -> int:
     with _noted(told):
         _check_store(config)
     with _noted(told):
-        file = read(config.config_file, good)
+        file = read_collector_file(config.config_file, good)
         # Only now: who may send is not known before.
         _check_access(config, file)
     if told:
@@ -73,7 +73,7 @@ def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:
     grpc = "no gRPC" if config.grpc_port is None else f"gRPC on port {config.grpc_port or 'that is free'}"
     yield f"listens    {scheme}://{config.host}:{config.port or '(any port)'}, {grpc}"
     yield from _column("admits", _admitted(file.access, is_open=config.is_open))
-    yield from places(config)
+    yield from store_locations(config)
     yield f"rules      {len(file.rules)} of your own, before {len(built_in())} that are built in"
     yield from _column("scrapes", [_scraped(target) for target in file.scrape] or ["nothing"])
     yield f"tells      {file.prometheus.in_words()}"

@@ -28,7 +28,7 @@ from .traces.rules import Rule
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 2.0
+_CHECK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CollectorFile:
     warnings: tuple[str, ...] = ()
 
 
-def read(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None = None) -> CollectorFile:
+def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None = None) -> CollectorFile:
     """Read the file at *path*, if there is one.
 
     Args:
@@ -114,10 +114,10 @@ class LiveConfig(PeriodicThread):
     """
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
-        super().__init__("config", rest_seconds=_LOOK_SECONDS)
+        super().__init__("config", rest_seconds=_CHECK_SECONDS)
         held: dict[str, str] = {}
         self.env = env
-        self._first = read(path, env, held)
+        self._first = read_collector_file(path, env, held)
         self._live = _File(path, lambda path: self._again(path, env, held), lambda found: found.files)
         self.refresh()
 
@@ -138,10 +138,10 @@ class LiveConfig(PeriodicThread):
     def step(self) -> float:
         """Look at the file; whatever goes wrong, what was read before stays in force."""
         self.refresh()
-        return _LOOK_SECONDS
+        return _CHECK_SECONDS
 
     def _again(self, path: Path, env: Mapping[str, str], held: dict[str, str]) -> CollectorFile:
-        found = read(path, env, held)
+        found = read_collector_file(path, env, held)
         if self.current.access.asks and not found.access.asks:
             # As half a file does that somebody is writing.
             msg = f"{path}: it would let in everybody, for it names neither tokens nor a client_ca; restart if that is meant"

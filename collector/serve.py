@@ -1,37 +1,85 @@
-"""The collector as a whole: two servers in one event loop, a writer and a maintenance thread around one store."""
+"""The collector as a whole: two servers in one event loop, a writer and a maintenance thread around one store.
+
+The collector's servers of HTTP and gRPC in one event loop and its thread.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import sys
 import time
 from collections.abc import Callable
+from ssl import SSLContext
+
+from starlette.applications import Starlette
 
 from ..core.errors import StagelensError
 from ..store import Store
-from .background import SpanFolder
+from .background import Maintenance, SpanFolder
 from .config import CollectorConfig
 from .config_file import LiveConfig
 from .forward.forwarder import Forwarder
-from .health import Health
 from .ingest.pipeline import IngestPipeline
 from .ingest.writer import Writer
-from .maintenance import Maintenance
 from .prometheus.counters import Counters
 from .scrape.scraper import Scraper
-from .self_metrics import SelfMetrics
+from .self_metrics import Health, SelfMetrics
 from .server.access_config import check_exposure
 from .server.auth import AccessControl
 from .server.body_reader import BodyReader, DecoderPool
+from .server.connections import ConnectionLimits
 from .server.grpc_server import GrpcServer
-from .server.http_app import HttpApp
-from .server.http_server import open_listener
+from .server.http_app import PROBES, HttpApp
+from .server.http_server import HttpServer, open_listener
 from .server.tls import GrpcTls, HttpTls
-from .servers import Servers
 from .status_reporter import StatusReporter
 from .traces.sampling import SamplingPolicy
 from .traces.span_reader import SpanReader
+
+_DRAIN_SECONDS = 15
+# Exporters post every 1, 5, 10 or 60 s: a connection that ends just then would cost them an export.
+_KEEP_ALIVE_SECONDS = 3
+
+
+class Servers(HttpServer):
+    """The servers of HTTP and gRPC, which begin and end together.
+
+    Args:
+        application: What answers HTTP.
+        tls: To speak TLS with; None speaks plain text.
+        grpc: The server of gRPC, None for none.
+
+    Attributes:
+        grpc_port: The port of gRPC once they accept.
+    """
+
+    def __init__(self, application: Starlette, tls: SSLContext | None, grpc: GrpcServer | None) -> None:
+        # With those of gRPC below the usual limit of 1024 open files of a process, which the database needs some of.
+        super().__init__(
+            application,
+            ConnectionLimits("collector", PROBES),
+            tls=tls,
+            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
+            drain_seconds=_DRAIN_SECONDS,
+        )
+        self._grpc = grpc
+        self.grpc_port: int | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept."""
+        if self._grpc is not None:
+            self.grpc_port = await self._grpc.start()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and answer what was accepted."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(super().shutdown(sockets))
+            if self._grpc is not None:
+                both.create_task(self._grpc.stop(_DRAIN_SECONDS))
+
 
 __all__ = ["Collector", "CollectorConfig"]
 

@@ -17,9 +17,8 @@ from ..store.collectors import Report, Vitals, remove_collector, write_report
 from ..store.inbox import read_backlog
 from .config_file import LiveConfig
 from .forward.state import DestinationState as Destination
-from .health import Health
 from .scrape.state import TargetState
-from .self_metrics import SelfMetrics
+from .self_metrics import Health, SelfMetrics
 
 _log = logging.getLogger(__name__)
 

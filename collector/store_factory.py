@@ -59,7 +59,7 @@ def open_existing(config: CollectorConfig) -> Store:
 
 
 @contextmanager
-def alone(config: CollectorConfig) -> Generator[None]:
+def single_instance_lock(config: CollectorConfig) -> Generator[None]:
     """Keep a second `stagelens up` off the SQLite file of *config*, as long as the block lasts; of other databases there may be many.
 
     Raises:
@@ -91,7 +91,7 @@ def alone(config: CollectorConfig) -> Generator[None]:
         yield
 
 
-def places(config: CollectorConfig) -> list[str]:
+def store_locations(config: CollectorConfig) -> list[str]:
     """Return where the store of *config* is, a line each, without passwords."""
     lines = [f"database   {database.location(make_url(config.database))}"]
     if config.points:

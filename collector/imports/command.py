@@ -68,7 +68,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value}
     config = CollectorConfig.from_env(dict(environment) | given)
-    rules = config_file.read(config.config_file, environment).rules if config.config_file else ()
+    rules = config_file.read_collector_file(config.config_file, environment).rules if config.config_file else ()
     failed, imported = False, list[ImportResult]()
     with closing(open_store(config)) as store:
         now = int(time.time())

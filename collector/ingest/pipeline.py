@@ -21,7 +21,6 @@ from ...store.events import Event, from_json
 from ...store.outgoing import Outgoing
 from ..config import CollectorConfig
 from ..forward.admission import ForwardQueue, LoopError
-from ..health import Health
 from ..otlp.model import TooLargeError, UnsupportedError
 from ..otlp.responses import (
     JSON,
@@ -32,7 +31,7 @@ from ..otlp.responses import (
     export_response,
     failure_response,
 )
-from ..self_metrics import SelfMetrics
+from ..self_metrics import Health, SelfMetrics
 from ..server.auth import AccessControl, AdmittedClient, Caller, RefusedError
 from ..server.body_reader import (
     MAX_RECEIVE_SECONDS,

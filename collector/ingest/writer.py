@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 from ...core.errors import StagelensError, StoreError
 from ...store import Batch, Store
-from ..health import Health
-from ..self_metrics import SelfMetrics
+from ..self_metrics import Health, SelfMetrics
 
 _log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ import grpc.aio
 
 from ...core import names
 from ...core.errors import StagelensError
-from ..health import Health
 from ..ingest.pipeline import IngestPipeline, IngestRequest
 from ..otlp.model import TooLargeError
 from ..otlp.responses import PROTOBUF, ExportSignal, Failure, OtlpResponse
+from ..self_metrics import Health
 from .auth import Caller
 from .body_reader import BodyReader, Hold
 

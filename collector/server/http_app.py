@@ -13,11 +13,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ...core import names
-from ..health import Health
 from ..ingest.pipeline import Endpoint, IngestPipeline, IngestRequest, refusal_response
 from ..otlp.responses import failure_response, http_response, media_type_of
 from ..prometheus.exposition import negotiate
-from ..self_metrics import SelfMetrics
+from ..self_metrics import Health, SelfMetrics
 from .auth import AccessControl, Caller, RefusedError
 from .body_reader import BodyReader
 from .tls import SCOPE_KEY

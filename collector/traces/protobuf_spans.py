@@ -31,7 +31,7 @@ _F = descriptor_pb2.FieldDescriptorProto
 _BYTES, _TEXT, _NUMBER, _TIME = _F.TYPE_BYTES, _F.TYPE_STRING, _F.TYPE_INT32, _F.TYPE_FIXED64
 _PACKAGE = "stagelens.lite"
 # On the wire a map from a text to bytes is what a repeated KeyValue is, its value left as it came.
-_MAP = "map"
+_MAP_TYPE = "map"
 _ENTRY = descriptor_pb2.MessageOptions(map_entry=True)
 
 # name, number, type or message, whether it is repeated
@@ -46,7 +46,7 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str, bool]]] = {
         ("kind", 6, _NUMBER, False),
         ("start", 7, _TIME, False),
         ("end", 8, _TIME, False),
-        ("attributes", 9, _MAP, True),
+        ("attributes", 9, _MAP_TYPE, True),
         ("events", 11, _BYTES, True),
         ("status", 15, _BYTES, False),
     ],
@@ -64,7 +64,8 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str, bool]]] = {
 
 
 _MESSAGES["WholeSpan"] = [
-    (name, number, _BYTES if kind == _MAP else kind, repeated) for name, number, kind, repeated in _MESSAGES["Span"]
+    (name, number, _BYTES if kind == _MAP_TYPE else kind, repeated)
+    for name, number, kind, repeated in _MESSAGES["Span"]
 ]
 
 
@@ -76,7 +77,7 @@ def _classes() -> dict[str, Any]:
             added = message.field.add(
                 name=field, number=number, label=_F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
             )
-            if kind == _MAP:
+            if kind == _MAP_TYPE:
                 entry = message.nested_type.add(name=f"{field.capitalize()}Entry", options=_ENTRY)
                 entry.field.add(name="key", number=1, label=_F.LABEL_OPTIONAL, type=_TEXT)
                 entry.field.add(name="value", number=2, label=_F.LABEL_OPTIONAL, type=_BYTES)
@@ -107,12 +108,12 @@ LiteStatus: Any = _made["Status"]
 SMALL_BYTES, WALKED_BYTES = 256 * 1024, 1024 * 1024
 # Spans of a large body are parsed so many at a time, and no more bytes of them: 32 MB at the worst.
 _SPANS_AT_ONCE, _BYTES_AT_ONCE = 1024, 4 * 1024 * 1024
-_ERROR = 2
+_ERROR_CODE = 2
 # The serialized Status that nearly every span has, and whether it is an error.
 _STATUS = {b"": False, b"\x18\x01": False, b"\x18\x02": True}
 
 
-def read_protobuf(
+def decode_protobuf(
     body: bytes, meanings: RuleCache, correct: Correction | None
 ) -> tuple[DecodedSpans, list[ResourceSpans]]:
     """Read *body*.
@@ -143,12 +144,14 @@ def read_protobuf(
                     # Once more: a map does not keep the order of their attributes.
                     large = large or LiteLargeRequest.FromString(body)
                     spans = _chunks(large.resource_spans[number].scope_spans[at].spans, LiteWholeSpan)
-                    kept.append(ResourceSpans(resource, [_whole(span) for some in spans for span in some]))
+                    kept.append(
+                        ResourceSpans(resource, [_protobuf_retained_span(span) for some in spans for span in some])
+                    )
                 elif scope.scope.name != names.KEPT_SCOPE:
                     before = len(read.spans)
                     place = meanings.place(scope.scope.name, resource)
                     for some in _chunks(scope.spans, LiteSpan):
-                        _take(some, read, meanings, place)
+                        _add_spans(some, read, meanings, place)
                     read.sources.append(source)
                     read.counts.append(len(read.spans) - before)
     except (DecodeError, UnicodeDecodeError) as error:
@@ -188,7 +191,7 @@ def _chunks(found: Any, kind: Any) -> Iterator[Sequence[Any]]:
                 yield [kind.FromString(span)]
 
 
-def _take(some: Sequence[Any], read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> None:
+def _add_spans(some: Sequence[Any], read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> None:
     """Take in spans of one scope and process."""
     first = len(read.spans)
     read.traces += [span.trace_id for span in some]
@@ -236,10 +239,10 @@ def _events(found: Iterable[bytes], wanted: Collection[str]) -> list[Event]:
 
 def _is_error(status: bytes) -> bool:
     known = _STATUS.get(status)
-    return LiteStatus.FromString(status).code == _ERROR if known is None else known
+    return LiteStatus.FromString(status).code == _ERROR_CODE if known is None else known
 
 
-def _whole(span: Any) -> Span:
+def _protobuf_retained_span(span: Any) -> Span:
     """Return a span of ours, all of it."""
     return Span(
         trace_id=span.trace_id.hex(),

@@ -10,7 +10,7 @@ from typing import Literal
 from dash import html
 from dash.development.base_component import Component
 
-from ...collector.server.client_limits import MAX_SERVICES
+from ...collector.server.auth import MAX_SERVICES
 from ...core.stages import OTHER
 from ...store.collectors import SILENT_AFTER, Report, Vitals
 from ..components import dot, link

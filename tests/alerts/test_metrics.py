@@ -22,8 +22,7 @@ from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
 from stagelens.alerts.serve import Alerts
-from stagelens.collector.health import Health
-from stagelens.collector.self_metrics import SelfMetrics
+from stagelens.collector.self_metrics import Health, SelfMetrics
 from stagelens.core.errors import ChannelError, StagelensError
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stagelens.collector import servers
+from stagelens.collector import serve as servers
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram

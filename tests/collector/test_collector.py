@@ -28,10 +28,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from stagelens.collector.config import CollectorConfig
-from stagelens.collector.health import Health
 from stagelens.collector.ingest import pipeline
 from stagelens.collector.ingest.writer import UncommittedError, Writer
-from stagelens.collector.self_metrics import SelfMetrics
+from stagelens.collector.self_metrics import Health, SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.collector.task_supervisor import TaskSupervisor
 from stagelens.core import names

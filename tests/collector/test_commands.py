@@ -24,7 +24,7 @@ from sqlalchemy import func, select
 from stagelens.__main__ import main
 from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
-from stagelens.collector.store_factory import places
+from stagelens.collector.store_factory import store_locations
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Series, Store, schema
 from tests.store.clickhouse_server import clickhouse_server, new_database
@@ -373,7 +373,7 @@ def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
         result = stagelens(tmp_path, "migrate", "--to", "sqlite:///rest.db", "--to-points", points)
         storage = stagelens(tmp_path, "storage", "--database", "sqlite:///rest.db", "--points", points)
         backup = stagelens(tmp_path, "backup", "b.db", "--database", "sqlite:///rest.db", "--points", points)
-    banner = "\n".join(places(CollectorConfig(database="sqlite:///rest.db", points=points)))
+    banner = "\n".join(store_locations(CollectorConfig(database="sqlite:///rest.db", points=points)))
 
     assert (result.returncode, result.stderr) == (0, "")
     assert storage.returncode == 0, storage.stderr

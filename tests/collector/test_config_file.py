@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.config_file import CollectorFile, LiveConfig, read
+from stagelens.collector.config_file import CollectorFile, LiveConfig, read_collector_file
 from stagelens.core.errors import ConfigError
 
 SECRET = "a3f1" * 16
@@ -37,23 +37,23 @@ def edit(file: Path, text: str) -> None:
 
 def test_without_a_file_the_environment_says_all() -> None:
     """Most collectors need none."""
-    assert read(None, {}) == CollectorFile()
-    assert names(read(None, {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
+    assert read_collector_file(None, {}) == CollectorFile()
+    assert names(read_collector_file(None, {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
 
 
 def test_an_empty_file_says_nothing(file: Path) -> None:
     """It is there, and that is all."""
     file.write_text("# later\n")
 
-    assert read(file, {}) == CollectorFile()
+    assert read_collector_file(file, {}) == CollectorFile()
 
 
 def test_the_token_of_the_environment_counts_beside_those_of_the_file(file: Path) -> None:
     """Whatever the file says, and where it says nothing."""
     (file.with_name("empty.yaml")).touch()
 
-    assert names(read(file.with_name("empty.yaml"), {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
-    assert names(read(file, ENV | {"STAGELENS_COLLECTOR_TOKEN": "b" * 32})) == ["team-a", "token"]
+    assert names(read_collector_file(file.with_name("empty.yaml"), {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
+    assert names(read_collector_file(file, ENV | {"STAGELENS_COLLECTOR_TOKEN": "b" * 32})) == ["team-a", "token"]
 
 
 def test_all_mistakes_are_told_at_once_with_their_lines(file: Path) -> None:
@@ -62,7 +62,7 @@ def test_all_mistakes_are_told_at_once_with_their_lines(file: Path) -> None:
         f"acces: {{}}\naccess:\n  tokens:\n    - {{name: a, token: {SECRET}}}\n    - {{name: b, token_env: X}}\n"
     )
     with pytest.raises(ConfigError) as caught:
-        read(file, {})
+        read_collector_file(file, {})
     lines = str(caught.value).splitlines()
 
     assert [line.split(": ")[0] for line in lines] == [f"{file}:1", f"{file}:4", f"{file}:5"]
@@ -75,7 +75,7 @@ def test_no_text_is_more_than_a_mistake(file: Path, text: str) -> None:
     file.write_text(text)
 
     with pytest.raises(ConfigError, match=r"collector\.yaml"):
-        read(file, ENV)
+        read_collector_file(file, ENV)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_watched_file_is_read_again_by_itself(
     file: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], object]], None]
 ) -> None:
     """Without a restart or a signal."""
-    monkeypatch.setattr("stagelens.collector.config_file._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("stagelens.collector.config_file._CHECK_SECONDS", 0.01)
     live = LiveConfig(file, ENV)
     live.start()
     edit(file, TWO)

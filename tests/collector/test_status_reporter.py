@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from stagelens.collector.config_file import LiveConfig
-from stagelens.collector.health import Health
 from stagelens.collector.scrape.state import TargetState
-from stagelens.collector.self_metrics import SelfMetrics
+from stagelens.collector.self_metrics import Health, SelfMetrics
 from stagelens.collector.status_reporter import StatusReporter
 from stagelens.store import Batch, Store
 from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, remove_collector, write_report

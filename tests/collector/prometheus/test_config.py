@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.config_file import read
+from stagelens.collector.config_file import read_collector_file
 from stagelens.collector.prometheus.config import PrometheusSettings
 from stagelens.core.errors import ConfigError
 
@@ -30,7 +30,7 @@ def written(folder: Path, section: str) -> Path:
 )
 def test_what_is_written_is_in_force(tmp_path: Path, section: str, expected: PrometheusSettings) -> None:
     """Labels in an order of their own, whatever theirs; bounds rising, each once."""
-    assert read(written(tmp_path, section), {}).prometheus == expected
+    assert read_collector_file(written(tmp_path, section), {}).prometheus == expected
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_mistake_is_named_with_its_cure(tmp_path: Path, section: str, said: st
     """File, line, key, value, and what may be written there."""
     path = written(tmp_path, section)
     with pytest.raises(ConfigError) as raised:
-        read(path, {})
+        read_collector_file(path, {})
 
     assert f"{path}:1: " in str(raised.value)
     assert said in str(raised.value)

@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanKind
 
 from stagelens.collector.config_file import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.collector.server import client_limits, connections
+from stagelens.collector.server import auth, connections
 from stagelens.core.errors import ConfigError
 from stagelens.instrumentors.exporter import Exporter
 from stagelens.instrumentors.outbox import Batch
@@ -36,8 +36,7 @@ from stagelens.instrumentors.tls import Trust
 from stagelens.store import Store
 
 if TYPE_CHECKING:
-    from conftest import Bodies
-
+    from tests.collector.conftest import Bodies
     from tests.support.certificate_authority import Authorities, Pem
 
 A, B = "a3f1" * 16, "77b0" * 16
@@ -226,7 +225,7 @@ def test_a_rate_is_the_tokens_and_no_header_evades_it(
 ) -> None:
     """Not another claimed address, not another connection; others are served meanwhile, and gRPC counts, too."""
     # Two requests; the third may come in eight minutes, by when this is over on any machine.
-    monkeypatch.setattr(client_limits, "BURST_SECONDS", 1000.0)
+    monkeypatch.setattr(auth, "BURST_SECONDS", 1000.0)
     body = bodies.metrics()
     statuses = [
         guarded.post(body, B, **{"x-forwarded-for": f"10.0.0.{n}", "forwarded": f"for=10.0.0.{n}"}) for n in range(4)

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from stagelens.collector.otlp.model import Attributes
 from stagelens.collector.server import auth as module
 from stagelens.collector.server.access_config import Access, Certificate, Limits, TlsFiles, Token
-from stagelens.collector.server.auth import AccessControl, AdmittedClient, Caller, RefusedError
-from stagelens.collector.server.client_limits import MAX_SERVICES
+from stagelens.collector.server.auth import MAX_SERVICES, AccessControl, AdmittedClient, Caller, RefusedError
 
 SECRET = "a3f1" * 16
 OTHER = "77b0" * 16

@@ -322,7 +322,7 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch: pytest.M
     monkeypatch.setattr(rule_cache, "MAX_MEANINGS_BYTES", 20 * 500)
     held = rule_cache.RuleCache(RuleSet(built_in()))
     for body, spans in zip(bodies, expected, strict=True):
-        found, _ = protobuf_spans.read_protobuf(body, held, None)
+        found, _ = protobuf_spans.decode_protobuf(body, held, None)
 
         assert same(span_validation.validate_spans(found, ALWAYS, IngestResult()), spans)
     assert 0 < len(held.meanings) <= 20
@@ -381,7 +381,7 @@ def test_attributes_of_new_names_are_remembered_within_bounds(monkeypatch: pytes
     every = [{f"job.{number}": number, "http.route": "/", "http.method": "GET"} for number in range(19)]
     every += [dict(reversed(values.items())) for values in every]
     body = as_protobuf(export(*(span(id=number, values=each) for number, each in enumerate(every, start=1))))
-    found, _ = protobuf_spans.read_protobuf(body, held, None)
+    found, _ = protobuf_spans.decode_protobuf(body, held, None)
 
     # What is remembered of kinds of spans goes by the shapes, which are forgotten once at most.
     assert len({id(meaning) for meaning in found.meanings}) <= 2

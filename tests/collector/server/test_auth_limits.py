@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stagelens.collector.server.access_config import Limits
-from stagelens.collector.server.client_limits import BURST_SECONDS, ClientMeter, ClientMeters, whole_seconds
+from stagelens.collector.server.auth import BURST_SECONDS, ClientMeter, ClientMeters, whole_seconds
 
 ONE = Limits(requests_per_second=1.0)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.collector.server import client_limits
-from stagelens.collector.server.client_limits import FORGOTTEN_SECONDS, MAX_SERVICES, Sender, ServiceShares
+from stagelens.collector.server import auth
+from stagelens.collector.server.auth import FORGOTTEN_SECONDS, MAX_SERVICES, Sender, ServiceShares
 
 A: Sender = ("token", "a")
 B: Sender = ("address", "10.0.0.7")
@@ -43,7 +43,7 @@ def test_what_is_not_named_for_a_day_gives_its_place_up() -> None:
 
 def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take no more memory than so many, and nobody who is known loses anything; a day later there is room again."""
-    monkeypatch.setattr(client_limits, "_MAX_SENDERS", 10)
+    monkeypatch.setattr(auth, "_MAX_SENDERS", 10)
     now = [0.0]
     shares = ServiceShares(lambda: now[0])
     shares.admit(("token", "known"), "shop")
