@@ -1,7 +1,4 @@
-"""Spans become points and traces on their own clock, and new ones are refused while too many wait for it.
-
-Roll-ups and retention, on their own clock.
-"""
+"""Background threads: aggregation of received spans, and maintenance of the store (roll-ups and retention)."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ MAINTENANCE_PART = "maintaining the store"
 
 
 class Maintenance(Loop):
-    """Runs `Store.maintain` now and then in a thread, and survives its errors.
+    """Thread that runs `Store.maintain` periodically.
 
     Args:
-        store: What to maintain.
-        interval_seconds: The time between two runs.
-        health: Told when a run fails and when one succeeds again.
-        metrics: Told of failures, and of the size of the store.
+        store: The store.
+        interval_seconds: Time between two runs.
+        health: Records failed and successful runs.
+        metrics: Counts failures and shows the size of the store.
     """
 
     def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
@@ -44,7 +41,7 @@ class Maintenance(Loop):
         try:
             self._store.maintain()
             self._metrics.store(self._store.about.state(), len(self._store.about.folds()))
-        except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
+        except Exception as error:  # noqa: BLE001 - the thread must survive; the next run may succeed
             self._metrics.maintenance_failed()
             self._health.failed(MAINTENANCE_PART, f"{type(error).__name__}: {error}")
         else:
@@ -54,21 +51,21 @@ class Maintenance(Loop):
 _log = logging.getLogger(__name__)
 
 FOLDING_PART = "folding spans"
-# How much of the inbox is looked at at once: what 200,000 spans a second bring in two.
+# Size of the inbox that is processed at once: two seconds at 200,000 spans a second.
 INBOX_BYTES = 24 * 1024**2
 
 
 class SpanFolder(Loop):
-    """Runs `Store.fold` now and then in a thread, and survives its errors.
+    """Thread that turns the spans in the inbox of the store into points and traces.
 
     Args:
-        store: Whose inbox to fold.
-        interval_seconds: The time between two runs.
-        max_waiting_bytes: How much may wait in the inbox.
-        health: Told when a run fails and when one succeeds again.
-        metrics: Told what became of the spans, and how many wait.
-        keep: Which requests are kept as traces.
-        patience: How long is waited for what.
+        store: The store.
+        interval_seconds: Time between two runs.
+        max_waiting_bytes: Size limit of the inbox; `admit` refuses more.
+        health: Records failed and successful runs.
+        metrics: Counts processed and waiting spans.
+        keep: Sampling policy of traces.
+        patience: Time and size limits of the inbox.
     """
 
     def __init__(
@@ -89,15 +86,15 @@ class SpanFolder(Loop):
         self._waiting_bytes = 0
 
     def step(self) -> float:
-        """Fold what is whole now."""
+        """Process complete requests now."""
         self.run_once()
         return self._interval_seconds
 
     def admit(self, size_bytes: int) -> None:
-        """Make room for spans of *size_bytes*, encoded, that are about to be written.
+        """Reserve capacity for spans of *size_bytes*, encoded, before they are written.
 
         Raises:
-            FullError: Too much waits already.
+            FullError: The inbox is full.
         """
         if self._waiting_bytes + size_bytes > self._max_waiting_bytes:
             msg = (
@@ -108,14 +105,14 @@ class SpanFolder(Loop):
         self._waiting_bytes += size_bytes
 
     def run_once(self) -> None:
-        """Fold what is whole now; a failure is reported, not raised."""
+        """Process complete requests now; a failure is reported, not raised."""
         try:
             more = True
             while more:
                 more = self._fold() and not self.is_stopping
-                # Each time: else no room would be free again until all of a backlog is folded.
+                # After each step: capacity must become free while a backlog is processed.
                 self._look()
-        except Exception as error:  # noqa: BLE001 - the next run may succeed, and nothing must end the thread
+        except Exception as error:  # noqa: BLE001 - the thread must survive; the next run may succeed
             self._metrics.fold_failed()
             self._health.failed(FOLDING_PART, f"{type(error).__name__}: {error}")
             if not isinstance(error, StoreError):
@@ -124,7 +121,7 @@ class SpanFolder(Loop):
             self._health.succeeded(FOLDING_PART)
 
     def _fold(self) -> bool:
-        """Fold some; return whether there is more to do."""
+        """Process a part of the inbox; return whether there is more."""
         outcome, folded = InboxOutcome(), Folded()
 
         def work(delivery: Delivery) -> Folded:

@@ -1,7 +1,4 @@
-"""What the collector says on /metrics: about itself, and how long requests took.
-
-Whether the collector can do its work, and the reason when it cannot: for /livez, /readyz, /metrics and the log.
-"""
+"""Health and metrics of the collector: /livez, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 class Health:
-    """The parts of the collector that can fail, and what each last said.
+    """State of the parts of the collector that can fail.
 
-    Thread-safe. A change of state is logged once, not each time it is reported.
+    Thread-safe. A change of state is logged once, not with each report.
     """
 
     def __init__(self) -> None:
@@ -36,19 +33,19 @@ class Health:
         self._threads: list[threading.Thread] = []
 
     def watch(self, thread: threading.Thread) -> None:
-        """Count on *thread*, which was started, to live as long as the collector does."""
+        """Report the collector as dead if *thread*, which was started, ends."""
         with self._lock:
             self._threads.append(thread)
 
     @property
     def dead(self) -> list[str]:
-        """Which of the threads have ended, one line for each: nothing but a restart helps then."""
+        """Threads that have ended, one line for each; only a restart helps then."""
         with self._lock:
             ended = [thread.name for thread in self._threads if not thread.is_alive()]
         return [f"the thread {name} has ended; restart the collector, its log says more" for name in ended]
 
     def failed(self, part: str, reason: str) -> None:
-        """Note that *part* cannot do its work, because of *reason*."""
+        """Record that *part* fails because of *reason*."""
         with self._lock:
             news = part not in self._failing
             self._failing[part] = reason
@@ -56,7 +53,7 @@ class Health:
             _log.error("%s failed: %s", part, reason)
 
     def succeeded(self, part: str) -> None:
-        """Note that *part* has just done its work."""
+        """Record that *part* works."""
         with self._lock:
             news = self._failing.pop(part, None) is not None
         if news:
@@ -64,18 +61,18 @@ class Health:
 
     @property
     def reasons(self) -> list[str]:
-        """What fails now, one line for each part; empty when all is well."""
+        """Failing parts, one line for each; empty if all work."""
         with self._lock:
             return [f"{part} failed: {reason}" for part, reason in self._failing.items()]
 
     @property
     def failing(self) -> dict[str, str]:
-        """What fails now, and why."""
+        """Failing parts and their reasons."""
         with self._lock:
             return dict(self._failing)
 
     def is_failing(self, part: str) -> bool:
-        """Say whether *part* failed when it last tried."""
+        """Return whether the last attempt of *part* failed."""
         with self._lock:
             return part in self._failing
 
@@ -83,16 +80,16 @@ class Health:
 _PREFIX = "stagelens_collector_"
 # Of `InboxOutcome`.
 _OUTCOMES = ("folded", "late", "repeated", "orphaned", "outside")
-# From an idle SSD's fsync to a database that has just come back.
+# From the fsync of an idle SSD to a database that recovers.
 _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class SelfMetrics:
-    """The collector's own metrics, in a registry of their own, and the latency of what it counts beside them.
+    """Metrics of the collector in their own registry, and the latency histograms of the services.
 
     Args:
-        health: Read for `stagelens_collector_healthy`.
-        counters: Told what was counted.
+        health: Source of `stagelens_collector_healthy`.
+        counters: Latency histograms of the services.
     """
 
     def __init__(self, health: Health, counters: Counters | None = None) -> None:
@@ -139,7 +136,7 @@ class SelfMetrics:
         gauge("histograms_limit", "How many there may be; the rest is told as one.").set_function(
             lambda: counters.limit
         )
-        # Of these an alert wants to know the first: from zero they grow, while what begins at one does not.
+        # Created at zero: `increase()` does not see a counter that first appears with the value 1.
         for signal in ("metrics", "traces"):
             self._rejected.labels(signal, Reason.TIME)
         for outcome in ("counted", "duplicate", "unwritable"):
@@ -153,7 +150,7 @@ class SelfMetrics:
         self._requests.labels(signal, str(code)).inc()
 
     def tally(self, signal: str, tally: IngestResult) -> None:
-        """Count what was refused and passed over in an export that was counted."""
+        """Count the rejected and ignored items of a committed export."""
         self._ignored.labels(signal).inc(tally.ignored)
         for reason, count in tally.rejected.items():
             self._rejected.labels(signal, reason).inc(count)
@@ -188,7 +185,7 @@ class SelfMetrics:
         self._maintenance_failures.inc()
 
     def folded(self, outcome: InboxOutcome, points: PointColumns) -> None:
-        """Count what became of spans in one run of the fold, and the *points* that were made of them."""
+        """Count the spans that left the inbox in one run, and the *points* made from them."""
         self._counters.count(points)
         for name in _OUTCOMES:
             self._spans.labels(name).inc(getattr(outcome, name))
@@ -199,38 +196,38 @@ class SelfMetrics:
         """Count a failed run of the fold."""
         self._fold_failures.inc()
 
-    def waiting(self, waiting: InboxBacklog) -> None:
-        """Show how many spans wait."""
+    def waiting(self, waiting: Waiting) -> None:
+        """Show the spans that wait in the inbox."""
         self._spans_waiting.set(waiting.size_bytes)
         self._spans_oldest.set(waiting.oldest or 0)
 
     def receiving(self, size_bytes: int) -> None:
-        """Show how much is being received."""
+        """Show the size of the bodies that are being received or decoded."""
         self._receiving.set(size_bytes)
 
     def queue(self, batches: int, size_bytes: int) -> None:
-        """Show how much waits to be committed."""
+        """Show the queue of the writer."""
         self._queued.set(batches)
         self._queued_bytes.set(size_bytes)
 
     def store(self, state: StoreState, folds: int) -> None:
-        """Show how large the store is, and how many dimensions fold."""
+        """Show the size of the store, and the number of dimensions with folded values."""
         self._used.set(state.size_bytes)
         self._budget.set(state.budget_bytes or 0)
         self._folds.set(folds)
 
     def include(self, others: Collector) -> None:
-        """Show what *others* in this process have to say as well."""
+        """Also show the metrics of *others*."""
         self._others.register(others)
 
     def exposition(self, media_type: str = TEXT_MEDIA_TYPE) -> bytes:
-        """Return what Prometheus scrapes, in one of the `formats`; what was included may read a database for it."""
+        """Return all metrics in *media_type*, text or protobuf; included collectors may read a database."""
         if media_type == PROTOBUF_MEDIA_TYPE:
             return write_protobuf([*self._registry.collect(), *self._others.collect()], self._counters.read())
         return generate_latest(self._registry) + generate_latest(self._others) + write_text(self._counters.read())
 
     def samples(self) -> dict[tuple[str, tuple[str, ...]], float]:
-        """Return the collector's own numbers as they are now, by name, without the common prefix, and labels' values."""
+        """Return the current values of the collector's own metrics by name, without the common prefix, and label values."""
         return {
             (sample.name.removeprefix(_PREFIX), tuple(sample.labels.values())): sample.value
             for metric in self._registry.collect()

@@ -1,4 +1,4 @@
-"""The section `access:` of the collector's file, and the one token that the environment may give instead.
+"""Access configuration: the section `access:` of the collector's file, or the one token in the environment.
 
 access:
   tls: {certificate: /etc/stagelens/tls.crt, key: /etc/stagelens/tls.key, client_ca: /etc/stagelens/clients.crt}
@@ -8,13 +8,11 @@ access:
       environment: prod
       requests_per_second: 50
       bytes_per_second: 5MiB
-  certificates:                            # left out: every certificate that client_ca signed
+  certificates:                            # default: every certificate that client_ca signed
     - {common_name: checkout.prod, environment: prod}
   anonymous: {requests_per_second: 5}
 
-Who may send to the collector, as its configuration says it.
-
-Nobody listens where others can reach it without asking who they are, unless told so.
+Without credentials the collector only listens on a loopback address, unless STAGELENS_COLLECTOR_OPEN allows more (`check_exposure`).
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ from ...core.settings.yaml_fields import Fields, Secrets
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one client may send, over `rates.BURST_SECONDS`; None for as much as it likes.
+    """Rate limits of one client, averaged over `auth.BURST_SECONDS`; None for no limit.
 
     Args:
         requests_per_second: Exports and events.
-        bytes_per_second: Bodies, as they come.
+        bytes_per_second: Bodies as received.
     """
 
     requests_per_second: float | None = None
@@ -51,10 +49,10 @@ class Token:
     """A bearer token.
 
     Args:
-        name: What its client is called; shown, unlike the token.
-        digest: The SHA-256 of the token: the token itself is kept nowhere.
-        environment: What takes the place of the environment that a resource claims, or None.
-        limits: How much may be sent with it.
+        name: Name of its client; shown, unlike the token.
+        digest: SHA-256 of the token; the token itself is not kept.
+        environment: Environment of all resources sent with it, whatever they claim; None to accept their own.
+        limits: Rate limits.
     """
 
     name: str
@@ -65,12 +63,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A client certificate that is let in.
+    """An admitted client certificate.
 
     Args:
-        common_name: The common name of its subject; the client is called so.
-        environment: What takes the place of the environment that a resource claims, or None.
-        limits: How much may be sent with it.
+        common_name: Common name of its subject, and name of the client.
+        environment: Environment of all resources sent with it, whatever they claim; None to accept their own.
+        limits: Rate limits.
     """
 
     common_name: str
@@ -83,9 +81,9 @@ class TlsFiles:
     """The PEM files of a TLS server.
 
     Args:
-        certificate: Its certificate, followed by those between it and an authority.
-        key: The private key, without a password.
-        client_ca: The authorities that sign clients' certificates; None asks for none.
+        certificate: Server certificate, followed by intermediate certificates.
+        key: Private key, without a password.
+        client_ca: Authorities that sign client certificates; None requests none.
     """
 
     certificate: Path
@@ -95,13 +93,13 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may send, and how much.
+    """Credentials and limits of clients.
 
     Args:
-        tokens: The tokens that are good.
-        certificates: The client certificates that are let in; empty for all that `client_ca` signed.
-        anonymous: How much an address may send that shows neither, where that is allowed.
-        tls: The files to speak TLS with; None speaks plain text.
+        tokens: Valid tokens.
+        certificates: Admitted client certificates; empty admits all that `client_ca` signed.
+        anonymous: Limits of an address without credentials, where that is allowed.
+        tls: TLS files; None serves plain text.
     """
 
     tokens: tuple[Token, ...] = ()
@@ -111,7 +109,7 @@ class Access:
 
     @property
     def asks(self) -> bool:
-        """Whether a client must show who it is."""
+        """Whether clients need credentials."""
         return bool(self.tokens) or (self.tls is not None and self.tls.client_ca is not None)
 
 
@@ -119,7 +117,7 @@ T = TypeVar("T", Token, Certificate)
 
 ENV_TOKEN = "STAGELENS_COLLECTOR_TOKEN"  # noqa: S105 - the name of the setting
 ENV_TOKEN_FILE = "STAGELENS_COLLECTOR_TOKEN_FILE"  # noqa: S105
-# What `openssl rand -hex 16` makes: 128 bits, which nobody guesses however often they may try.
+# 128 bits, the output of `openssl rand -hex 16`.
 MIN_TOKEN_CHARS = 32
 MAKE_ONE = "make one: openssl rand -hex 32"
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -127,11 +125,11 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 @dataclass(frozen=True, slots=True)
 class AccessSection:
-    """What the section says.
+    """Content of the section.
 
     Args:
-        access: Who may send.
-        files: The files it took secrets from; it is read again when one of them changes.
+        access: Credentials and limits of clients.
+        files: Files with secrets; the configuration is read again when one of them changes.
     """
 
     access: Access = field(default_factory=Access)
@@ -141,7 +139,7 @@ class AccessSection:
 def read_access(
     document: Document, place: Place, value: Any, env: Mapping[str, str], held: dict[str, str]
 ) -> AccessSection:
-    """Read the section; what is wrong with it is added to the document's problems. Of *held* see `Secrets`."""
+    """Read the section; errors are added to the document's problems. `Secrets` describes *held*."""
     fields = Fields(document, place, value, example="tokens: [{name: team-a, token_env: TEAM_A_TOKEN}]")
     files: list[Path] = []
 
@@ -169,10 +167,10 @@ def read_access(
 
 
 def tokens_from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
-    """Return the token that STAGELENS_COLLECTOR_TOKEN, or the file STAGELENS_COLLECTOR_TOKEN_FILE, holds, if any.
+    """Return the token in STAGELENS_COLLECTOR_TOKEN or in the file STAGELENS_COLLECTOR_TOKEN_FILE, if any.
 
     Raises:
-        ConfigError: It cannot be read, or is too short.
+        ConfigError: The token cannot be read, or is too short.
     """
     text, key = env.get(ENV_TOKEN, "").strip(), ENV_TOKEN
     path = env.get(ENV_TOKEN_FILE, "")
@@ -218,7 +216,7 @@ def _read_token(
     elif written:
         if _SHA256.fullmatch(written):
             return replace(token, digest=bytes.fromhex(written))
-        # What is there may be the token itself: it is not repeated.
+        # The value may be the token itself, so it is not repeated.
         cure = "write 64 hexadecimal digits, such as `printf %s <token> | sha256sum` prints"
         fields.complain(f"{fields.name('sha256')} is no SHA-256; {cure}", "sha256")
     elif not secret:
@@ -289,7 +287,7 @@ def _read_tls(fields: Fields) -> TlsFiles | None:
 
 
 def _check_unique(document: Document, place: Place, names: Iterable[str], called: str) -> None:
-    """Complain about the items at *place* that say the same as one before; a digest, which is not *called*, is not shown."""
+    """Report duplicate *names* of the items at *place*; with an empty *called* they are digests and not shown."""
     seen: dict[str, Place] = {}
     for position, name in enumerate(names):
         here = (*place, position)
@@ -302,15 +300,15 @@ def _check_unique(document: Document, place: Place, names: Iterable[str], called
 
 
 def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
-    """Refuse to listen on *host* where it can be reached from elsewhere and nobody is asked who they are.
+    """Refuse to listen on a *host* that other machines can reach if no credentials are needed.
 
     Args:
         host: The address to listen on.
-        access: Who may send.
-        is_open: STAGELENS_COLLECTOR_OPEN: whether that was asked for.
+        access: Credentials of clients.
+        is_open: STAGELENS_COLLECTOR_OPEN: whether this is allowed.
 
     Raises:
-        ConfigError: It would; what to do about it.
+        ConfigError: The collector would be open, with the possible fixes.
     """
     if is_loopback(host) or access.asks or is_open:
         return

@@ -1,11 +1,8 @@
-"""The gate: who is let in, under which name and environment, and how often.
+"""Access control: authentication of callers, their environment, rate limits and service limits.
 
-Asked for every export (HTTP and gRPC), for `/v1/events` and for `/metrics`; not for `/`, `/livez`, `/readyz` and
-`/healthz`, which say nothing of the data.
-
-How much each client has sent lately: token buckets, a bounded number of them.
-
-Limit of services for each sender: a sender that invents service names must not use up the limit of the whole store.
+It applies to every export (HTTP and gRPC), to `/v1/events` and to `/metrics`; not to `/`, `/livez`, `/readyz` and `/healthz`, which
+show nothing of the data. Rate limits are token buckets for each client, in bounded number. A sender has a limit of services, so that
+invented service names do not use up the limit of the whole store.
 """
 
 from __future__ import annotations
@@ -100,22 +97,22 @@ def _drop_expired(named: OrderedDict[str, float], now: float) -> None:
         named.popitem(last=False)
 
 
-# An agent posts every 10 s: its rate is kept over that time, and not within each second.
+# An agent posts every 10 s, so a rate applies to that interval and not to each second.
 BURST_SECONDS = 10.0
-# Of addresses that are remembered at once. [about 300 bytes each]
+# Clients with a rate limit that are tracked at once, about 300 bytes each. [count]
 MAX_METERS = 10_000
-# Whoever comes just when it was told to finds the bucket full but for the rounding of floating point. [seconds]
+# Floating-point rounding: a client that retries exactly after its delay must be admitted. [seconds]
 _ROUNDING_SECONDS = 1e-9
-# How many idle ones a new one may clear away: more than one, so that a flood that is over is forgotten.
+# Idle meters that a new one may remove: more than one, so that the number decreases after a flood.
 _MAX_CLEARED = 2
 
 
 class TokenBucket:
-    """What a client may still send; it fills up again with time and may be overdrawn.
+    """Token bucket that may be overdrawn.
 
     Args:
-        per_second: How fast it fills.
-        now: Seconds of a monotonic clock.
+        per_second: Refill rate.
+        now: Monotonic time. [seconds]
     """
 
     __slots__ = ("_at", "_level", "_per_second", "_size")
@@ -126,16 +123,16 @@ class TokenBucket:
         self._level, self._at = self._size, now
 
     def wait_seconds(self, least: float, now: float) -> float:
-        """Return how long it takes until the bucket holds *least*; 0 if it does already."""
+        """Return the time until the bucket contains *least*; 0 if it does already."""
         wait_seconds = (least - self._filled(now)) / self._per_second
         return wait_seconds if wait_seconds > _ROUNDING_SECONDS else 0.0
 
     def take(self, amount: float, now: float) -> None:
-        """Take *amount*, even what is not there yet."""
+        """Take *amount*; the level may become negative."""
         self._level, self._at = self._filled(now) - amount, now
 
     def is_full(self, now: float) -> bool:
-        """Say whether it is as good as a new one."""
+        """Return whether the bucket is full, like a new one."""
         return self._filled(now) >= self._size
 
     def _filled(self, now: float) -> float:
@@ -143,7 +140,7 @@ class TokenBucket:
 
 
 class ClientMeter:
-    """What one client may still send of each kind. Not thread-safe by itself."""
+    """Request and byte limits of one client. Not thread-safe."""
 
     __slots__ = ("_bytes", "_requests")
 
@@ -154,9 +151,9 @@ class ClientMeter:
         )
 
     def request(self, now: float) -> float:
-        """Count a request, or return after how many seconds it may be sent again; what is refused costs nothing."""
+        """Count a request and return 0, or return the delay of a refused one in seconds; refused requests are not counted."""
         requests = self._requests.wait_seconds(1.0, now) if self._requests else 0.0
-        # How large a body is shows when it is here: it may overdraw, and the next one waits for it.
+        # The size of a body is known after it was received: it may overdraw the bucket and delay the next request.
         size = self._bytes.wait_seconds(0.0, now) if self._bytes else 0.0
         wait_seconds = max(requests, size)
         if not wait_seconds and self._requests:
@@ -169,23 +166,23 @@ class ClientMeter:
             self._bytes.take(size_bytes, now)
 
     def is_idle(self, now: float) -> bool:
-        """Say whether it is as good as a new one."""
+        """Return whether all buckets are full, as in a new meter."""
         return all(bucket is None or bucket.is_full(now) for bucket in (self._requests, self._bytes))
 
 
 class ClientMeters:
-    """The meters of all clients. Not thread-safe by itself.
+    """Rate limits of all clients. Not thread-safe.
 
-    No meter that still says something is forgotten: who could make it forget could send without limits. When there
-    are too many, clients that are new share one until others have become idle.
+    Only idle meters are removed; otherwise a client with many addresses could reset its limit. At *most* meters, new clients
+    share one until others become idle.
 
     Args:
-        most: How many meters there may be.
+        most: Limit of meters.
     """
 
     def __init__(self, most: int = MAX_METERS) -> None:
         self._most = most
-        # Least lately used first, and so about the first to be idle.
+        # Least recently used first.
         self._meters: OrderedDict[Hashable, ClientMeter] = OrderedDict()
         self._shared: dict[Limits, ClientMeter] = {}
 
@@ -193,7 +190,7 @@ class ClientMeters:
         return len(self._meters)
 
     def of(self, client: Hashable, limits: Limits, now: float) -> ClientMeter:
-        """Return the meter of *client*; other limits than before begin a new one."""
+        """Return the meter of *client*; changed *limits* create a new one."""
         key = (client, limits)
         if key in self._meters:
             self._meters.move_to_end(key)
@@ -207,14 +204,14 @@ class ClientMeters:
         for _ in range(min(_MAX_CLEARED, len(self._meters))):
             key = next(iter(self._meters))
             if not self._meters[key].is_idle(now):
-                # One that is slow to fill must not hide the idle ones behind it.
+                # A meter that refills slowly must not block the idle ones behind it.
                 self._meters.move_to_end(key)
                 continue
             del self._meters[key]
 
 
 def whole_seconds(wait_seconds: float) -> int:
-    """Return *wait_seconds* as `Retry-After` has it: whole, and at least one.
+    """Return *wait_seconds* as a `Retry-After` value: a whole number, at least 1.
 
     >>> whole_seconds(0.2), whole_seconds(3.01)
     (1, 4)
@@ -222,7 +219,7 @@ def whole_seconds(wait_seconds: float) -> int:
     return max(math.ceil(wait_seconds), 1)
 
 
-# Longer than any token, and short enough that to hash it costs nothing. [characters]
+# Longer than any token, and short enough to hash cheaply. [characters]
 MAX_AUTHORIZATION_CHARS = 4096
 
 _CREDENTIALS_REQUIRED = (
@@ -237,13 +234,13 @@ _NOT_BEARER = "the Authorization header must say `Bearer <token>`"
 
 
 class RefusedError(StagelensError):
-    """A caller is not let in.
+    """A caller is refused.
 
     Args:
-        status: 401 (answer with `WWW-Authenticate: Bearer`; UNAUTHENTICATED of gRPC), 403 (PERMISSION_DENIED) or
+        status: 401 (with `WWW-Authenticate: Bearer`; UNAUTHENTICATED in gRPC), 403 (PERMISSION_DENIED) or
             429 (RESOURCE_EXHAUSTED).
-        message: What was wrong and what to do; it repeats nothing that was sent.
-        retry_after_seconds: When to send it again; None where that is useless.
+        message: The error and its fix; it repeats nothing that was sent.
+        retry_after_seconds: Delay before a retry; None where a retry is useless.
     """
 
     def __init__(self, status: HTTPStatus, message: str, retry_after_seconds: int | None = None) -> None:
@@ -255,11 +252,11 @@ class RefusedError(StagelensError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What is known of who calls.
+    """Address and credentials of a caller.
 
     Args:
-        address: The address of the connection's other end, never what a header says.
-        authorization: The `Authorization` header (`authorization` in gRPC's metadata), "" for none.
+        address: The remote address of the connection, never from a header.
+        authorization: The `Authorization` header (`authorization` in gRPC metadata), "" for none.
         certificate: The common name of a verified client certificate, "" for none.
     """
 
@@ -270,13 +267,13 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedClient:
-    """A caller that was let in.
+    """An authenticated caller.
 
     Args:
-        client: Its name: of its token or certificate, or its address.
-        environment: What takes the place of the environment that its resources claim, or None.
-        names: Says whether it may name a service.
-        meter: What counts what it sends; `Gate.received` tells it.
+        client: The name of its token or certificate, or its address.
+        environment: The environment of its resources, whatever they claim; None to accept their own.
+        names: Returns whether it may use a service name.
+        meter: Its rate limit, None without one.
     """
 
     client: str
@@ -285,7 +282,7 @@ class AdmittedClient:
     meter: ClientMeter | None = field(default=None, repr=False, compare=False)
 
     def correct(self, resource: Attributes) -> None:
-        """Put into the attributes of a resource what its sender cannot choose: its environment, and `__other__` past its share of services."""
+        """Set the attributes of a resource that its sender cannot choose: the environment, and `__other__` beyond its service limit."""
         if self.environment is not None:
             resource[ENVIRONMENT] = self.environment
         if not self.names(printable_text(resource.get(SERVICE_NAME, "")) or UNKNOWN_SERVICE):
@@ -301,16 +298,16 @@ class _Client:
 
 
 class AccessControl:
-    """Lets callers in. Thread-safe.
+    """Authenticates callers and applies their limits. Thread-safe.
 
     Args:
-        access: Says who may send now; asked at every call, so that what is taken out of a file no longer counts.
-        is_open: Whether those are let in who show neither token nor certificate though others must.
-        clock: Seconds of a monotonic clock.
+        access: Returns the current access configuration; called for every request, so removed entries take effect at once.
+        is_open: Whether callers without credentials are admitted although credentials are configured.
+        clock: Monotonic time. [seconds]
         known_services: Services that the store has already, see `ServiceShares`.
 
     Attributes:
-        shares: How many services each has named.
+        shares: Service limits of all senders.
     """
 
     def __init__(
@@ -327,10 +324,10 @@ class AccessControl:
         self._lock = threading.Lock()
 
     def admit(self, caller: Caller) -> AdmittedClient:
-        """Let *caller* in.
+        """Authenticate *caller* and count its request.
 
         Raises:
-            RefusedError: It is not known, or has sent too much.
+            RefusedError: The caller is unknown, or exceeds its rate limit.
         """
         client = self._client(self._access(), caller)
         names = functools.partial(self.shares.admit, (client.kind, client.name))
@@ -347,7 +344,7 @@ class AccessControl:
         return AdmittedClient(client.name, client.environment, names, meter)
 
     def received(self, admission: AdmittedClient, size_bytes: int) -> None:
-        """Note how large the body was that came with *admission*, as it came; the client's next request waits for it."""
+        """Count the size of the received body of *admission*; it delays the next request of the client."""
         if admission.meter is not None:
             with self._lock:
                 admission.meter.body(size_bytes, self._clock())
@@ -372,7 +369,7 @@ def _match_token(tokens: tuple[Token, ...], authorization: str) -> Token:
         raise RefusedError(HTTPStatus.UNAUTHORIZED, _NOT_BEARER)
     digest = hashlib.sha256(shown.strip().encode(errors="replace")).digest()
     found: Token | None = None
-    # All of them, and digests: neither the place of a token in the list nor how much of it was right shows in the time.
+    # All digests are compared, so the response time reveals neither the position of a token nor a partial match.
     for token in tokens:
         if hmac.compare_digest(token.digest, digest):
             found = token

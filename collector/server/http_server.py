@@ -52,7 +52,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 lifespan="off",
                 ws="none",
-                proxy_headers=False,  # who calls is who has connected
+                proxy_headers=False,  # the caller is the address of the connection
                 server_header=False,
                 backlog=_BACKLOG,
                 timeout_keep_alive=keep_alive_seconds,
@@ -68,7 +68,7 @@ class HttpServer(uvicorn.Server):
         """Start the thread, and return once requests are served.
 
         Args:
-            listening: The listening socket, which the thread closes at its end.
+            listening: The listening socket; the thread closes it when it stops.
 
         Raises:
             StagelensError: The server could not start.
