@@ -1,4 +1,4 @@
-"""Whole requests as points: what `core.request_histograms` counts one by one, for many at once."""
+"""Aggregation of complete requests into points: the vectorized form of `core.counts`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Floats = NDArray[np.float64]
 
 _NS = 1_000_000_000
 _WIDTH_SECONDS = 10
-# Closer to the edge of a bucket than that, numpy's logarithm and Python's may see it from different sides.
+# Closer to a bucket edge than this, the logarithms of numpy and Python may round to different buckets.
 _CLOSE = 1e-9
 
 
 class _MetricHistograms(NamedTuple):
-    """The histograms of a metric; *key* counts groups of requests, and within each what the metric tells apart by *names*."""
+    """Histograms of a metric; *key* is the group of requests times the number of *names*, plus the index of the name."""
 
     metric: str
     names: Sequence[str]
@@ -36,12 +36,12 @@ class _MetricHistograms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Requests that are counted together: of a series, and of ten seconds.
+    """Groups of requests of the same series and ten seconds.
 
     Args:
-        of_request: The group of each request, -1 for one that an agent has counted.
-        series: Of each group; counts into the kinds of the requests.
-        at: Of each group. [Unix seconds]
+        of_request: Group of each request, -1 for one that an agent has counted.
+        series: Series of each group; index of the kinds of the requests.
+        at: Time of each group. [Unix seconds]
     """
 
     of_request: Ints
@@ -50,7 +50,7 @@ class _Groups:
 
 
 def points_of(requests: Requests) -> PointColumns:
-    """Return the points of all *requests* that no agent has counted."""
+    """Return the points of all *requests* that no Stagelens agent has counted."""
     counted = np.flatnonzero(~requests.known)
     if not len(counted):
         return PointColumns.of([])
@@ -77,7 +77,7 @@ def _groups(requests: Requests, counted: Ints) -> _Groups:
 
 
 def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator[_MetricHistograms]:
-    """Yield where the time of requests went."""
+    """Yield the histograms of durations and stage times."""
     stages, duration = requests.stages, requests.duration[counted]
     own, present = requests.split.own[counted], requests.split.present[counted]
     main = requests.split.main[counted]
@@ -90,7 +90,7 @@ def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator
 
 
 def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_MetricHistograms]:
-    """Yield what came token by token."""
+    """Yield the histograms of streamed responses and tokens."""
     answers = requests.answers
     group = together.of_request[answers.request]
     counted = group >= 0
@@ -136,12 +136,12 @@ def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_Metric
 
 
 def _token_buckets(tokens: Ints) -> Ints:
-    """Return which band of `TOKENS` each number is in, as `Bands.of` does."""
+    """Return the bucket of `TOKENS` of each number, as `Bands.of` does."""
     return np.minimum(np.frexp(np.maximum(tokens, 1).astype(np.float64))[1], len(TOKENS.names)).astype(np.int64) - 1
 
 
 def _buckets(values: Floats) -> Ints:
-    """Return the bucket of each value, as `bucket_index` does; of what is below a nanosecond some."""
+    """Return the bucket of each value, as `bucket_index` does; arbitrary below a nanosecond."""
     values = np.maximum(values, ZERO_THRESHOLD)
     place = np.log2(values) * 2**SCALE
     found = np.ceil(place).astype(np.int64) - 1
@@ -153,7 +153,7 @@ def _buckets(values: Floats) -> Ints:
 def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
     metric: str, by: Sequence[str], group: Ints, name: Ints, values: Floats, ns: Ints | None
 ) -> _MetricHistograms:
-    """Count *values* by *group* and *name*, which counts into *by*; where they are times, *ns* has them exactly."""
+    """Aggregate *values* by *group* and *name*, an index of *by*; *ns* has exact nanoseconds of durations."""
     keys, owner = np.unique(group * len(by) + name, return_inverse=True)
     is_zero = values < ZERO_THRESHOLD
     zero = np.bincount(owner[is_zero], minlength=len(keys))
@@ -172,9 +172,9 @@ def _histograms(  # noqa: PLR0917 - what is counted, of whom, and the numbers
 def _stage_time_histograms(
     metric: str, stages: Sequence[str], group: Ints, bucket: Ints, own: Ints
 ) -> _MetricHistograms:
-    """Count for each group and stage the microseconds its requests spent there, by the bucket of their latency.
+    """Sum the microseconds of each group and stage, by the latency bucket of the requests.
 
-    They are rounded as `core.request_histograms.round_to_microseconds` does, so that the stages of a bucket add up to its rounded total.
+    Rounding follows `core.counts.microseconds`, so that the stages of a bucket add up to its rounded total.
     """
     timed = own.any(axis=1)
     group, bucket = group[timed], bucket[timed]
@@ -185,7 +185,7 @@ def _stage_time_histograms(
     microseconds = np.diff(until, axis=1, prepend=0)
     cells, stage = np.nonzero(microseconds)
     key = group[first][cells] * len(stages) + stage
-    # Cells are in the order of groups and buckets: so they stay within a key.
+    # The cells are ordered by group and bucket; the stable sort keeps that order within a key.
     order = np.argsort(key, kind="stable")
     keys, sizes = np.unique(key, return_counts=True)
     buckets = Buckets(np.append(0, np.cumsum(sizes)), bucket[first][cells][order], microseconds[cells, stage][order])

@@ -1,11 +1,11 @@
-"""Spans put together to requests: whose row is it, and has its request come as a whole?
+"""Assembly of spans into requests: which request each row belongs to, and whether that request is complete.
 
-A request is what one process did for one call: its root is the topmost row that is a request by its label, or has its parent in
-another process and is no call itself; everything below it of the same source is its own. A request inside a request is part of that one, except
-below a client or producer: there the process has called itself. Rows are found by their ids alone, never by the clock, but
-for one case: a row whose parent never came hangs on the root of its trace and source that it lies within, if there is one such.
+A request is the work of one process for one call. Its root is the topmost row that is a request by its label, or whose parent is in
+another process and which is not a call itself; all rows below it of the same source belong to it. A nested request belongs to the
+outer one, except below a client or producer span: there the process calls itself. Rows are matched by ids, not by times, with one
+exception: a row whose parent never arrived belongs to the only root of its trace and source that encloses it in time.
 
-Many exports as one: the columns of their rows one after the other, with sources and labels that mean the same told once.
+`concatenate_spans` joins many exports into one `SpanBatch` with common lists of sources and labels.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 T = TypeVar("T")
 
-# Far below what a number of a source can be in a row.
+# Far below the number of sources that a row can address.
 _ROWS_A_PIECE = 30_000
-# Of a key, in 64 bits with a sign.
+# Limit of a combined key, which is a signed 64-bit integer.
 _MOST = 2**62
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
@@ -37,13 +37,13 @@ class SpanBatch:
     """Rows of several parcels; every column has shape (n,).
 
     Args:
-        rows: As they are stored; their `source` and `label` count into their own parcel's.
-        parcel: Which one each row is of.
-        source: Counts into *sources*.
-        label: Counts into *labels*.
-        sources: Each once.
-        labels: Each once.
-        streams: Of `STREAM`, in the order of the rows.
+        rows: The stored rows; their `source` and `label` are indexes of their own parcel.
+        parcel: Index of the parcel of each row.
+        source: Index of *sources*.
+        label: Index of *labels*.
+        sources: Distinct sources.
+        labels: Distinct labels.
+        streams: Array of `STREAM`, in the order of the rows.
     """
 
     rows: Rows
@@ -59,7 +59,7 @@ class SpanBatch:
         return (self.rows["flags"] & flag.value) != 0
 
     def of_labels(self, what: Callable[[Label], T], kind: type[np.generic]) -> NDArray[np.generic]:
-        """Return for each row what its label says, as *kind*."""
+        """Return the property *what* of the label of each row, as *kind*."""
         return np.array([what(label) for label in self.labels], kind)[self.label]
 
     def chosen(self, which: Ints) -> SpanBatch:
@@ -77,7 +77,7 @@ class SpanBatch:
         )
 
     def spans(self) -> Iterator[Spans]:
-        """Yield all as spans of their own, in pieces."""
+        """Yield the batch as independent spans, in chunks."""
         for start in range(0, len(self.rows), _ROWS_A_PIECE):
             yield self._piece(start, start + _ROWS_A_PIECE)
 
@@ -102,7 +102,7 @@ def subset(spans: Spans, rows: Ints) -> Spans:
 
 
 def _select_streams(streams: Streams, rows: Ints) -> Streams:
-    """Return those of the *rows*, ascending, counted among these."""
+    """Return the streams of *rows*, ascending, with row numbers relative to them."""
     place = np.searchsorted(rows, streams["row"])
     place[place == len(rows)] = 0
     is_there = rows[place] == streams["row"] if len(rows) else np.zeros(len(streams), np.bool_)
@@ -112,7 +112,7 @@ def _select_streams(streams: Streams, rows: Ints) -> Streams:
 
 
 def concatenate_spans(parcels: Sequence[Spans]) -> SpanBatch:
-    """Return *parcels* as one."""
+    """Return *parcels* as one batch."""
     sources: dict[Source, int] = {}
     labels: dict[Label, int] = {}
     lengths = np.array([len(spans.rows) for spans in parcels], np.int64)
@@ -135,7 +135,7 @@ def concatenate_spans(parcels: Sequence[Spans]) -> SpanBatch:
 
 
 def hash_pairs(one: Ids, other: Ids) -> Ids:
-    """Return a number for each pair, different for different pairs but for one in 2**64."""
+    """Return a 64-bit hash of each pair."""
     found = one * _FIRST ^ (other + _SECOND)
     found ^= found >> np.uint64(29)
     found *= _SECOND
@@ -144,10 +144,10 @@ def hash_pairs(one: Ids, other: Ids) -> Ids:
 
 
 def group_rows(*parts: Ints) -> tuple[Ints, Ints]:
-    """Number rows by their *parts*, which all have shape (n,).
+    """Group rows by their *parts*, which all have shape (n,).
 
     Returns:
-        For each group, in the order of the parts, a row of it; and for each row its group.
+        The first row of each group, in the order of the parts; and the group of each row.
     """
     key, width = np.zeros(len(parts[0]), np.int64), 1
     for part in parts:
@@ -165,16 +165,16 @@ _CALLS = ("client", "producer")
 
 
 class Fate(IntEnum):
-    """What becomes of a row.
+    """Result of assembly for a row.
 
     Attributes:
-        WAITING: Its root has not come, or not for long enough.
-        JOINED: It is of a request that is whole.
+        WAITING: Its root has not arrived, or is not due yet.
+        JOINED: It belongs to a complete request.
         COUNTED: It is the root of a request that was counted before.
-        REPEATED: It has come before.
-        LATE: Its request was counted before it came.
-        ORPHANED: It leads to no root, and never will.
-        OUTSIDE: It is of no request: what is above it all is none, by its label.
+        REPEATED: It is a duplicate.
+        LATE: It arrived after its request was counted.
+        ORPHANED: It has no root and will not get one.
+        OUTSIDE: It belongs to no request, because its topmost span is not one by its label.
     """
 
     WAITING = 0
@@ -192,13 +192,13 @@ class AssembledSpans:
 
     Args:
         gathered: The rows.
-        fate: Of each, one of `Fate`.
-        roots: The rows that are roots of whole requests, in order; shape (r,).
-        request: Which of *roots* each row belongs to, -1 for none.
-        up: The row above it within its request, -1 for none.
-        depth: How many rows are above it within its request.
+        fate: One of `Fate` for each row.
+        roots: Root rows of complete requests, ascending; shape (r,).
+        request: Index of *roots* for each row, -1 for none.
+        up: Parent row within the request, -1 for none.
+        depth: Number of ancestors within the request.
         callers: Rows that called another process; shape (m,).
-        called: The root of what each of them called there; shape (m,).
+        called: Root row of each call in the other process; shape (m,).
     """
 
     gathered: SpanBatch
@@ -212,17 +212,17 @@ class AssembledSpans:
 
 
 def trace_keys(rows: Rows) -> Ids:
-    """Return a number for the trace of each row."""
+    """Return a hash of the trace id of each row."""
     return hash_pairs(rows["trace_high"], rows["trace_low"])
 
 
 def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> AssembledSpans:
-    """Put rows together.
+    """Assign rows to requests.
 
     Args:
         gathered: The rows.
-        due: Which rows have been there for so long that nothing of their request is still on its way; shape (n,).
-        counted: Which rows are roots of requests that were counted before; shape (n,).
+        due: Rows that have waited long enough for the rest of their request; shape (n,).
+        counted: Rows that are roots of requests counted before; shape (n,).
     """
     rows, here = gathered.rows, np.arange(len(gathered.rows))
     trace = trace_keys(rows)
@@ -245,7 +245,7 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
         up[detached] = root[detached] = _find_enclosing_roots(gathered, trace, np.flatnonzero(ended_roots), detached)
         root[lost] = root[top[lost]]
 
-    # What is above a root is of another request, or of none.
+    # The parent of a root belongs to another request, or to none.
     up[root == here] = -1
     roots = np.flatnonzero(ended_roots & due & ~counted)
     number = np.full(len(here), -1)
@@ -267,7 +267,7 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Where each key is."""
+    """Sorted keys with their rows."""
 
     keys: Ids
     places: Ints
@@ -281,7 +281,7 @@ class _Keys:
 
 
 def _parents(gathered: SpanBatch, trace: Ids, counted: Bools) -> tuple[Ints, Ints]:
-    """Return for each row the one that stands for it, and its parent; -1 for none, and for one that came again."""
+    """Return the representative of each row and its parent; the parent is -1 for none and for duplicates."""
     parent_key = hash_pairs(trace, gathered.rows["parent"])
     keys, twin = _unique(gathered, _keys(gathered, trace, parent_key), counted)
     is_child = (twin == np.arange(len(twin))) & (gathered.rows["parent"] != 0)
@@ -289,7 +289,7 @@ def _parents(gathered: SpanBatch, trace: Ids, counted: Bools) -> tuple[Ints, Int
 
 
 def _keys(gathered: SpanBatch, trace: Ids, parent_key: Ids) -> Ids:
-    """Return a number for each row that is the same when the row comes again."""
+    """Return a hash of each row that is the same for its duplicates."""
     rows = gathered.rows
     keys = hash_pairs(trace, rows["span"])
     derived = np.flatnonzero(gathered.flag(Flag.DERIVED))
@@ -300,7 +300,7 @@ def _keys(gathered: SpanBatch, trace: Ids, parent_key: Ids) -> Ids:
 
 
 def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints]:
-    """Return where to find each key, and for each row the one that stands for it: itself unless it came several times."""
+    """Return an index of the distinct keys, and for each row its representative: itself unless it is a duplicate."""
     order = np.argsort(keys)
     ordered = keys[order]
     twin = np.arange(len(keys))
@@ -309,7 +309,7 @@ def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints
         return _Keys(ordered, order), twin
     places = np.union1d(same, same + 1)
     found, rows = order[places], gathered.rows
-    # What was counted, else what has ended, else what was left out of nothing: never what came first.
+    # Prefer a counted row, then one that has ended, then the longest; never by order of arrival.
     ends = rows["end"][found]
     found = found[np.lexsort((rows["start"][found], -ends, ends == 0, ~counted[found], keys[found]))]
     first = np.flatnonzero(np.diff(keys[found], prepend=~keys[found[:1]]) != 0)
@@ -321,13 +321,13 @@ def _unique(gathered: SpanBatch, keys: Ids, counted: Bools) -> tuple[_Keys, Ints
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """Where the way up from each row leads.
+    """Ancestors of each row.
 
     Args:
-        root: The topmost candidate on it, -1 for none.
-        top: Its end.
-        depth: Its length.
-        circular: Whether it has no end.
+        root: The topmost candidate among them, -1 for none.
+        top: The topmost ancestor.
+        depth: Number of ancestors.
+        circular: Whether the ancestors form a cycle.
     """
 
     root: Ints
@@ -337,7 +337,7 @@ class _Tree:
 
 
 def _find_roots(up: Ints, candidate: Bools) -> _Tree:
-    """Go up from all rows at once, each time twice as far as before."""
+    """Find the ancestors of all rows at once, by pointer doubling."""
     here = np.arange(len(up))
     top, root, depth = np.where(up >= 0, up, here), np.where(candidate, here, -1), (up >= 0).astype(np.int64)
     for _ in range(len(up).bit_length() + 1):
@@ -352,7 +352,7 @@ def _find_roots(up: Ints, candidate: Bools) -> _Tree:
 
 
 def _find_enclosing_roots(gathered: SpanBatch, trace: Ids, roots: Ints, detached: Ints) -> Ints:
-    """Return for each of *detached* the one of *roots* of its trace and source that it lies within; -1 for none, or several."""
+    """Return for each of *detached* the only one of *roots* of its trace and source that encloses it in time, else -1."""
     if not len(roots):
         return np.full(len(detached), -1)
     rows = gathered.rows
@@ -360,7 +360,7 @@ def _find_enclosing_roots(gathered: SpanBatch, trace: Ids, roots: Ints, detached
     roots = roots[np.lexsort((rows["start"][roots], group[roots]))]
     groups, of_root = np.unique(group[roots], return_inverse=True)
     at = np.minimum(np.searchsorted(groups, group[detached]), len(groups) - 1)
-    # The last root of the group that starts no later: groups and starts as one number.
+    # The last root of the group that starts no later; group and start are combined into one number.
     starts = np.unique(rows["start"][roots])
     width = len(starts) + 1
     wanted = at * width + np.searchsorted(starts, rows["start"][detached], "right")
@@ -369,7 +369,7 @@ def _find_enclosing_roots(gathered: SpanBatch, trace: Ids, roots: Ints, detached
     )
     place = np.maximum(last, 0)
     exists = (last >= 0) & (of_root[place] == at) & (groups[at] == group[detached])
-    # Of the roots of the group up to there, the one that ends last, and the one that does before it.
+    # Among the roots of the group up to that one: the two that end last.
     order = np.argsort(rows["end"][roots], kind="stable")
     by_end, rank = roots[order], np.empty(len(roots), np.int64)
     rank[order] = np.arange(len(roots))

@@ -1,14 +1,12 @@
-"""Spans in columns: what was read of them, and how the store keeps them until the requests they belong to are whole.
+"""Spans in columns: the decoded form, and the form in which the store keeps them until their requests are complete.
 
-A row is a span, or an interval that a span tells of in its attributes or events: such a one has its span as its parent, an id
-of 0, and `Flag.DERIVED`. What many spans have in common stands once beside the rows: the process they came from, and their label.
-Attributes that may hold content are in neither: a label has only those that `rules` names.
+A row is a span, or an interval from the attributes or events of a span; an interval has its span as parent, the id 0 and
+`Flag.DERIVED`. Common properties of many spans are stored once: the process (`Source`) and the `Label`. Attributes that may contain
+user content are in neither: a label has only the attributes that rules name.
 
-Whether a span is a request by itself is settled here (`Label.request`), by its rule, its kind and whether it has a parent. What
-takes more than one span to know is the fold's: a request below a request of the same source is part of that one, and a
-`Flag.COUNTED` holds for the whole tree of its source, above it and below.
-
-Processes that send spans, by what they say of themselves.
+`Label.request` is decided for each span alone, by its rule, its kind and whether it has a parent. Decisions that need several spans
+are made during assembly: a request below a request of the same source is part of it, and a `Flag.COUNTED` applies to the whole tree
+of its source.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from ..otlp.model import Attributes
 Rows: TypeAlias = NDArray[np.void]
 Streams: TypeAlias = NDArray[np.void]
 
-# Ids are unsigned, big-endian on the wire; parent 0 is none. Times are Unix nanoseconds; end 0 is a span that has not ended.
+# Ids are unsigned, big-endian on the wire; parent 0 means none. Times are Unix nanoseconds; end 0 means not ended.
 ROW = np.dtype(
     [
         ("trace_high", "<u8"),
@@ -47,7 +45,7 @@ ROW = np.dtype(
         ("flags", "<u2"),
     ]
 )
-# What rows say about answers that came token by token: the number of the row, and the fields of `Stream`.
+# Streamed responses: the row number, and the fields of `Stream`.
 STREAM = np.dtype(
     [
         ("row", "<u4"),
@@ -57,22 +55,22 @@ STREAM = np.dtype(
         ("gap_ns", "<i8"),
     ]
 )
-# The first had streams and labels in one document; what waits of it after an upgrade is read yet.
+# The old format had streams and labels in one document; it is read for spans that wait during an upgrade.
 _OLD_FORMAT, _FORMAT = 1, 2
-# Before the rows: the format, the size of the packed head, and in the second format how many streams there are. [bytes]
+# Sizes of the fixed header: format, size of the compressed head, and in the new format the number of streams. [bytes]
 _OLD_HEAD, _HEAD = 5, 9
-# Labels that are remembered once they are read, a kilobyte or two each: they come again with every export of a program.
+# Decoded labels in the cache, one or two kilobytes each: every export of a program repeats them. [count]
 _LABELS = 2048
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Flag(IntFlag):
-    """What is true of a row by itself.
+    """Flags of a row.
 
     Attributes:
         ERROR: Its status is an error.
-        DERIVED: An interval that its parent tells of.
-        COUNTED: An agent of ours has counted the request it is in; what of its source is above and below it is in it, too.
+        DERIVED: An interval from attributes or events of its parent.
+        COUNTED: A Stagelens agent has counted its request; this applies to all spans of its source above and below it.
     """
 
     ERROR = 1
@@ -92,24 +90,24 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Label:
-    """What the rules made of spans that are alike; equal where the same is written of them.
+    """Common properties of similar spans, from the rules; equal if their JSON is equal.
 
     Args:
-        name: The span's name.
+        name: Name of the span.
         kind: `internal`, `server`, `client`, `producer` or `consumer`.
-        request: Whether it is a request of its service by itself: its rule says so, or says nothing, and its kind is server or
-            consumer or it has no parent.
-        stage: The stage its time belongs to, "" for none of its own.
-        head: The stage of its time before the first row below it, "" for none.
-        model: As in `Series`, "" where it does not say.
+        request: Whether it is a request of its service by itself: by its rule, or else because it is a server, a consumer or
+            a root.
+        stage: Stage of its time, "" for none.
+        head: Stage of its time before the first row below it, "" for none.
+        model: As in `Series`, "" if unknown.
         model_version: The same.
         route: The same.
         device: The same.
-        definition: How its first token was found, of `names.DEFINITIONS`.
-        attributes: Those that are shown with a kept trace.
+        definition: Definition of its first token, one of `names.DEFINITIONS`.
+        attributes: Attributes shown with a retained trace.
 
     Attributes:
-        text: All of it, as JSON: it is written and compared for each export, and made once.
+        text: The label as JSON, which is written and compared for each export.
     """
 
     name: str
@@ -137,13 +135,13 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a span says about an answer that came token by token.
+    """Measurements of a streamed response, from one span; 0 means unknown.
 
     Args:
-        first_token_ns: From its start to the first token, 0 where it does not say. [nanoseconds]
-        tokens_in: Tokens it took in, 0 where it does not say.
-        tokens_out: Tokens it put out, 0 where it does not say.
-        gap_ns: The longest wait between two parts of the answer, 0 where it does not say. [nanoseconds]
+        first_token_ns: Time from its start to the first token. [nanoseconds]
+        tokens_in: Input tokens.
+        tokens_out: Output tokens.
+        gap_ns: Longest pause between two parts of the response. [nanoseconds]
     """
 
     first_token_ns: int = 0
@@ -157,10 +155,10 @@ class Spans:
     """Spans of one export, or of several.
 
     Args:
-        rows: Of `ROW`.
-        sources: What `source` counts into.
-        labels: What `label` counts into.
-        streams: Of `STREAM`, in the order of the rows.
+        rows: Array of `ROW`.
+        sources: Sources; `source` of a row is an index of it.
+        labels: Labels; `label` of a row is an index of it.
+        streams: Array of `STREAM`, in the order of the rows.
     """
 
     rows: Rows
@@ -170,7 +168,7 @@ class Spans:
 
 
 def streams_of(found: Mapping[int, Stream]) -> Streams:
-    """Return what rows say, by their number, as columns."""
+    """Return the streams, given by row number, as columns."""
     told = [
         (row, stream.first_token_ns, stream.tokens_in, stream.tokens_out, stream.gap_ns)
         for row, stream in sorted(found.items())
@@ -195,10 +193,10 @@ def _fields(item: Source | Label) -> dict[str, Any]:
 
 
 def decode_rows(blob: bytes) -> Rows:
-    """Return the rows alone of what `encode` was given: hardly any work, where the rest takes as long as reading an export.
+    """Return only the rows of encoded spans; decoding everything takes as long as reading an export.
 
     Raises:
-        StoreError: *blob* is damaged, or of a version that is newer than this one.
+        StoreError: *blob* is damaged, or was written by a newer version.
     """
     try:
         return np.frombuffer(blob, ROW, offset=_begin_of_rows(blob))
@@ -207,10 +205,10 @@ def decode_rows(blob: bytes) -> Rows:
 
 
 def decode(blob: bytes) -> Spans:
-    """Return what `encode` was given.
+    """Return the spans in *blob*, written by `encode`.
 
     Raises:
-        StoreError: *blob* is damaged, or of a version that is newer than this one.
+        StoreError: *blob* is damaged, or was written by a newer version.
     """
     rows = decode_rows(blob)
     try:
@@ -258,13 +256,13 @@ def _damaged(error: Exception) -> StoreError:
 
 # Semantic conventions before 1.27.
 _OLD_ENVIRONMENT = "deployment.environment"
-# What tells processes of a service apart where it gives them no id of its own.
+# Resource attributes that identify a process of a service, the first one present counts.
 _INSTANCES = (names.SERVICE_INSTANCE, "k8s.pod.uid", "k8s.pod.name", "container.id", "host.id", "host.name")
 _PROCESS = "process.pid"
 
 
 def source_of(resource: Attributes) -> Source:
-    """Return the process that says *resource* of itself.
+    """Return the process with the resource attributes *resource*.
 
     >>> source_of({"service.name": "shop", "host.name": "a", "process.pid": 7})
     Source(service='shop', version='', environment='', instance='a 7')

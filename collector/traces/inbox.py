@@ -1,10 +1,8 @@
-"""From what waits in the inbox to points and kept traces: the requests that are whole, each once.
+"""Processing of the span inbox: complete requests become points and retained traces, each once.
 
-A request is whole when its root has come, and for a while nothing of it can be on its way any more. Its rows leave the inbox;
-its root stays there for some time as a request that was counted, so that what comes late or again is recognised, and calls to
-it from elsewhere are understood. What never becomes a request leaves when it is too old.
-
-What goes back into the inbox after a fold: what still waits, and the roots of the requests that were counted.
+A request is complete when its root has arrived and none of its spans can still be on the way. Its rows then leave the inbox; its root
+stays for some time as a counted request, so that late and duplicate spans are recognised and calls from other processes are matched.
+Spans that never get a root leave when they are too old.
 """
 
 from __future__ import annotations
@@ -35,22 +33,22 @@ from .columns import ROW, Rows, Spans, decode, decode_rows, encode, streams_of
 from .requests import Requests, requests_of
 from .sampling import SamplingPolicy, traces_of
 
-# Of what is left of a minute, pieces up to this size become one. [bytes]
+# Parcels of the same minute up to this size are merged. [bytes]
 _SMALL_BYTES = 256 * 1024
 _MINUTE = 60
 
 
 @dataclass(frozen=True, slots=True)
 class InboxLimits:
-    """How long is waited for what.
+    """Time and size limits of the inbox.
 
     Args:
-        hold_seconds: After the root of a request, for the rest of it.
-        orphan_seconds: For the root of what has come.
-        remember_seconds: For what comes after a request was counted.
-        remember_bytes: How much is remembered of such requests at most; the oldest are forgotten first.
-        carry_bytes: How much may wait for a root at most; the oldest is given up first.
-        due_bytes: How much becomes requests at once, more than *carry_bytes*; it takes about eight times as much memory.
+        hold_seconds: Wait for the rest of a request after its root.
+        orphan_seconds: Wait for a root.
+        remember_seconds: Time for which counted requests are remembered.
+        remember_bytes: Size limit of remembered requests; the oldest are dropped first.
+        carry_bytes: Size limit of spans without a root; the oldest are orphaned first.
+        due_bytes: Size that is processed at once, more than *carry_bytes*; it needs about eight times as much memory.
     """
 
     hold_seconds: int = 10
@@ -68,14 +66,14 @@ def remaining_parcels(
     spans: Sequence[Spans],
     rows: Sequence[Ints],
 ) -> tuple[list[int], list[Parcel]]:
-    """Return the parcels that leave the inbox, and what of them goes back in."""
+    """Return the parcels that leave the inbox, and the parcels with the waiting rest of them."""
     first = np.cumsum([0, *map(len, rows)])
     stays: list[Ints] = []
     for place, (each, chosen) in enumerate(zip(spans, rows, strict=True)):
         here = np.ones(len(each.rows), np.bool_)
         here[chosen] = fate[first[place] : first[place + 1]] == Fate.WAITING
         stays.append(np.flatnonzero(here))
-    # What waits for a root, of one minute, is put together: else there would be a parcel for each fold.
+    # Waiting spans of one minute are merged; otherwise each run would leave a parcel.
     alike: defaultdict[tuple[bool, int], list[int]] = defaultdict(list)
     for place, parcel in enumerate(parcels):
         is_whole, due = len(stays[place]) == len(spans[place].rows) > 0, bool(is_due[place])
@@ -95,7 +93,7 @@ def remaining_parcels(
 def counted_parcels(
     joined: AssembledSpans, delivery: Delivery, patience: InboxLimits
 ) -> tuple[list[int], list[Parcel]]:
-    """Return the parcels of counted requests that are forgotten or replaced, and those that are new."""
+    """Return the parcels of counted requests to drop or replace, and the new ones."""
     room = patience.remember_bytes
     taken: list[int] = []
     recent: list[Parcel] = []
@@ -119,27 +117,27 @@ def counted_parcels(
 
 _log = logging.getLogger(__name__)
 
-# A clock that was set back leaves times in the future; what they say they wait for has passed. [seconds]
+# Parcels from further in the future, after the clock was set back, are due. [seconds]
 _MAX_SKEW_SECONDS = 60
-# Times a span may have: what is past them is no time, and sums of what is within fit. [nanoseconds]
+# Limits of span times and durations; sums of durations below the limit fit into 64 bits. [nanoseconds]
 _LATEST, _LONGEST = 2**62, 2**52
-# Of the table of traces that are looked at: several for each row that is folded at once.
+# Cells of the table of due traces: several for each row that is processed at once.
 _CELLS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class InboxOutcome:
-    """What became of a delivery, in rows unless it says otherwise.
+    """Result of one run, in rows unless noted.
 
     Args:
-        requests: Requests that were counted.
-        known: Requests that an agent has counted.
+        requests: Requests counted now. [requests]
+        known: Requests that a Stagelens agent has counted. [requests]
         folded: Rows of both.
-        late: Came after their request was counted.
-        repeated: Had come before.
-        orphaned: Never got a root.
-        outside: Are of no request.
-        more: Whether more could be folded now.
+        late: Rows that arrived after their request was counted.
+        repeated: Duplicate rows.
+        orphaned: Rows that never got a root.
+        outside: Rows of no request.
+        more: Whether more could be processed now.
     """
 
     requests: int = 0
@@ -153,7 +151,7 @@ class InboxOutcome:
 
 
 def process_inbox(delivery: Delivery, patience: InboxLimits, keep: SamplingPolicy) -> tuple[Folded, InboxOutcome]:
-    """Fold what is whole of *delivery*; what cannot be read of it leaves when it is old."""
+    """Process the complete requests of *delivery*; unreadable parcels leave when they are old."""
     parcels, spans, rows, is_due, unreadable, is_all = _load_relevant(delivery, patience)
     gathered = concatenate_spans([subset(each, chosen) for each, chosen in zip(spans, rows, strict=True)])
     counted = np.array([parcel.counted for parcel in parcels], np.bool_)[gathered.parcel]
@@ -180,13 +178,13 @@ def process_inbox(delivery: Delivery, patience: InboxLimits, keep: SamplingPolic
 def _load_relevant(
     delivery: Delivery, patience: InboxLimits
 ) -> tuple[list[Parcel], list[Spans], list[Ints], Bools, list[Parcel], bool]:
-    """Load what matters now: what is due, and of the rest what belongs to it, which is not even kept in memory.
+    """Load the due parcels, and from all others the rows of the same traces.
 
-    Where more waits than is looked at at once, the oldest is taken for due: rather less patience than more memory.
+    If more waits than is loaded at once, the oldest parcels count as due: waiting less is better than using more memory.
 
     Returns:
-        The parcels that matter, what is in them, which of their rows matter, which are due; those that are damaged; and whether
-        that is all that is due.
+        The relevant parcels, their spans, their relevant rows, which parcels are due, the unreadable parcels, and whether all
+        due parcels were loaded.
     """
     found: dict[int, tuple[Parcel, Spans, Ints]] = {}
     unreadable: list[Parcel] = []
@@ -225,7 +223,7 @@ def _load_relevant(
 
 
 def _may_be_due(parcel: Parcel, delivery: Delivery, patience: InboxLimits) -> bool:
-    """Say whether everything is here that belongs to *parcel*, or nothing else can be folded in its place."""
+    """Return whether *parcel* has waited long enough, or must be processed because the inbox is too large."""
     passed = parcel.received <= delivery.now - patience.hold_seconds
     return passed or parcel.received > delivery.now + _MAX_SKEW_SECONDS or not delivery.complete
 
@@ -236,10 +234,10 @@ def _log_unreadable(parcel: Parcel, error: StoreError) -> Parcel:
 
 
 def _checked(parcel: Parcel) -> Spans:
-    """Return what is in *parcel*.
+    """Return the spans of *parcel*.
 
     Raises:
-        StoreError: It is damaged.
+        StoreError: The parcel is damaged.
     """
     spans = decode(parcel.spans)
     rows = spans.rows
@@ -261,10 +259,10 @@ def _valid_mask(gathered: SpanBatch) -> Bools:
 
 
 class _DueTraces:
-    """Traces of which something is due.
+    """Traces with due rows.
 
     Args:
-        keys: Of the rows that are.
+        keys: Trace hashes of the due rows.
     """
 
     def __init__(self, keys: Sequence[Ids]) -> None:
@@ -273,9 +271,9 @@ class _DueTraces:
         self._table[_cells(self._due)] = True
 
     def rows_of(self, rows: Rows) -> Ints:
-        """Return those of *rows* that are of these traces."""
+        """Return the indexes of *rows* that belong to these traces."""
         keys = trace_keys(rows)
-        # Most rows are of no such trace: a look at a table is cheaper than a search.
+        # Most rows belong to other traces: a table lookup is cheaper than a search.
         found = np.flatnonzero(self._table[_cells(keys)])
         return found[self._due[np.minimum(np.searchsorted(self._due, keys[found]), len(self._due) - 1)] == keys[found]]
 
@@ -284,10 +282,10 @@ def _cells(keys: Ids) -> Ints:
     return (keys & np.uint64(_CELLS - 1)).astype(np.int64)
 
 
-def _orphan_expired(  # noqa: PLR0917 - what is given up, and what of it there is
+def _orphan_expired(  # noqa: PLR0917 - state of one run
     fate: Ints, gathered: SpanBatch, parcels: Sequence[Parcel], carried: Bools, now: int, patience: InboxLimits
 ) -> None:
-    """Orphan what has waited for too long, and the oldest of what waits for a root if it is too much."""
+    """Mark rows as orphaned that have waited too long, and the oldest waiting rows beyond the size limit."""
     waits = fate == Fate.WAITING
     rows = np.bincount(gathered.parcel[waits], minlength=len(parcels)) * carried
     received = np.array([parcel.received for parcel in parcels], np.int64)

@@ -1,9 +1,8 @@
-"""An ExportTraceServiceRequest in its binary form, as columns; our own kept traces as the spans they are.
+"""Decoding of span exports in protobuf into columns, and of retained traces into spans.
 
-OTLP's trace messages as the reader wants them: the same field numbers, but what it does not look into stays bytes.
-
-Parsing is a tenth of what reading a span costs with the generated classes; looking at each attribute from Python is the rest.
-Which attributes a span has repeats from span to span, so only those are looked at that count (`meanings`): that halves it.
+The message classes have the field numbers of OTLP, but fields that are rarely read stay bytes. Parsing with the generated classes
+takes a tenth of the time of reading a span; most of it is access to attributes from Python. Spans repeat their attributes, so only
+the relevant ones are read (`rule_cache`), which halves the time.
 
 Source: opentelemetry/proto/trace/v1/trace.proto, opentelemetry/proto/collector/trace/v1/trace_service.proto.
 """
@@ -30,7 +29,7 @@ from .span_validation import NO_SPAN, DecodedSpans, SpanMeasurements
 _F = descriptor_pb2.FieldDescriptorProto
 _BYTES, _TEXT, _NUMBER, _TIME = _F.TYPE_BYTES, _F.TYPE_STRING, _F.TYPE_INT32, _F.TYPE_FIXED64
 _PACKAGE = "stagelens.lite"
-# On the wire a map from a text to bytes is what a repeated KeyValue is, its value left as it came.
+# On the wire a repeated KeyValue is a map from string to bytes, with the value left serialized.
 _MAP_TYPE = "map"
 _ENTRY = descriptor_pb2.MessageOptions(map_entry=True)
 
@@ -50,13 +49,13 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str, bool]]] = {
         ("events", 11, _BYTES, True),
         ("status", 15, _BYTES, False),
     ],
-    # The same, with its attributes in their order.
+    # The same with ordered attributes.
     "WholeSpan": [],
     "Scope": [("name", 1, _TEXT, False)],
     "ScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, "Span", True)],
     "ResourceSpans": [("resource", 1, _BYTES, False), ("scope_spans", 2, "ScopeSpans", True)],
     "Request": [("resource_spans", 1, "ResourceSpans", True)],
-    # The same, for a large body: its spans are parsed a few at a time.
+    # For large bodies, whose spans are parsed in chunks.
     "LargeScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, _BYTES, True)],
     "LargeResourceSpans": [("resource", 1, _BYTES, False), ("scope_spans", 2, "LargeScopeSpans", True)],
     "LargeRequest": [("resource_spans", 1, "LargeResourceSpans", True)],
@@ -94,7 +93,7 @@ def _classes() -> dict[str, Any]:
 
 
 _made = _classes()
-# They are made while the program runs: no type checker knows their fields.
+# Created at run time, so their fields are not known to type checkers.
 LiteRequest: Any = _made["Request"]
 LiteLargeRequest: Any = _made["LargeRequest"]
 LiteSpan: Any = _made["Span"]
@@ -103,32 +102,32 @@ LiteEvent: Any = _made["Event"]
 LiteStatus: Any = _made["Status"]
 
 
-# What a body of two-byte elements becomes once it is parsed: 20 MB for one of the first size; of the second, with its spans left as
-# they are, 40 MB. A larger one is walked first.
+# Memory of a body with two-byte elements once parsed: 20 MB at the first size; 40 MB at the second, with spans left serialized.
+# A larger body is scanned first.
 SMALL_BYTES, WALKED_BYTES = 256 * 1024, 1024 * 1024
-# Spans of a large body are parsed so many at a time, and no more bytes of them: 32 MB at the worst.
+# Spans of a large body that are parsed at once; at most 32 MB in memory. [count, bytes]
 _SPANS_AT_ONCE, _BYTES_AT_ONCE = 1024, 4 * 1024 * 1024
 _ERROR_CODE = 2
-# The serialized Status that nearly every span has, and whether it is an error.
+# Common serialized Status values, and whether they are errors.
 _STATUS = {b"": False, b"\x18\x01": False, b"\x18\x02": True}
 
 
 def decode_protobuf(
     body: bytes, meanings: RuleCache, correct: Correction | None
 ) -> tuple[DecodedSpans, list[ResourceSpans]]:
-    """Read *body*.
+    """Decode *body*.
 
     Args:
         body: An ExportTraceServiceRequest.
-        meanings: What spans are.
-        correct: What is done to each resource; None for nothing.
+        meanings: Cached rule results.
+        correct: Corrects the attributes of each resource; None for no correction.
 
     Returns:
-        The spans of all programs, and our own kept traces.
+        The spans of all programs, and the traces that Stagelens agents retained.
 
     Raises:
-        TooLargeError: It has more spans than an export may.
-        WireError: It is none.
+        TooLargeError: The body has too many spans.
+        WireError: The body is malformed.
     """
     read = DecodedSpans()
     kept: list[ResourceSpans] = []
@@ -141,7 +140,7 @@ def decode_protobuf(
             source = source_of(resource)
             for at, scope in enumerate(item.scope_spans):
                 if scope.scope.name == names.SCOPE:
-                    # Once more: a map does not keep the order of their attributes.
+                    # Parsed again, because a map does not keep the order of attributes.
                     large = large or LiteLargeRequest.FromString(body)
                     spans = _chunks(large.resource_spans[number].scope_spans[at].spans, LiteWholeSpan)
                     kept.append(
@@ -161,7 +160,7 @@ def decode_protobuf(
 
 
 def _parsed(body: bytes) -> tuple[Any, Any]:
-    """Return *body*, parsed; and the same with its spans as they are, if it is a large one, else None."""
+    """Return the parsed *body*, and for a large one the same with serialized spans, else None."""
     if len(body) <= SMALL_BYTES:
         return LiteRequest.FromString(body), None
     if len(body) > WALKED_BYTES:
@@ -176,7 +175,7 @@ def _parsed(body: bytes) -> tuple[Any, Any]:
 
 
 def _chunks(found: Any, kind: Any) -> Iterator[Sequence[Any]]:
-    """Yield the spans *found*, some at a time; those that are still bytes are parsed as *kind*."""
+    """Yield the spans *found* in chunks; serialized ones are parsed as *kind*."""
     for first in range(0, len(found), _SPANS_AT_ONCE):
         some = found[first : first + _SPANS_AT_ONCE]
         if not isinstance(some[0], bytes):
@@ -192,7 +191,7 @@ def _chunks(found: Any, kind: Any) -> Iterator[Sequence[Any]]:
 
 
 def _add_spans(some: Sequence[Any], read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> None:
-    """Take in spans of one scope and process."""
+    """Add spans of one scope and process to *read*."""
     first = len(read.spans)
     read.traces += [span.trace_id for span in some]
     read.spans += [span.span_id for span in some]
@@ -227,7 +226,7 @@ def _learn(meanings: RuleCache, key: Key, shape: Shape, attributes: Mapping[str,
 
 
 def _scalars(attributes: Mapping[str, bytes], wanted: Iterable[str]) -> Attributes:
-    """Return those *wanted* of serialized *attributes*, which are all there, that say something."""
+    """Return the scalars among the *wanted* serialized *attributes*, which must all be present."""
     values = ((key, scalar(AnyValue.FromString(attributes[key]))) for key in wanted)
     return {key: value for key, value in values if value is not None}
 
@@ -243,7 +242,7 @@ def _is_error(status: bytes) -> bool:
 
 
 def _protobuf_retained_span(span: Any) -> Span:
-    """Return a span of ours, all of it."""
+    """Return a span of a Stagelens agent with all attributes."""
     return Span(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),

@@ -1,14 +1,11 @@
-"""What is known of whole requests besides their time: whose they are, how they ended, and what their answer was like.
+"""Complete requests in columns: series, outcome, intervals, time in each stage, and streamed responses.
 
-Whose time was it, for many requests at once: `core.partition` where intervals overlap, plain subtraction where they do not.
+Intervals are rows with a stage, the time before the first child of a row with a head stage, and remote work of a call. A call to a
+process whose spans are known is divided by durations alone, because clocks may differ: the busy time of the other process belongs to
+the stage of the call, the rest to the network, half before and half after.
 
-The intervals of most requests lie within each other or follow each other, as their spans do. Then the time of each is its own
-but for that of the intervals right inside it, and the sweep of `partition` comes to the same.
-
-The intervals of requests: rows that have a stage, what is before the first row below one, and what a call did elsewhere.
-
-A call to a process that was seen as well is split by durations alone, since their clocks may differ: as much of it as the other
-process was busy belongs to the stage of the call, the rest was on the way, half of it before and half after.
+`split_by_stage` gives each instant to one stage. Most intervals are nested or sequential; then the own time of each is its duration
+minus its children. Overlapping intervals are divided by `core.partition`, with the same result for the simple case.
 """
 
 from __future__ import annotations
@@ -28,20 +25,20 @@ from ...store.series import COLD, WARM
 from .assembly import AssembledSpans, Bools, Ints, group_rows
 from .columns import Flag, Label
 
-# Starts within a request of up to 18 minutes fit beside the number of what they are in. [bits]
+# Start offsets of up to 18 minutes fit into one integer with the index of the enclosing interval. [bits]
 _START_BITS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Intervals of requests; the columns have shape (n,). The first are the requests themselves, in their order.
+    """Intervals of requests; the columns have shape (n,). The first ones are the requests themselves, in order.
 
     Args:
-        request: Which request it is of.
+        request: Index of the request.
         start: [Unix nanoseconds]
         end: [Unix nanoseconds]
-        stage: Counts into the stages, the last of which is `overhead`.
-        within: The number of the interval it was recorded in; of a request its own.
+        stage: Index of the stages, the last of which is `overhead`.
+        within: Index of the enclosing interval; of a request its own.
     """
 
     request: Ints
@@ -51,7 +48,7 @@ class Intervals:
     within: Ints
 
     def of(self, chosen: Ints, end: Ints) -> Intervals:
-        """Return those of the requests *chosen*, in order, which now *end* earlier; in Unix nanoseconds."""
+        """Return the intervals of the requests *chosen*, in order, with the earlier ends *end*, in Unix nanoseconds."""
         number = np.full(int(self.request.max(initial=-1)) + 1, -1)
         number[chosen] = np.arange(len(chosen))
         stays = np.flatnonzero(number[self.request] >= 0)
@@ -66,11 +63,11 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """What each request spent in each stage; both of shape (requests, stages).
+    """Time of each request in each stage; both of shape (requests, stages).
 
     Args:
-        own: Adds up to the wall time of each request. [nanoseconds]
-        present: Whether the request had the stage at all; `overhead` always.
+        own: Times, whose sum is the duration of each request. [nanoseconds]
+        present: Whether the request had the stage; always true for `overhead`.
     """
 
     own: Ints
@@ -78,7 +75,7 @@ class StageTimes:
 
     @property
     def main(self) -> Ints:
-        """The stage that took most of each request, of equal ones the first; `overhead` is the last."""
+        """The dominant stage of each request, the first of equal ones; `overhead` is the last."""
         return np.where(self.present, self.own, -1).argmax(axis=1)
 
 
@@ -86,9 +83,9 @@ def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -
     """Give each instant of each request to one of its stages, as `partition` does.
 
     Args:
-        intervals: Of all requests.
-        stages: Their names, `overhead` last.
-        requests: How many requests there are.
+        intervals: Intervals of all requests.
+        stages: Names of the stages, `overhead` last.
+        requests: Number of requests.
     """
     t0, t1 = intervals.start[:requests][intervals.request], intervals.end[:requests][intervals.request]
     is_request = np.arange(len(intervals.request)) < requests
@@ -98,7 +95,7 @@ def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -
     simple[intervals.request[_overlapping(intervals, start, end, t0, inside, is_request, len(stages) - 1)]] = False
 
     counts = inside & simple[intervals.request]
-    # Exact: the nanoseconds of a hundred days fit into a float.
+    # Exact: a float represents the nanoseconds of a hundred days.
     taken = np.bincount(
         intervals.within[counts & ~is_request], (end - start)[counts & ~is_request], minlength=len(start)
     ).astype(np.int64)
@@ -118,10 +115,10 @@ def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -
 def _overlapping(  # noqa: PLR0917 - columns
     intervals: Intervals, start: Ints, end: Ints, t0: Ints, inside: Bools, is_request: Bools, overhead: int
 ) -> Bools:
-    """Return which intervals keep their request from being split by subtraction."""
+    """Return the intervals whose request cannot be split by subtraction."""
     within = intervals.within
     bare = is_request[within] & (intervals.stage[within] == overhead)
-    # Of two with the same times `partition` has an order of its own.
+    # `partition` has its own order for intervals with equal times.
     same = (start == start[within]) & (end == end[within]) & ~bare
     sticks_out = (start < start[within]) | (end > end[within]) | ~inside[within]
     odd = inside & ~is_request & (same | sticks_out | ((start - t0) >> _START_BITS != 0))
@@ -136,10 +133,10 @@ def _overlapping(  # noqa: PLR0917 - columns
 def _partition_overlapping(
     intervals: Intervals, requests: Ints, stages: Sequence[str], is_request: Bools
 ) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield each of *requests*, and what `partition` makes of it."""
+    """Yield each of *requests* with the result of `partition`."""
     wanted = np.zeros(int(intervals.request.max(initial=-1)) + 1, np.bool_)
     wanted[requests] = True
-    # A request is an interval too, if it has a stage.
+    # A request with a stage is an interval, too.
     chosen = np.flatnonzero(wanted[intervals.request] & ~(is_request & (intervals.stage == len(stages) - 1)))
     chosen = chosen[np.argsort(intervals.request[chosen], kind="stable")]
     bounds: NDArray[np.int64] = np.searchsorted(intervals.request[chosen], np.array([requests, requests + 1]))
@@ -155,19 +152,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StreamedResponses:
-    """The answers of requests that came token by token; the columns have shape (a,).
+    """Streamed responses of requests; the columns have shape (a,), 0 means unknown.
 
-    Each is told by the topmost row of its request that knows of it; of several such there is only how many tokens there were.
+    The topmost row with a stream describes the response; of several such rows only the numbers of tokens are used.
 
     Args:
-        request: Which request each is of, ascending.
-        first_token: From the start of the request to the first token, 0 where it does not say. [nanoseconds]
-        tokens_in: Tokens it took in, 0 where it does not say.
-        tokens_out: Tokens it put out, 0 where it does not say.
-        gap: The longest wait between two parts of the answer, 0 where it does not say. [nanoseconds]
-        last: From the start of the request to the end of the row that tells of it. [nanoseconds]
-        definition: How its first token was found; counts into *definitions*.
-        definitions: Each once.
+        request: Index of the request, ascending.
+        first_token: Time from the start of the request to the first token. [nanoseconds]
+        tokens_in: Input tokens.
+        tokens_out: Output tokens.
+        gap: Longest pause between two parts of the response. [nanoseconds]
+        last: Time from the start of the request to the end of the row with the stream. [nanoseconds]
+        definition: Definition of the first token; index of *definitions*.
+        definitions: Distinct definitions.
     """
 
     request: Ints
@@ -182,20 +179,20 @@ class StreamedResponses:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Whole requests; the columns have shape (r,).
+    """Complete requests; the columns have shape (r,).
 
     Args:
         joined: Their rows.
-        stages: All stages, in the order of charts, `overhead` last.
-        intervals: Theirs.
-        split: What they spent in each stage.
+        stages: All stages in the order of charts, `overhead` last.
+        intervals: Their intervals.
+        split: Their time in each stage.
         start: [Unix nanoseconds]
         duration: [nanoseconds]
-        known: Which of them an agent of ours has counted.
-        failed: Which of them ended in an error.
-        series: Counts into *kinds*.
-        kinds: Whose requests there are.
-        answers: Those that came token by token.
+        known: Whether a Stagelens agent has counted the request.
+        failed: Whether the request ended in an error.
+        series: Index of *kinds*.
+        kinds: Distinct series.
+        answers: Their streamed responses.
     """
 
     joined: AssembledSpans
@@ -212,7 +209,7 @@ class Requests:
 
 
 def requests_of(joined: AssembledSpans) -> Requests:
-    """Return the whole requests of *joined*."""
+    """Return the complete requests of *joined*."""
     rows = joined.gathered.rows
     start = rows["start"][joined.roots]
     stages = stages_of(joined)
@@ -242,7 +239,7 @@ def _series(joined: AssembledSpans, failed: Bools, cold: Bools) -> tuple[Ints, l
     models, model = _label_values(joined, lambda label: (label.model, label.model_version) if label.model else None)
     routes, route = _label_values(joined, lambda label: label.route or None)
     devices, device = _label_values(joined, lambda label: label.device or None)
-    # Processes of one service count together.
+    # The processes of one service share a series.
     owners: dict[tuple[str, str, str], int] = {}
     owner = np.array(
         [
@@ -273,7 +270,7 @@ def _series(joined: AssembledSpans, failed: Bools, cold: Bools) -> tuple[Ints, l
 
 
 def _label_values(joined: AssembledSpans, what: Callable[[Label], T | None]) -> tuple[list[T], Ints]:
-    """Return what labels say, and for each request which of it the topmost of its rows that say anything do: -1 if they differ."""
+    """Return the distinct values of a label property, and for each request the index of its topmost value, -1 if ambiguous."""
     values: dict[T, int] = {}
     numbers = [
         -1 if (value := what(label)) is None else values.setdefault(value, len(values))
@@ -327,19 +324,19 @@ def _streamed_responses(joined: AssembledSpans) -> StreamedResponses:
     )
 
 
-# What a call takes beside what the other process was busy.
+# Stage of the time of a call in which the other process was not busy.
 NETWORK_STAGE = "network"
 
 
 def stages_of(joined: AssembledSpans) -> list[str]:
-    """Return all stages the labels know, in the order of charts, `overhead` last."""
+    """Return the stages of all labels in the order of charts, `overhead` last."""
     labels = joined.gathered.labels
     found = {NETWORK_STAGE} | {stage for label in labels for stage in (label.stage, label.head) if stage}
     return [*sorted(found - {OVERHEAD}, key=position), OVERHEAD]
 
 
 def intervals_of(joined: AssembledSpans, stages: Sequence[str]) -> Intervals:
-    """Return the intervals of the whole requests of *joined*."""
+    """Return the intervals of the complete requests of *joined*."""
     gathered, requests = joined.gathered, len(joined.roots)
     rows = gathered.rows
     number = {stage: place for place, stage in enumerate(stages)}
@@ -354,7 +351,7 @@ def intervals_of(joined: AssembledSpans, stages: Sequence[str]) -> Intervals:
     place[joined.roots], place[staged] = np.arange(requests), requests + np.arange(len(staged))
     around = _nearest_interval(joined, place >= 0)
     start, end = rows["start"], rows["end"].copy()
-    # What has not ended does so with its request at the latest.
+    # A span that has not ended ends with its request.
     endless = np.flatnonzero(of_request & (end == 0))
     end[endless] = end[joined.roots][joined.request[endless]]
 
@@ -384,12 +381,12 @@ def intervals_of(joined: AssembledSpans, stages: Sequence[str]) -> Intervals:
 
 
 def _is_client(joined: AssembledSpans) -> Bools:
-    """Return which rows wait for what they call."""
+    """Return which rows are client spans."""
     return joined.gathered.of_labels(lambda label: label.kind == "client", np.bool_).astype(bool)
 
 
 def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
-    """Return for each row of a request the nearest from it upwards that is an interval."""
+    """Return the nearest interval of each row of a request: itself or an ancestor."""
     nearest = np.arange(len(is_interval))
     passed = (joined.request >= 0) & ~is_interval
     nearest[passed] = joined.up[passed]
@@ -401,7 +398,7 @@ def _nearest_interval(joined: AssembledSpans, is_interval: Bools) -> Ints:
 
 
 def _first_child_start(joined: AssembledSpans, rows: Ints) -> tuple[Ints, Ints]:
-    """Return those of *rows* that have any below them, and when the first of them starts."""
+    """Return those of *rows* that have children, and the start of the first child."""
     below = np.flatnonzero((joined.request >= 0) & (joined.up >= 0))
     first = np.full(len(joined.up), np.iinfo(np.int64).max)
     np.minimum.at(first, joined.up[below], joined.gathered.rows["start"][below])
@@ -410,7 +407,7 @@ def _first_child_start(joined: AssembledSpans, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _calls(joined: AssembledSpans, staged: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return those of *staged* rows that called another process, and how long it was busy with them, in nanoseconds."""
+    """Return those of *staged* rows that called another process, and its busy time, in nanoseconds."""
     rows = joined.gathered.rows
     busy = np.zeros(len(rows), np.int64)
     spent = np.maximum(rows["end"] - rows["start"], 0)

@@ -1,8 +1,7 @@
-"""What spans are, remembered: rules are tried once for each kind of span, not once for each span.
+"""Cache of rule results: rules are evaluated once for each kind of span, not for each span.
 
-Of a span counts which attributes it has, of those that rules ask for, and what some of them say. What is remembered is bounded:
-when it is full, all of it is forgotten, and what comes again is learnt again. Several threads may read at once; the worst they
-can do to each other is to learn something twice.
+The key of a span consists of its origin, name, kind, the relevant attributes that it has, and the values of some of them. The cache
+is bounded: when it is full, it is cleared. It may be used by several threads; in the worst case a result is computed twice.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ from typing import Any, TypeAlias
 from ..otlp.model import Attributes, Scalar
 from .rules import KINDS, RuleSet, SpanFacts, SpanMeaning
 
-# What is remembered of shapes, and of kinds of spans: about so much memory each. [bytes]
+# Approximate memory limits of the cached shapes and rule results. [bytes]
 MAX_SHAPES_BYTES, MAX_MEANINGS_BYTES = 8 * 1024**2, 24 * 1024**2
-# Larger ones are hardly ever met again.
+# Larger entries rarely repeat.
 MAX_REMEMBERED_BYTES = 8 * 1024
-# What one takes beside its texts, and each attribute of it. [bytes]
+# Memory of an entry and of each of its attributes, without texts. [bytes]
 _FIXED_BYTES, _ATTRIBUTE_BYTES = 400, 100
 MAX_PLACES = 20_000
 
 
 class Shape:
-    """Which attributes of a span count; known by its identity.
+    """The relevant attributes of a span; compared by identity.
 
     Args:
-        exact: Those whose values count, in some order that is always the same.
-        present: Those of which counts only that they are there.
+        exact: Attributes whose values are relevant, in a fixed order.
+        present: Attributes whose presence is relevant.
 
     Attributes:
-        values: Takes the values of *exact* from the attributes of a span; of a single one that itself.
+        values: Returns the values of *exact* from the attributes of a span; of a single attribute the value itself.
     """
 
     __slots__ = ("exact", "present", "values")
@@ -46,11 +45,11 @@ def _nothing(_attributes: Any) -> Hashable:
 
 
 class SpanOrigin:
-    """Where spans come from; known by its identity.
+    """Origin of spans; compared by identity.
 
     Args:
-        scope: The name of the instrumentation scope.
-        resource: What of the process counts.
+        scope: Name of the instrumentation scope.
+        resource: Relevant resource attributes.
     """
 
     __slots__ = ("resource", "scope")
@@ -59,21 +58,21 @@ class SpanOrigin:
         self.scope, self.resource = scope, resource
 
 
-# The name of the span, its kind, whether it is a root, and what its shape takes from its attributes.
+# Origin, name, kind, whether it is a root, shape, and the values of the shape.
 Key: TypeAlias = tuple[SpanOrigin, bytes, int, bool, Shape, Hashable]
 
 
 class Shapes(dict[tuple[str, ...], Shape]):
-    """The shapes of spans with these attributes.
+    """Shapes by the attribute names of a span.
 
     Args:
-        rules: Which attributes count.
+        rules: The rules in force.
     """
 
     def __init__(self, rules: RuleSet) -> None:
         super().__init__()
         self._rules = rules
-        # Attributes that do not count, and their order, make no other shape.
+        # Irrelevant attributes and the order of attributes do not create another shape.
         self._known: dict[tuple[tuple[str, ...], tuple[str, ...]], Shape] = {}
         self._bytes = 0
 
@@ -94,14 +93,14 @@ class Shapes(dict[tuple[str, ...], Shape]):
 
 
 class RuleCache:
-    """What spans are.
+    """Cached rule results.
 
     Args:
-        rules: Those that hold.
+        rules: The rules in force.
 
     Attributes:
-        shapes: By the attributes of a span.
-        meanings: What was learnt of spans.
+        shapes: Shapes by attribute names.
+        meanings: Rule results by key.
     """
 
     def __init__(self, rules: RuleSet) -> None:
@@ -112,7 +111,7 @@ class RuleCache:
         self._bytes = 0
 
     def place(self, scope: str, resource: Attributes) -> SpanOrigin:
-        """Return where spans of *scope* in a process that says *resource* of itself come from."""
+        """Return the origin of spans of *scope* in a process with the attributes *resource*."""
         counts = tuple(sorted((key, value) for key, value in resource.items() if key in self.rules.resource))
         found = self._places.get((scope, counts))
         if found is None:
@@ -122,12 +121,12 @@ class RuleCache:
         return found
 
     def learn(self, key: Key, values: Mapping[str, Scalar], size_bytes: int) -> SpanMeaning:
-        """Return what spans of *key* are, and remember it.
+        """Evaluate the rules for spans with *key*, and cache the result.
 
         Args:
-            key: What is known of them.
-            values: What the attributes say that it has the values of; those left out say nothing that counts.
-            size_bytes: How much *key* holds of them.
+            key: Key of the spans.
+            values: Scalar values of the exact attributes.
+            size_bytes: Size of the attribute values in *key*.
 
         Raises:
             UnicodeDecodeError: The name is not valid UTF-8.

@@ -1,17 +1,14 @@
-"""The section `rules:` of the collector's file: what spans of the user's own programs are; and the built-in rules, written alike.
+"""Rule configuration: the section `rules:` of the collector's file, and the built-in rules in the same format.
 
 rules:
-  stages: [rerank]                          # stages of your own, three at most
+  stages: [rerank]                          # at most three stages of your own
   spans:
     - name: our reranker
       when: {scope: shop.search, span: "rerank *"}
       stage: rerank
 
-Which attributes may hold what people wrote: prompts, answers, queries, addresses with what was asked. They are never kept.
-
-It is asked of rules when they are read, so that a rule cannot name one; other attributes are not looked at.
-
-Reading one rule of the section `rules:`, every mistake with its line and its cure.
+A rule must not name an attribute that may contain user content (`holds_content`), such as prompts, responses and queries. Other
+attributes are never read.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from ..ingest.series import MAX_STAGE_CHARS
 from .rules import KINDS, Conditions, IntervalRule, Rule, SpanCondition, StreamRule, template_attributes
 from .span_validation import TEXT, UNITS
 
-# Of OpenTelemetry's semantic conventions, of OpenInference, OpenLLMetry, LangSmith and the Vercel AI SDK; * is anything.
+# From the semantic conventions of OpenTelemetry, OpenInference, OpenLLMetry, LangSmith and the Vercel AI SDK.
 _CONTENT = """
 db.statement db.query.text db.query.summary db.query.parameter.* db.operation.parameter.* db.mongodb.* db.response.returned_rows.*
 url.full url.original url.path url.query url.fragment http.url http.target http.request.header.* http.response.header.* http.request.body*
@@ -51,7 +48,7 @@ _PATTERN = re.compile("|".join(re.escape(each).replace(r"\*", ".*") for each in 
 
 
 def holds_content(attribute: str) -> bool:
-    """Say whether *attribute* may hold what people wrote.
+    """Return whether *attribute* may contain user content.
 
     >>> holds_content("db.query.text"), holds_content("db.operation.name")
     (True, False)
@@ -65,7 +62,7 @@ _EXAMPLE = "spans: [{name: our reranker, when: {span: rerank}, stage: forward}]"
 
 
 def read_rules(document: Document, place: Place, value: Any) -> tuple[Rule, ...]:
-    """Read the section; what is wrong with it is added to the document's problems, what never holds to its warnings."""
+    """Read the section; errors are added to the document's problems, unreachable rules to its warnings."""
     fields = Fields(document, place, value, example=_EXAMPLE)
     if fields.broken:
         return ()
@@ -88,7 +85,7 @@ def built_in() -> tuple[Rule, ...]:
     """Return the rules of `rules.yaml`.
 
     Raises:
-        ConfigError: They are wrong; a test holds that they are not.
+        ConfigError: They are invalid, which a test excludes.
     """
     document = parse((files(__package__ or "") / BUILT_IN).read_text(encoding="utf-8"))
     rules = read_rules(document, (), document.value)
@@ -135,18 +132,18 @@ def _never(rules: list[tuple[int, Rule]]) -> Iterable[Problem]:
 
 
 _UNITS = (*UNITS, TEXT)
-# What stands for several characters or words elsewhere, and not here.
+# Glob syntax that is not supported here.
 _SETS = re.compile(r"\[[^\]]*\]|\{[^}]*,[^}]*\}")
 
 
 class RuleReader:
-    """One rule, as it is read.
+    """Reads one rule.
 
     Args:
-        document: Problems are added to it.
-        place: Where in it.
-        item: What it says.
-        allowed: The stages there are.
+        document: The document; errors are added to it.
+        place: Position of the rule.
+        item: The YAML value.
+        allowed: Names of all stages.
     """
 
     def __init__(self, document: Document, place: Place, item: Any, allowed: Collection[str]) -> None:
@@ -154,7 +151,7 @@ class RuleReader:
         self._fields = Fields(document, place, item, example="name: our reranker")
 
     def rule(self) -> Rule | None:
-        """Return it; None where it is no mapping."""
+        """Return the rule; None if it is not a mapping."""
         fields = self._fields
         if fields.broken:
             return None
@@ -204,7 +201,7 @@ class RuleReader:
         return when
 
     def _globs(self, fields: Fields, key: str) -> tuple[str, ...]:
-        """Return the texts at *key*, in which * and ? stand for anything."""
+        """Return the texts at *key*, which may contain * and ?."""
         value = fields.value(key)
         found = value if isinstance(value, list) else [value] if fields.has(key) else []
         made: list[str] = []

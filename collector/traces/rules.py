@@ -1,9 +1,7 @@
-"""What a span is: rules that tell it by its scope, name, kind and attributes, and what they say of it.
+"""Span rules: match a span by scope, name, kind, attributes and resource, and state its stage, request, model and measurements.
 
-The first rule that matches holds, the user's before those of `rules.yaml`; a span that none matches has no stage of its own:
-its time belongs to what is around it.
-
-Which spans a rule is about: texts with * and ? for the scope, the name, the kind, attributes and the process.
+The first matching rule applies; user rules come before those of `rules.yaml`. A span without a matching rule has no stage: its time
+belongs to the spans around it. Texts of a condition may contain * and ?.
 """
 
 from __future__ import annotations
@@ -19,26 +17,26 @@ from ..ingest.validation import printable_text
 from ..otlp.model import Scalar
 from .columns import Flag, Label
 
-# Attributes, each with the texts it may have, with * and ?; `ANY` for whichever.
+# Attributes with their allowed texts, which may contain * and ?; `ANY` for every value.
 Conditions: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 ANY = ("*",)
 
-# opentelemetry/proto/trace/v1/trace.proto, Span.SpanKind; what is unspecified counts as internal.
+# opentelemetry/proto/trace/v1/trace.proto, Span.SpanKind; unspecified counts as internal.
 KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 
-# Of the texts that are looked at; longer ones are cut.
+# Longer texts are cut before they are matched.
 MAX_MATCHED_CHARS = 1000
 
 
 class SpanFacts(NamedTuple):
-    """What of a span rules look at.
+    """Properties of a span that rules match.
 
     Args:
-        scope: The name of its instrumentation scope.
-        name: Its own.
+        scope: Name of its instrumentation scope.
+        name: Name of the span.
         kind: One of `KINDS`.
-        attributes: Those that `Rules.exact` names, and of `Rules.present` at least that they are there.
-        resource: Of the process.
+        attributes: Attributes of `RuleSet.exact` with their values, and those of `RuleSet.present` with any value.
+        resource: Resource attributes.
         root: Whether it has no parent.
     """
 
@@ -52,14 +50,14 @@ class SpanFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanCondition:
-    """Which spans a rule is about; all that is written must hold, and of several texts one.
+    """Condition of a rule: every given property must match, with any of its texts.
 
     Args:
-        scopes: Of the instrumentation scope's name, with * and ?; empty for any.
-        spans: Of the span's name, the same.
-        kinds: Of `KINDS`; empty for any.
-        attributes: Of the span.
-        resource: Of the process.
+        scopes: Names of the instrumentation scope; empty for any.
+        spans: Names of the span; empty for any.
+        kinds: Kinds, of `KINDS`; empty for any.
+        attributes: Attributes of the span.
+        resource: Attributes of the resource.
     """
 
     scopes: tuple[str, ...] = ()
@@ -69,11 +67,11 @@ class SpanCondition:
     resource: Conditions = ()
 
     def concerns(self, scope: str, kind: str) -> bool:
-        """Say whether spans of *scope* and *kind* may be among them."""
+        """Return whether spans of *scope* and *kind* may match."""
         return (not self.kinds or kind in self.kinds) and (not self.scopes or _any(self.scopes, scope))
 
     def matches(self, span: SpanFacts) -> bool:
-        """Say whether *span* is one of them."""
+        """Return whether *span* matches."""
         return (
             self.concerns(span.scope, span.kind)
             and (not self.spans or _any(self.spans, span.name))
@@ -82,7 +80,7 @@ class SpanCondition:
         )
 
     def covers(self, other: SpanCondition) -> bool:
-        """Say whether this certainly matches whatever *other* does."""
+        """Return whether every span that matches *other* matches this condition."""
         return (
             (not self.kinds or (bool(other.kinds) and set(other.kinds) <= set(self.kinds)))
             and _wider(self.scopes, other.scopes)
@@ -112,7 +110,7 @@ def _text_of(value: Scalar) -> str:
 def _wider(globs: Sequence[str], others: Sequence[str]) -> bool:
     if not globs:
         return True
-    # A * in the other is matched by a * only; a ? of ours might match it, too: only equal texts count then.
+    # A pattern with ? might match the literal * of the other pattern, so it only covers an equal pattern.
     return bool(others) and all(
         any(glob == other or ("?" not in glob and _any((glob,), other)) for glob in globs) for other in others
     )
@@ -124,27 +122,27 @@ def _implied(condition: tuple[str, tuple[str, ...]], others: Conditions) -> bool
 
 
 _REQUESTS = ("server", "consumer")
-# Scopes and kinds whose rules are remembered: a few kilobytes each.
+# Cached candidate rules by scope and kind, a few kilobytes each. [count]
 _MAX_NEARBY = 1000
 _TEMPLATE = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalRule:
-    """An interval, or several, that a span tells of: a stage of their own within it.
+    """Interval within a span, given by attributes or events, with its own stage.
 
-    Where it lies is said by *lasts*, *until* or *to_event* alone, from the end of the part before or the start of the span; or by
-    both *begins* and *ends*; or by both events, once for each time they come one after the other.
+    Its position is given by *lasts*, *until* or *to_event* alone, starting at the end of the previous interval or the start of the
+    span; by *begins* and *ends*; or by both events, for each pair of them.
 
     Args:
-        stage: Which stage.
-        lasts: Attributes with its length, the first that is there counts.
+        stage: Stage of the interval.
+        lasts: Attributes with its duration; the first one present counts.
         until: Attributes with the time from the start of the span to its end.
         begins: Attributes with its start, since 1970.
         ends: Attributes with its end, since 1970.
-        from_event: The event at its start.
-        to_event: The event at its end.
-        unit: Of the attributes, one of `measuring.UNITS`.
+        from_event: Name of the event at its start.
+        to_event: Name of the event at its end.
+        unit: Unit of the attributes, one of `span_validation.UNITS`.
     """
 
     stage: str
@@ -159,16 +157,16 @@ class IntervalRule:
 
 @dataclass(frozen=True, slots=True)
 class StreamRule:
-    """Where a span tells of an answer that came token by token.
+    """Attributes and events of a span that describe a streamed response.
 
     Args:
         first_token: Attributes with the time from its start to the first token.
-        first_token_event: The event at the first token.
-        answers: Events at each part of the answer; where there are two or more, the first one is the first token.
-        tokens_in: Attributes with the tokens it took in.
-        tokens_out: Attributes with the tokens it put out.
-        definition: How the first token was found, of `names.DEFINITIONS`.
-        unit: Of the first token's attributes.
+        first_token_event: Name of the event at the first token.
+        answers: Names of events at each part of the response; of two or more events the first one is the first token.
+        tokens_in: Attributes with the number of input tokens.
+        tokens_out: Attributes with the number of output tokens.
+        definition: Definition of the first token, one of `names.DEFINITIONS`.
+        unit: Unit of the first token attributes.
     """
 
     first_token: tuple[str, ...] = ()
@@ -182,26 +180,26 @@ class StreamRule:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What spans are.
+    """Rule for matching spans.
 
-    Sources of a model, a route and so on are names of attributes in the order of preference, or texts with such names in braces.
+    A dimension such as the model has a list of attributes in the order of preference, or of templates with attributes in braces.
 
     Args:
-        name: For people.
-        when: Which spans; one of these.
-        stage: The stage their time belongs to, "" for none of its own.
-        head: The stage of their time before their first child, "" for none.
-        request: Whether they are requests of their service; None goes by kind and parent.
-        called: What they are shown as, a text with attributes in braces; "" for their own name.
-        start: The event they begin at, where they have it; "" for their own start.
-        model: Sources of the model's name.
-        model_version: Sources of its version.
+        name: Name of the rule.
+        when: Conditions, of which one must match.
+        stage: Stage of their time, "" for none.
+        head: Stage of their time before their first child, "" for none.
+        request: Whether they are requests of their service; None decides by kind and parent.
+        called: Template of the displayed name, with attributes in braces; "" for the span's name.
+        start: Name of the event at which they start, if present; "" for their own start.
+        model: Sources of the model name.
+        model_version: Sources of the model version.
         route: Sources of the route.
         device: Sources of the device.
-        parts: What they tell of themselves.
-        stream: What they tell of their answer.
-        show: Attributes that are shown with a kept trace.
-        source: Where it is written that they are so.
+        parts: Intervals within the span.
+        stream: Measurements of a streamed response.
+        show: Attributes shown with a retained trace.
+        source: Where these facts are documented.
     """
 
     name: str
@@ -222,14 +220,14 @@ class Rule:
 
     @property
     def measured(self) -> frozenset[str]:
-        """The attributes it reads numbers from."""
+        """Attributes with numbers to read."""
         named = [(part.lasts, part.until, part.begins, part.ends) for part in self.parts]
         named.append((self.stream.first_token, self.stream.tokens_in, self.stream.tokens_out, ()))
         return frozenset(key for several in named for keys in several for key in keys)
 
     @property
     def events(self) -> frozenset[str]:
-        """The events it looks for."""
+        """Names of the events to read."""
         found = {self.start, self.stream.first_token_event, *self.stream.answers}
         for part in self.parts:
             found |= {part.from_event, part.to_event}
@@ -237,7 +235,7 @@ class Rule:
 
     @property
     def exact(self) -> frozenset[str]:
-        """The attributes of spans whose values it looks at."""
+        """Span attributes whose values matter."""
         sources = (*self.model, *self.model_version, *self.route, *self.device)
         conditions = (condition for when in self.when for condition in when.attributes)
         return frozenset(
@@ -252,14 +250,14 @@ _NO_RULE = Rule("no rule", ())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpanMeaning:
-    """What the rules made of a span.
+    """Result of the rules for a span.
 
     Args:
-        label: What is kept of it.
-        flags: Of `Flag`, without `ERROR`.
-        rule: How to read what else it tells; None where it tells nothing.
-        measured: The attributes to read for it.
-        events: The events to look for.
+        label: Its label.
+        flags: Its flags, without `Flag.ERROR`.
+        rule: Rule with measurements to read; None without any.
+        measured: Attributes to read for it.
+        events: Names of events to read for it.
     """
 
     label: Label
@@ -270,15 +268,15 @@ class SpanMeaning:
 
 
 class RuleSet:
-    """All rules that hold.
+    """All rules in force.
 
     Args:
-        rules: In the order they are tried.
+        rules: The rules in the order of precedence.
 
     Attributes:
-        exact: The attributes of spans whose values count.
-        present: Those of which counts only that they are there, or how much they say.
-        resource: The attributes of processes that count.
+        exact: Span attributes whose values affect the result.
+        present: Span attributes whose presence affects the result, or which are measured.
+        resource: Resource attributes that affect the result.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -289,11 +287,11 @@ class RuleSet:
         self.present = frozenset(conditions.union(*(rule.measured for rule in rules))) - self.exact
         self.resource = frozenset(key for when in whens for key, _ in when.resource)
         self._nearby: dict[tuple[str, str], list[tuple[frozenset[str], SpanCondition, Rule]]] = {}
-        # Made once: it is looked at for each new kind of span.
+        # Computed once, because each new kind of span needs it.
         self._tells = {id(rule): (rule.measured, rule.events) for rule in self.rules}
 
     def find(self, span: SpanFacts) -> Rule:
-        """Return the rule that holds for *span*; one that says nothing where none does."""
+        """Return the first matching rule for *span*, or an empty rule."""
         there = span.attributes.keys()
         for needed, when, rule in self._near(span.scope, span.kind):
             if needed <= there and when.matches(span):
@@ -301,7 +299,7 @@ class RuleSet:
         return _NO_RULE
 
     def _near(self, scope: str, kind: str) -> list[tuple[frozenset[str], SpanCondition, Rule]]:
-        """Return what may match spans of *scope* and *kind*, in order, each with the attributes that it needs."""
+        """Return the conditions that spans of *scope* and *kind* may match, in order, with their needed attributes."""
         found = self._nearby.get((scope, kind))
         if found is None:
             found = [
@@ -317,7 +315,7 @@ class RuleSet:
         return found
 
     def meaning(self, span: SpanFacts) -> SpanMeaning:
-        """Return what *span* is."""
+        """Return the label and measurements of *span*."""
         rule = self.find(span)
         counted = span.attributes.get(names.COUNTED) is True
         label, flags = _label(rule, span), Flag.COUNTED if counted else 0
@@ -328,7 +326,7 @@ class RuleSet:
 
 def _label(rule: Rule, span: SpanFacts) -> Label:
     by_kind = span.kind in _REQUESTS or span.root
-    # What follows a ? in a name is part of a URL: content.
+    # The text after ? in a span name is a URL query, which may be user content.
     name = (_fill_template(rule.called, span.attributes) if rule.called else None) or span.name.partition("?")[0]
     return Label(
         name=printable_text(name),
@@ -346,7 +344,7 @@ def _label(rule: Rule, span: SpanFacts) -> Label:
 
 
 def template_attributes(source: str) -> list[str]:
-    """Return the attributes that *source* names."""
+    """Return the attributes in *source*, a template or the name of one attribute."""
     return _TEMPLATE.findall(source) if "{" in source else [source]
 
 
@@ -359,7 +357,7 @@ def _first(sources: Iterable[str], attributes: Mapping[str, Scalar]) -> str:
 
 
 def _fill_template(template: str, attributes: Mapping[str, Scalar]) -> str | None:
-    """Return *template* with the values of the attributes it names; None where one is not there."""
+    """Return *template* with attribute values filled in; None if one is missing."""
     if any(key not in attributes for key in _TEMPLATE.findall(template)):
         return None
     return _TEMPLATE.sub(lambda match: printable_text(attributes[match[1]]), template)

@@ -1,12 +1,8 @@
-"""Which requests are kept as traces.
+"""Sampling of retained traces, and encoding of their spans for the store.
 
-For each series and fold: failed ones, the slowest, and a share to compare them with, which their ids decide, so that it is the
-same whoever folds.
-
-The pictures of requests that are kept: their spans, written as the store keeps them.
-
-What spans of a label have in common is written once; the rest of a span is two numbers. A picture shows the attributes that the
-rules named, nothing else of a span.
+For each series and run, failed requests, the slowest ones, and a uniform share are retained. The share is selected by trace id, so
+every collector selects the same requests. Encoded spans show only the attributes that rules name; the JSON of a label is built once,
+and each span adds two numbers.
 """
 
 from __future__ import annotations
@@ -24,16 +20,16 @@ from ...store import KeptTrace, records
 from .assembly import Ints, trace_keys
 from .requests import Requests
 
-# The longest of a request.
+# Number of spans shown for a request; the longest ones are shown.
 MAX_SPANS_SHOWN = 1000
-# Nanoseconds by which what another process did was moved to lie within the call to it: their clocks differ.
+# Attribute: nanoseconds by which remote work was moved into its call, because the clocks differ.
 CLOCK_SHIFTED = "stagelens.clock.shifted"
-# Requests whose spans are written at once: a few megabytes.
+# Requests whose spans are encoded at once, a few megabytes.
 _REQUESTS_AT_ONCE = 1000
 
 
 def encode_spans(requests: Requests, chosen: Ints) -> Iterator[str]:
-    """Yield the spans of each of the requests *chosen*, ascending: objects of JSON, with commas between them."""
+    """Yield the spans of each of the requests *chosen*, ascending, as comma-separated JSON objects."""
     for first in range(0, len(chosen), _REQUESTS_AT_ONCE):
         yield from _encode_chunk(requests, chosen[first : first + _REQUESTS_AT_ONCE])
 
@@ -43,7 +39,7 @@ def _encode_chunk(requests: Requests, chosen: Ints) -> Iterator[str]:
     rows, request, is_root = _in_order(joined, chosen)
     began = requests.start[chosen][request]
     start, end = gathered.rows["start"][rows], gathered.rows["end"][rows]
-    # What has not ended does so with its request.
+    # A span that has not ended ends with its request.
     end = np.where(end > 0, end, began + requests.duration[chosen][request])
     failed = (gathered.rows["flags"][rows] & Flag.ERROR.value) != 0
     is_call = np.isin(rows, joined.callers) & gathered.of_labels(_can_call, np.bool_)[rows].astype(bool)
@@ -66,7 +62,7 @@ def _encode_chunk(requests: Requests, chosen: Ints) -> Iterator[str]:
 
 
 def _in_order(joined: AssembledSpans, chosen: Ints) -> tuple[Ints, Ints, Bools]:
-    """Return the rows of the requests *chosen*, each root and then what is below it by its start; whose they are; the roots."""
+    """Return the rows of the requests *chosen*, roots first, then by start; the request of each row; and which are roots."""
     number = np.full(len(joined.roots), -1)
     number[chosen] = np.arange(len(chosen))
     rows = np.flatnonzero(joined.request >= 0)
@@ -87,7 +83,7 @@ def _can_call(label: Label) -> bool:
 
 
 class _SpanTemplate:
-    """What stands before and behind the times of a span."""
+    """The JSON text before and after the times of a span."""
 
     __slots__ = ("_after", "_before")
 
@@ -96,12 +92,12 @@ class _SpanTemplate:
         self._after = f',"attributes":{to_json(attributes)}}}'
 
     def between(self, start: int, took: int) -> str:
-        """Return the span that begins at *start* and takes *took*, in nanoseconds."""
+        """Return the span with start *start* and duration *took*, in nanoseconds."""
         return f'{self._before}{start},"duration_ns":{took}{self._after}'
 
 
 class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
-    """By the number of a label, whether the span failed, and whether it called another process."""
+    """Templates by label index, whether the span failed, and whether it called another process."""
 
     def __init__(self, gathered: SpanBatch) -> None:
         super().__init__()
@@ -118,13 +114,13 @@ class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
 
 
 def _extra_spans(joined: AssembledSpans, rows: Ints, since: Ints, took: Ints) -> dict[int, list[str]]:
-    """Return what else is shown of *rows*, by their place: their time before what is below them, and what they called elsewhere.
+    """Return additional spans of *rows* by position: head stages before the first child, and remote work of calls.
 
     Args:
         joined: All rows.
-        rows: Those of some requests.
-        since: When each of them began, after its request. [nanoseconds]
-        took: How long each took. [nanoseconds]
+        rows: Rows of the requests to encode.
+        since: Start of each row after its request. [nanoseconds]
+        took: Duration of each row. [nanoseconds]
     """
     labels, label = joined.gathered.labels, joined.gathered.label[rows]
     started = joined.gathered.rows["start"]
@@ -147,7 +143,7 @@ def _extra_spans(joined: AssembledSpans, rows: Ints, since: Ints, took: Ints) ->
 
 
 def _remote_span(joined: AssembledSpans, caller: int, server: int, began: int) -> str:
-    """Return the picture of what another process did for *caller*: of another clock, so it is moved to where it must have been."""
+    """Return the encoded remote work for *caller*, moved into the time of the call because clocks differ."""
     gathered = joined.gathered
     call, there = gathered.rows[caller], gathered.rows[server]
     low, start, end = int(call["start"]), int(there["start"]), int(there["end"])
@@ -167,13 +163,13 @@ RetainReason = Literal["forced", "error", "slow", "uniform"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingPolicy:
-    """How many requests of a series and fold are kept.
+    """Number of requests to retain for each series and run.
 
     Args:
-        errors: Failed ones.
-        slow: The slowest.
-        uniform: Any.
-        everything: All of them, whatever else is said.
+        errors: Failed requests.
+        slow: Slowest requests.
+        uniform: Requests selected by trace id.
+        everything: Whether all requests are retained, regardless of the numbers.
     """
 
     errors: int = 4
@@ -183,7 +179,7 @@ class SamplingPolicy:
 
 
 def traces_of(requests: Requests, keep: SamplingPolicy) -> list[KeptTrace]:
-    """Return those of *requests* that are kept."""
+    """Return the retained traces of *requests*."""
     chosen = _chosen(requests, keep)
     numbers = np.array(sorted(chosen), np.int64)
     if not len(numbers):

@@ -1,6 +1,6 @@
-"""Exports of spans, from bytes to columns that can wait for the requests they belong to, and to the traces our agents kept.
+"""Reader of span exports: decodes an ExportTraceServiceRequest into columns, and retained traces of Stagelens agents into spans.
 
-An ExportTraceServiceRequest in its JSON form, as columns; our own kept traces as the spans they are.
+`protobuf_spans` decodes the protobuf encoding.
 """
 
 from __future__ import annotations
@@ -129,11 +129,11 @@ def _enum(node: Object, key: str, known: Mapping[str, int]) -> int:
 
 
 class SpanExport(NamedTuple):
-    """What an export held.
+    """Content of a span export.
 
     Args:
-        spans: Those of all programs.
-        kept: Those of our agents' own kept traces, which are counted already.
+        spans: Spans of all programs.
+        kept: Spans of traces that Stagelens agents retained, whose requests are counted already.
     """
 
     spans: Spans
@@ -141,10 +141,10 @@ class SpanExport(NamedTuple):
 
 
 class SpanReader:
-    """Reads exports of spans; it remembers what spans are, and several threads may use it at once.
+    """Reads span exports with a cache of rule results. Thread-safe.
 
     Args:
-        own: Returns the user's rules, None for none; they come before the built-in ones. Another answer replaces the first.
+        own: Returns the user's rules, None for none; they come before the built-in ones. A new object replaces the cache.
     """
 
     def __init__(self, own: Callable[[], Sequence[Rule] | None] = lambda: None) -> None:
@@ -158,15 +158,15 @@ class SpanReader:
         """Read an inflated ExportTraceServiceRequest.
 
         Args:
-            media_type: How it is encoded.
-            body: Inflated.
-            window: Which times are plausible.
-            tally: Counts what is refused, with the reasons.
-            correct: What is done to each resource; None for nothing.
+            media_type: Media type of *body*.
+            body: The inflated body.
+            window: Plausible times.
+            tally: Counts rejected spans.
+            correct: Corrects the attributes of each resource; None for no correction.
 
         Raises:
-            TooLargeError: It has more elements than the collector holds.
-            WireError: It is malformed.
+            TooLargeError: The body has more elements than allowed.
+            WireError: The body is malformed.
         """
         read_as = decode_json if media_type == JSON else decode_protobuf
         try:
@@ -178,7 +178,7 @@ class SpanReader:
 
     def _current(self) -> RuleCache:
         rules = self._own()
-        # One name for both: threads that see the change at once do no harm.
+        # One attribute for both, so concurrent changes are harmless.
         if rules is not self._in_force[0]:
             self._in_force = rules, _meanings(rules)
         return self._in_force[1]

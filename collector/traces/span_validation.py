@@ -1,9 +1,4 @@
-"""Spans as they were read, judged one by one and put into columns.
-
-What is malformed or at an impossible time is refused and told of; the rest of the export is not touched by it.
-
-What a span tells of itself beyond its start and end: intervals within it, its first token, its tokens.
-"""
+"""Validation of decoded spans, their measurements (intervals, first token, tokens), and their conversion into columns."""
 
 from __future__ import annotations
 
@@ -32,17 +27,17 @@ _MAX_NS = 2**62
 _MAX_TOKENS = 2**40
 
 
-# Where a span has not ended: times that are past it are none, as in `folding`. [Unix nanoseconds]
+# Later times are invalid, as in `inbox`. [Unix nanoseconds]
 _LATEST_NS = 2**62
 
 
 class Interval(NamedTuple):
-    """A part of a span.
+    """Interval within a span.
 
     Args:
-        stage: Which stage.
-        start: When it began. [Unix nanoseconds]
-        end: When it ended. [Unix nanoseconds, >= start]
+        stage: Its stage.
+        start: Start time. [Unix nanoseconds]
+        end: End time. [Unix nanoseconds, >= start]
     """
 
     stage: str
@@ -51,12 +46,12 @@ class Interval(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a span told.
+    """Measurements from the attributes and events of a span.
 
     Args:
-        start: When it began, by the event that says so, or else by itself. [Unix nanoseconds]
-        intervals: Within it.
-        stream: What it says of its answer; None for nothing.
+        start: Its start, by the start event of the rule if present. [Unix nanoseconds]
+        intervals: Intervals within it.
+        stream: Measurements of a streamed response; None without any.
     """
 
     start: int
@@ -65,14 +60,14 @@ class Measured(NamedTuple):
 
 
 def measure_span(rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[Event]) -> Measured:
-    """Read what *rule* says a span tells of itself; what makes no sense is passed over.
+    """Return the measurements that *rule* defines for a span; invalid values are ignored.
 
     Args:
-        rule: What the span is.
-        start: When it began. [Unix nanoseconds]
-        end: When it ended, 0 for not yet. [Unix nanoseconds]
-        numbers: Those of its attributes that the rule measures.
-        events: What happened in it.
+        rule: Rule of the span.
+        start: Start time. [Unix nanoseconds]
+        end: End time, 0 for not ended. [Unix nanoseconds]
+        numbers: Attributes that the rule measures.
+        events: Events of the span.
     """
     if events:
         start = next((at for name, at in events if name == rule.start and 0 < at <= (end or _LATEST_NS)), start)
@@ -82,7 +77,7 @@ def measure_span(rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar]
     cursor = start
     for part in rule.parts:
         for begin, stop in _where(part, start, cursor, numbers, events):
-            # A part cannot reach beyond its span.
+            # An interval is cut to its span.
             inside = Interval(part.stage, max(begin, start), min(stop, end))
             if inside.start < inside.end:
                 found.append(inside)
@@ -128,7 +123,7 @@ def _stream(
         if not first and stream.first_token_event:
             first = next((at - start for at in _times((stream.first_token_event,), events)), 0)
         answers = sorted(at for at in _times(stream.answers, events) if start < at <= end)
-        if len(answers) > 1:  # one answer is no stream
+        if len(answers) > 1:  # a single event is not a stream
             first, gap = answers[0] - start, max(later - earlier for earlier, later in pairwise(answers))
     if not 0 < first <= end - start:
         first = 0
@@ -172,7 +167,7 @@ def _first(keys: Sequence[str], numbers: Mapping[str, Scalar]) -> Scalar | None:
 
 
 def _number(value: Scalar | None) -> float | None:
-    """Return *value* as a finite number, texts of one included; None for anything else."""
+    """Return *value*, a number or numeric text, as a finite number; None for anything else."""
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -243,12 +238,12 @@ class DecodedSpans:
 
 
 def validate_spans(read: DecodedSpans, window: Window, tally: IngestResult) -> Spans:
-    """Return what of *read* can be believed, as columns; what is refused is in *tally*.
+    """Return the valid spans of *read* as columns; rejected spans are counted in *tally*.
 
     Args:
-        read: The spans.
-        window: Which times are plausible.
-        tally: Counts what is refused, with the reasons.
+        read: The decoded spans.
+        window: Plausible times.
+        tally: Counts rejected spans.
     """
     if not read.spans:
         return Spans(np.zeros(0, ROW), [], [])
@@ -283,54 +278,52 @@ def validate_spans(read: DecodedSpans, window: Window, tally: IngestResult) -> S
     )
     rows["start"], rows["end"] = starts.view(np.int64), ends.view(np.int64)
     rows["source"] = np.minimum(of_source, MAX_SOURCES)
-    return _to_columns(read, rows, judging.believed, list(sources)[: MAX_SOURCES + 1], labels[:MAX_LABELS])
+    return _to_columns(read, rows, judging.valid, list(sources)[: MAX_SOURCES + 1], labels[:MAX_LABELS])
 
 
 class _Validation:
-    """Which spans are believed.
+    """Validation state of all spans of an export.
 
     Attributes:
-        believed: A mask of them.
+        valid: Mask of the valid spans.
     """
 
     def __init__(self, read: DecodedSpans, tally: IngestResult) -> None:
         self._read, self._tally = read, tally
-        self.believed: _Mask = np.ones(len(read.spans), np.bool_)
+        self.valid: _Mask = np.ones(len(read.spans), np.bool_)
 
     def refuse(self, wrong: _Mask, reason: Reason, why: Callable[[int], str]) -> None:
-        """Refuse those of which *wrong* is true and that are believed yet; *why* says it of the first."""
-        refused = wrong & self.believed
+        """Reject the still valid spans in *wrong*; *why* explains the first one."""
+        refused = wrong & self.valid
         count = int(refused.sum())
         if not count:
             return
-        self.believed &= ~wrong
+        self.valid &= ~wrong
         first = int(refused.argmax())
         more = "" if count == 1 else f" (and {count - 1} more)"
         where = f"trace {self._read.traces[first].hex()[:40]}, span {self._read.spans[first].hex()[:20]}"
         self._tally.reject(reason, f"{where}: {why(first)}{more}", count)
 
 
-def _to_columns(
-    read: DecodedSpans, rows: Rows, believed: _Mask, sources: Sequence[Source], labels: list[Label]
-) -> Spans:
-    """Return the rows that are believed, with what their spans tell."""
-    number_of = np.cumsum(believed) - 1
+def _to_columns(read: DecodedSpans, rows: Rows, valid: _Mask, sources: Sequence[Source], labels: list[Label]) -> Spans:
+    """Return the valid rows with their measurements."""
+    number_of = np.cumsum(valid) - 1
     streams: dict[int, Stream] = {}
     intervals: list[tuple[int, Interval]] = []
     for tells in read.tells:
-        if believed[tells.row]:
+        if valid[tells.row]:
             told = _measured(read, tells)
-            # Else it stays as it was judged: one that no row can hold is there as such.
+            # Otherwise the row keeps its start, which may not fit into the column.
             if told.start != read.starts[tells.row]:
                 rows["start"][tells.row] = told.start
             number = int(number_of[tells.row])
             intervals += [(number, interval) for interval in told.intervals]
             if told.stream is not None:
                 streams[number] = told.stream
-    rows = rows[believed]
+    rows = rows[valid]
     if not intervals:
         return Spans(rows, sources, labels, streams_of(streams))
-    # All intervals of a stage are alike.
+    # All intervals of a stage share a label.
     stages = dict.fromkeys(interval.stage for _, interval in intervals)
     at = {stage: len(labels) + number for number, stage in enumerate(stages)}
     derived = rows[[number for number, _ in intervals]]
@@ -352,7 +345,7 @@ def _interval_label(stage: str) -> Label:
 
 
 def _distinct_labels(meanings: Sequence[SpanMeaning]) -> tuple[list[Label], NDArray[np.uint32], NDArray[np.uint16]]:
-    """Return the labels of *meanings*, each once, and for each of them the number of its label and its flags."""
+    """Return the distinct labels of *meanings*, and for each meaning the index of its label and its flags."""
     distinct = {meaning: number for number, meaning in enumerate(dict.fromkeys(meanings))}
     numbers: dict[Label, int] = {}
     of_distinct = np.array([numbers.setdefault(meaning.label, len(numbers)) for meaning in distinct], np.uint32)
@@ -362,14 +355,14 @@ def _distinct_labels(meanings: Sequence[SpanMeaning]) -> tuple[list[Label], NDAr
 
 
 def _ids(found: Sequence[bytes], size: int) -> NDArray[np.uint64]:
-    """Return *found* as numbers of 8 bytes; zero for what has not *size* bytes."""
+    """Return *found* as 8-byte numbers; ids that do not have *size* bytes become zero."""
     if set(map(len, found)) != {size}:
         found = [each if len(each) == size else bytes(size) for each in found]
     return np.frombuffer(b"".join(found), ">u8").astype(np.uint64)
 
 
 def _invalid_ids(parents: Sequence[bytes]) -> _Mask:
-    """Return which of *parents* are no ids."""
+    """Return which of *parents* are invalid ids."""
     if set(map(len, parents)) == {_SPAN_BYTES}:
         return np.zeros(len(parents), np.bool_)
     return np.array([len(parent) != _SPAN_BYTES for parent in parents])
