@@ -1,1 +1,1 @@
-"""Prometheus expositions and statistics of inference servers, read again and again, as points of the same stages."""
+"""Scraping of inference servers: Prometheus expositions and Triton statistics, read periodically and stored as stage metrics."""

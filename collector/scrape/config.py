@@ -1,4 +1,4 @@
-"""The section `scrape:` of the collector's file: which targets are read, how often, and as what."""
+"""Scrape configuration: the section `scrape:` of the collector's file, with targets, intervals and engines."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _CURE = f"{ENV} says what is, and `allow_link_local: true` allows a metadata ser
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One address that is read.
+    """A scrape target.
 
     Args:
-        url: Of the exposition; it also names the target.
-        service: `service.name` of what is read there.
-        engine: Whose metrics they are; None to find out.
+        url: URL of the exposition; it also identifies the target.
+        service: `service.name` of its metrics.
+        engine: Its engine; None to detect it.
         version: `service.version`.
         environment: `deployment.environment.name`.
-        every: The time between two readings. [seconds]
-        headers: Sent with each request.
-        token_file: A file with a bearer token, read anew each time.
-        token_env: Instead, the environment variable that holds it.
-        tls: For https.
-        link_local: Whether addresses are allowed at which clouds hand out credentials.
-        statistics_url: For Triton: its statistics, which tell batch sizes; None for none.
+        every: Scrape interval. [seconds]
+        headers: Headers sent with each request.
+        token_file: File with a bearer token, read for each request.
+        token_env: Environment variable with the token instead.
+        tls: TLS verification and client certificate.
+        link_local: Whether metadata services of clouds are allowed.
+        statistics_url: URL of Triton statistics with batch sizes; None for none.
     """
 
     url: str
@@ -57,7 +57,7 @@ class Target:
 
 
 def read_targets(document: Document, place: Place, value: Any, egress_policy: EgressPolicy) -> tuple[Target, ...]:
-    """Read the section; what is wrong with it, or *egress_policy* has not, is in the document's problems, and left out."""
+    """Read the section; invalid targets and those that *egress_policy* denies become problems of the document."""
     fields = Fields(document, place, value, example="targets: []")
     found: dict[str, Target] = {}
     for at, item in fields.items("targets"):
@@ -107,7 +107,7 @@ def _url(fields: Fields, key: str, example: str, egress_policy: EgressPolicy) ->
     if not url.host:
         fields.complain(f"{fields.name(key)} is no address; write one such as http://llm:8000/metrics", key)
     elif url.userinfo:
-        # Its text may hold a password: it is not repeated.
+        # The URL may contain a password, so it is not repeated.
         fields.complain(f"{fields.name(key)} has a user in it; use bearer_token_file or bearer_token_env", key)
     elif why := egress_policy.denial_reason(url.host):
         fields.complain(f"{fields.name(key)} is {why}, which is not called; {_CURE}", key)

@@ -1,12 +1,10 @@
-"""What was counted between two readings of a target: never less than nothing, and nothing twice.
+"""Difference between two snapshots of a target, and its points.
 
-Counters only grow while a process lives. One that has become smaller, or that says it began later than it did before, began
-anew: what it has now was counted since. What a target had counted before it was read for the first time nobody can date: the
-first reading counts nothing. A reading that failed leaves the one before it standing, and only widens the time in between.
+Counters only grow while a process lives. A counter that is smaller than before, or has a later start, was reset: all of its value
+is new. Counts from before the first snapshot have no known time, so the first snapshot adds nothing. A failed scrape keeps the
+previous snapshot and only extends the interval.
 
-From what was counted to points: fixed buckets stay intervals.
-
-Each observation is counted at both edges of its bucket, in two histograms; see `core.intervals`.
+Fixed buckets stay intervals: each observation is counted at both edges of its bucket, in two histograms; see `core.intervals`.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from .engine_rules import Engine
 from .snapshot import Labels, MetricStream, Snapshot, StreamCounts
 
 _SERVER_ERROR = 500
-# What stands in a label that has nothing to say: BentoML's, of a service that was not built.
+# Label value without information: BentoML sets it for a service that was not built.
 _UNTOLD = "not available"
 _PAIRS = {
     "request": names.ENGINE_REQUEST,
@@ -35,7 +33,7 @@ _PAIRS = {
 
 
 def points_of(added: Mapping[MetricStream, StreamCounts], target: Target, engine: Engine, at: int) -> Iterator[Point]:
-    """Yield the points of what *added* counted at a *target*, around *at*, in Unix seconds."""
+    """Yield the points of the counts *added* at *target*, at the time *at*, in Unix seconds."""
     for stream, counted in added.items():
         series = _series(stream.labels, target, engine)
         if stream.kind in _PAIRS:
@@ -74,23 +72,23 @@ def _series(labels: Labels, target: Target, engine: Engine) -> Series:
     )
 
 
-# What happened in a longer time cannot be told by one point: a chart would show it as a moment's rush, an alert believe it.
+# Counts of a longer interval are dropped: one point for all of it would look like a burst in charts and alerts.
 MAX_GAP_SECONDS = 600.0
-# What clocks of two machines may differ by, and a process may need until it answers.
+# Clock difference of two machines, and start-up time of a process.
 _SKEW_SECONDS = 30.0
-# Times of a start are written with a fraction, and rounded here and there.
+# Start times may be rounded.
 _ROUNDED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What happened between two readings.
+    """Difference between two snapshots.
 
     Args:
-        base: The reading to compare the next one with.
-        added: What was counted; none of it is empty.
-        note: Why nothing could be counted, where that is so.
-        lost_seconds: How long a time nobody will know of.
+        base: Snapshot to compare the next one with.
+        added: Added counts, without empty ones.
+        note: Reason why nothing was counted, "" otherwise.
+        lost_seconds: Duration whose counts are lost.
     """
 
     base: Snapshot
@@ -100,7 +98,7 @@ class Difference:
 
 
 def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
-    """Return what was counted between *before*, the base so far, and *after*."""
+    """Return the counts added between *before*, the previous base, and *after*."""
     if before is None:
         return Difference(after, note="read for the first time: counted from now on")
     if before.rules != after.rules:
@@ -111,23 +109,23 @@ def difference_between(before: Snapshot | None, after: Snapshot) -> Difference:
         return Difference(after, note=note, lost_seconds=seconds)
     restarted = _differ(before.started, after.started)
     if restarted and after.started < before.at - _SKEW_SECONDS:
-        # Whoever answered before is still alive, and so is this one: both would be counted again with every turn.
+        # Two live processes respond alternately: each change would count everything again.
         note = "another process answers than last time: scrape each process by its own address"
         return Difference(after, note=note, lost_seconds=max(seconds, 0.0))
     then: Mapping[MetricStream, StreamCounts] = {} if restarted else before.streams
     added = {
         stream: more
         for stream, now in after.streams.items()
-        # Where streams were left out, a new one may have been there all along.
+        # If streams were left out before, a new stream may have existed already.
         if (stream in then or restarted or not before.beyond) and (more := _more(then.get(stream), now)).count
     }
-    # Labels that come back later go on from where they were.
+    # Streams that disappear are kept, in case they return later.
     gone = {stream: counted for stream, counted in then.items() if stream not in after.streams}
     return Difference(after.with_streams(gone), added)
 
 
 def _more(then: StreamCounts | None, now: StreamCounts) -> StreamCounts:
-    """Return what *now* has more than *then*; all of it if it began anew."""
+    """Return the counts of *now* minus *then*; all of *now* after a reset."""
     if then is None or _differ(then.created, now.created):
         return now
     rest = Counter(now.buckets)

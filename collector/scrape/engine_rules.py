@@ -1,8 +1,6 @@
-"""What the metrics of an engine mean, as data: which is the request, which are its stages, in what unit, by which labels.
+"""Rules for the metrics of an inference engine: requests, stages and tokens, with units and labels.
 
-An engine is one file in `engines/`; a user's own rules have the same keys, under `rules:` of a target.
-
-The engines that are known: one file each, in `engines/`.
+The rules of a known engine are one file in `engines/`; user rules have the same keys, under `rules:` of a target.
 """
 
 from __future__ import annotations
@@ -18,27 +16,27 @@ from ...core.names import BY_ENGINE, DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.settings import yaml_document
 from ...core.settings.yaml_fields import Fields
 
-# How many seconds one of each is.
+# Seconds per unit.
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-# By the end of a metric's name, where the rule says nothing.
+# Default unit by the suffix of a metric name.
 _BY_SUFFIX = {"_seconds": "s", "_ms": "ms", "_milliseconds": "ms", "_us": "us", "_microseconds": "us", "_ns": "ns"}
-# The dimensions of a series that labels may tell.
+# Series dimensions that labels may provide.
 DIMENSIONS = ("version", "model", "model_version", "route", "status")
 _TOKENS = (TOKENS_IN, TOKENS_OUT)
 _READS = ("request", "stages", "first_token", "output_token", "tokens")
-# Histograms have these after their name, counters the last.
+# Suffixes of histogram samples, and of counters (the last one).
 _SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_total")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a number stands in an exposition.
+    """Metric of an exposition.
 
     Args:
-        names: A histogram, a summary or a counter; of several, which versions have called it, the first that is there.
-        count: For a time that is a plain counter: the counter of what took it, by the names it has had.
-        unit_seconds: How many seconds one unit is.
-        definition: Of `names.DEFINITIONS`: how a token's time was measured.
+        names: Names of a histogram, summary or counter in different versions; the first one present counts.
+        count: For a duration that is a plain counter: names of the counter of its events.
+        unit_seconds: Seconds per unit.
+        definition: Definition of a token time, one of `names.DEFINITIONS`.
     """
 
     names: tuple[str, ...]
@@ -49,19 +47,19 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine.
+    """Rules of an engine.
 
     Args:
-        key: How it is named in the configuration.
-        label: How people write it.
-        request: How long requests took.
-        stages: How long they spent in each stage.
-        first_token: How long they waited for their first token.
-        output_token: How long one token took after another.
-        tokens: How many there were, by `names.TOKENS_IN` and `names.TOKENS_OUT`; counters, or the `_sum` of a histogram.
-        labels: For each of `DIMENSIONS`, the labels that tell it; the first that is there.
-        without: For a label, the values of what is not read: an engine may count its health checks as requests.
-        sources: Where all this is written.
+        key: Name in the configuration.
+        label: Display name.
+        request: Duration of requests.
+        stages: Time in each stage.
+        first_token: Time to the first token.
+        output_token: Time per output token.
+        tokens: Number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`; counters, or the `_sum` of a histogram.
+        labels: Labels of each of `DIMENSIONS`; the first one present counts.
+        without: Label values that are excluded, for example health checks that the engine counts as requests.
+        sources: URLs of the documentation of the metrics.
     """
 
     key: str
@@ -85,7 +83,7 @@ class Engine:
         yield from self.tokens.values()
 
     def wanted(self) -> frozenset[str]:
-        """Return the names it reads, without suffix."""
+        """Return the names of all metrics it reads, without suffix."""
         return frozenset(base_of(name) for source in self.all_sources() for name in (*source.names, *source.count))
 
 
@@ -102,7 +100,7 @@ def base_of(sample: str) -> str:
 
 
 def read_engine(fields: Fields, key: str) -> Engine:
-    """Read an engine from *fields*; what is wrong with it is in the document's problems."""
+    """Read the rules of an engine from *fields*; errors become problems of the document."""
     label = fields.text("name", default=key)
     request = _source(fields, "request", fields.value("request"))
     stages = _by_key(fields, "stages")
@@ -140,13 +138,13 @@ def _by_key(fields: Fields, key: str) -> dict[str, Source]:
 
 def _several(fields: Fields, key: str) -> tuple[Source, ...]:
     value = fields.value(key)
-    # A list of texts is one source by its names, a list of mappings several.
+    # A list of texts is one source with several names, a list of mappings several sources.
     each = value if isinstance(value, list) and all(isinstance(item, dict) for item in value) else [value]
     return tuple(source for item in each if (source := _source(fields, key, item)) is not None)
 
 
 def _source(fields: Fields, key: str, value: Any) -> Source | None:
-    """Read a source: a name, a list of the names it has had, or a mapping that says more."""
+    """Read a source: a name, a list of names, or a mapping with more options."""
     if value is None:
         return None
     given: dict[Any, Any] = value if isinstance(value, dict) else {"names": value}
@@ -197,7 +195,7 @@ def engines() -> Mapping[str, Engine]:
     """Return every engine by its key.
 
     Raises:
-        StagelensError: A file of ours is wrong.
+        StagelensError: A built-in file is invalid.
     """
     found: dict[str, Engine] = {}
     for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda each: each.name):
@@ -212,6 +210,6 @@ def engines() -> Mapping[str, Engine]:
 
 
 def detect(samples: Collection[str]) -> list[Engine]:
-    """Return the engines whose metrics are among *samples*, by the names of those."""
+    """Return the engines that have metrics among the sample names *samples*."""
     bases = {base_of(name) for name in samples}
     return [engine for engine in engines().values() if not engine.wanted().isdisjoint(bases)]

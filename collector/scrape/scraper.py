@@ -1,13 +1,10 @@
-"""Reads every target at its own pace, in one thread with an event loop; what it counts is committed with what was read.
+"""Scraper: reads every target at its own interval, in one thread with an event loop, and commits points together with the snapshot.
 
-    take (is it ours to read? what was read last?) -> fetch -> read -> between -> points + reading, one transaction
+    hold target, load its snapshot -> fetch -> read_snapshot -> difference_between -> points and snapshot in one transaction
 
-A target that is slow, huge or garbage takes a bounded time and nothing from the others. One that fails keeps its last good
-reading: the next one that succeeds counts for the whole time since.
-
-Asking a target: within a time and a size, of an address that may be called, and nowhere else.
-
-Redirects are not followed and proxies of the environment not used: only what is written in the configuration gets a token.
+A slow, large or invalid target takes bounded time and memory and does not affect others. A failed target keeps its last good
+snapshot, so the next success counts the whole interval. Redirects are not followed and proxies of the environment are not used: only
+the configured address receives the token.
 """
 
 from __future__ import annotations
@@ -49,21 +46,21 @@ from .snapshot import (
 from .state import TargetStates
 
 TIMEOUT_SECONDS = 5.0
-# A vLLM server exposes 100 kB, a Ray node with many deployments some MB.
+# A vLLM server exposes 100 kB, a Ray node with many deployments a few MB.
 MAX_BYTES = 16 * 1024**2
 _ACCEPT = f"text/plain;version=0.0.4;q=1,{OPENMETRICS};version=1.0.0;q=0.5,*/*;q=0.1"
 
 
 class FetchError(StagelensError):
-    """The target gave no answer that can be read."""
+    """The target gave no usable response."""
 
 
 class TargetResponse(NamedTuple):
-    """What a target answered.
+    """Response of a target.
 
     Args:
-        text: The body.
-        media_type: What it says it is.
+        text: Decoded body.
+        media_type: Content-Type header.
     """
 
     text: str
@@ -71,15 +68,15 @@ class TargetResponse(NamedTuple):
 
 
 async def fetch(url: str, target: Target, env: Mapping[str, str]) -> TargetResponse:
-    """Return what is at *url*, one of *target*'s.
+    """Request *url*, one of the URLs of *target*.
 
     Args:
-        url: What to ask for.
-        target: How to ask.
-        env: Where its token may be.
+        url: The URL.
+        target: The target, with its credentials and TLS files.
+        env: Environment with its token.
 
     Raises:
-        FetchError: There is no answer in time, it is an error, too large, or the address is not to be asked.
+        FetchError: The request fails or times out, the response is an error or too large, or egress is denied.
     """
     parsed = httpx.URL(url)
     try:
@@ -116,7 +113,7 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
             body += piece
             if len(body) > MAX_BYTES:
                 break
-        # What was cut is larger than that inflated, too, or ends early.
+        # A cut body exceeds the limit after inflating, or is truncated.
         text = inflate(bytes(body), response.headers.get("content-encoding", ""), MAX_BYTES).decode()
     except TooLargeError as error:
         msg = f"its answer is larger than {MAX_BYTES // 1024**2} MiB; drop metrics or labels there"
@@ -152,30 +149,30 @@ def _token(target: Target, env: Mapping[str, str]) -> str:
 
 _log = logging.getLogger(__name__)
 
-# A target is given up after so many readings were missed, and a while for what was under way.
+# Missed scrapes after which another collector takes over a target.
 _MISSED = 3
 _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """A target that is ours to read until then, in Unix seconds, and what was read last."""
+    """Lease of a target until a time in Unix seconds, with the last snapshot."""
 
     until: float
     base: Snapshot | None
 
 
 class Scraper:
-    """Reads targets.
+    """Scrapes targets.
 
     Args:
-        store: Where what they count goes.
-        targets: What to read; asked again and again, so that it may change.
-        env: Where tokens are that the targets name.
-        clock: The time. [Unix seconds]
+        store: The store to write to.
+        targets: Returns the current targets; called periodically.
+        env: Environment with the tokens of targets.
+        clock: Current time. [Unix seconds]
 
     Attributes:
-        states: How each target is.
+        states: States of all targets.
         thread: The thread.
     """
 
@@ -197,18 +194,18 @@ class Scraper:
             tend=self._repeat,
             forget=self.states.forget,
             look_seconds=_LOOK_SECONDS,
-            # Reading text is Python and shares one lock: another thread would only take it from those who serve.
+            # Parsing is Python code and holds the interpreter lock: more threads would slow down the servers.
             threads=1,
         )
         self.thread = self._tending.thread
         self._in_thread = self._tending.in_thread
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start to scrape."""
         self._tending.start()
 
     def stop(self) -> None:
-        """End, and leave the targets to other collectors; without `start` it does nothing."""
+        """Stop, and release the targets for other collectors; without `start` it does nothing."""
         if not self._tending.stop():
             return
         try:
@@ -220,12 +217,12 @@ class Scraper:
         due = time.monotonic()
         while True:
             await self.scrape(target)
-            # One that takes longer than it has is read less often, not twice at once.
+            # A target slower than its interval is scraped less often, not concurrently.
             due = max(due + target.every, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
     async def scrape(self, target: Target) -> None:
-        """Read *target* once, now; whatever goes wrong is in its state."""
+        """Scrape *target* once; errors are recorded in its state."""
         began = time.monotonic()
         try:
             hold = await self._in_thread(self._hold, target)
@@ -241,7 +238,7 @@ class Scraper:
             self.states.elsewhere(target)
         except StagelensError as error:
             self.states.failed(target, str(error))
-        except Exception as error:  # noqa: BLE001 - one target's trouble is nobody else's
+        except Exception as error:  # noqa: BLE001 - one target must not affect others
             _log.exception("%s could not be read", target.url)
             self.states.failed(target, f"{type(error).__name__}: {error}")
         else:
@@ -250,7 +247,7 @@ class Scraper:
                 self.states.failed(target, trouble)
 
     def _hold(self, target: Target) -> _Hold | None:
-        """Return our hold of *target*, taken or renewed where it ends soon; None if another collector has it."""
+        """Return the lease of *target*, acquired or renewed if needed; None if another collector has it."""
         now = self._clock()
         hold = self._holds.get(target.url)
         if hold is None or hold.until < now + 2 * TIMEOUT_SECONDS:
@@ -262,7 +259,7 @@ class Scraper:
         return hold
 
     async def _statistics(self, target: Target) -> tuple[Mapping[MetricStream, StreamCounts] | None, str]:
-        """Return Triton's statistics, if they are asked for and told, and what was wrong."""
+        """Return the Triton statistics, None without them, and an error message."""
         if target.statistics_url is None:
             return None, ""
         try:
@@ -279,7 +276,7 @@ class Scraper:
         answer: TargetResponse,
         told: Mapping[MetricStream, StreamCounts] | None,
     ) -> tuple[Difference, Engine]:
-        """Count what *target* has added, and keep what was read, in one transaction."""
+        """Write the added counts of *target* and its snapshot in one transaction."""
         samples, engine = _understood(target, answer)
         now = _reading(target, engine, samples, at, told)
         difference = difference_between(base, now)
@@ -289,7 +286,7 @@ class Scraper:
             list(points_of(difference.added, target, engine, middle)),
         )
         until = self._clock() + _seconds(target)
-        # Whatever happens to the transaction, what the database has is asked for again unless it was committed.
+        # If the commit fails, the next scrape loads the lease and snapshot from the database again.
         self._holds.pop(target.url, None)
         self._store.write_reading(target.url, self._holder, until, dump_snapshot(difference.base), batch)
         self._holds[target.url] = _Hold(until, difference.base)
@@ -297,15 +294,15 @@ class Scraper:
 
 
 def _seconds(target: Target) -> float:
-    """Return how long *target* is held without being read."""
+    """Return the lease duration of *target*."""
     return _MISSED * target.every + 4 * TIMEOUT_SECONDS
 
 
 def _understood(target: Target, answer: TargetResponse) -> tuple[Samples, Engine]:
-    """Return the samples of *answer*, and whose they are.
+    """Return the samples of *answer* and their engine.
 
     Raises:
-        ExpositionError: They are nobody's, or it cannot be said whose.
+        ExpositionError: No engine, or more than one, has metrics among them.
     """
     asked = [target.engine] if target.engine else list(engines().values())
     wanted = {name for engine in asked for name in engine.wanted()}

@@ -1,18 +1,11 @@
-"""One reading of a target: everything it has counted since its process began, of what an engine's rules ask for.
+"""Snapshot of a target: all counters and histograms since the start of its process that the rules of its engine name.
 
-What is told apart is a histogram by its labels; a summary, or a sum and a count by themselves, are a histogram with one bucket
-from nothing to without end.
-
-Prometheus' text, read as far as anybody asks for it: lines of other metrics are not even looked at.
-
-Triton's statistics: how long a model ran by how many items it ran at once.
-
-It tells sums and numbers of runs, no distribution. They stay sums: the mean of each band is exact, and no run is made up at it,
-which would look like a measurement and hide every tail.
+Expositions are parsed lazily: lines of other metrics are skipped. A summary, or a pair of sum and count, is a histogram with one
+bucket from zero to infinity. Triton statistics have only sums and numbers of executions by batch size, no distributions, so that the
+mean of each batch-size bucket is exact and no quantile is invented. A snapshot is stored as bytes for the next scrape, by this or
+another collector.
 
 Source: https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
-
-A reading as bytes, to be found again by whoever reads the target next.
 """
 
 from __future__ import annotations
@@ -38,9 +31,9 @@ from ...core.errors import StagelensError
 from .engine_rules import Engine, Source, base_of
 
 OPENMETRICS = "application/openmetrics-text"
-# A server with a hundred models and as many buckets has no more; one sample takes about 1 kB once read.
+# More than a server with a hundred models has; one sample takes about 1 kB in memory.
 MAX_SAMPLES = 50_000
-# When the process began: a counter that is larger than before may still have begun anew.
+# Start of the process, which reveals a restart even if counters are larger than before.
 PROCESS_START = "process_start_time_seconds"
 
 _NAME = re.compile(r"\s*(?:#\s*(?:TYPE|HELP|UNIT)\s+)?([^\s{]+)")
@@ -51,26 +44,26 @@ Samples = Mapping[str, list[Sample]]
 
 
 class ExpositionError(StagelensError):
-    """The text is not an exposition; it says which line, and why."""
+    """The text is not a valid exposition; the message names the line."""
 
 
 def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit: int = MAX_SAMPLES) -> Samples:
-    """Return the samples of metrics in *wanted* by their own names, suffixes included.
+    """Return the samples of the *wanted* metrics by sample name, suffixes included.
 
     Args:
-        text: As it came.
-        media_type: Of the answer, which says which of the two formats it is.
-        wanted: Names of metrics, without suffix; `PROCESS_START` is read as well.
-        limit: The most samples that are read.
+        text: The exposition.
+        media_type: Media type of the response, which determines the format.
+        wanted: Names of metrics, without suffix; `PROCESS_START` is always read.
+        limit: Limit of samples.
 
     Raises:
-        ExpositionError: A line of a metric that is asked for is wrong, or there are too many.
+        ExpositionError: A line of a wanted metric is invalid, or there are too many samples.
     """
     read: Callable[[Iterable[str]], Iterable[Metric]] = (
         openmetrics.text_fd_to_metric_families
         if media_type.startswith(OPENMETRICS)
         else parser.text_fd_to_metric_families
-    )  # pyright: ignore[reportAssignmentType] - they ask for a file, and only go through its lines
+    )  # pyright: ignore[reportAssignmentType] - typed as a file, but only iterated over
     lines = _Lines(text, {*wanted, PROCESS_START})
     found: defaultdict[str, list[Sample]] = defaultdict(list)
     try:
@@ -89,7 +82,7 @@ def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit:
 
 
 class _Lines:
-    """The lines of a text whose metrics are wanted; it remembers where it is."""
+    """Iterator over the lines of the wanted metrics, with the current position."""
 
     def __init__(self, text: str, wanted: Collection[str]) -> None:
         self._text, self._wanted = text, wanted
@@ -103,27 +96,27 @@ class _Lines:
                 yield line
 
 
-# Histograms that are told apart in one target; a point of each is written with every reading.
+# Streams of one target; each scrape writes a point for each of them. [count]
 MAX_STREAMS = 2000
-# Far above any real count; thousands of such points still add up within a signed 64-bit integer.
+# Far above any real count; the sum of thousands of such points fits into a signed 64-bit integer.
 MAX_COUNT = 2**48
 ONE_BUCKET = (0.0, math.inf)
-# They tell apart the numbers of one histogram or summary.
+# Labels within one histogram or summary.
 _NO_LABELS = ("le", "quantile")
 
 Kind = Literal["request", "stage", "first_token", "output_token", "tokens", "batch"]
 Labels = tuple[tuple[str, str], ...]
-# (low, high] of a bucket, in seconds, to how many are in it and in no other.
+# Non-cumulative count by bucket (low, high], in seconds.
 Buckets = Mapping[tuple[float, float], int]
 
 
 class MetricStream(NamedTuple):
-    """What is told apart in a reading.
+    """Identity of a histogram or counter in a snapshot.
 
     Args:
-        kind: What it counts.
-        key: The stage, definition, kind of token or band.
-        labels: As they were exposed, so that one process' counters are never taken for another's.
+        kind: The measured quantity.
+        key: Stage, definition, kind of token or batch-size bucket.
+        labels: All exposed labels, so that counters of different processes are never mixed.
     """
 
     kind: Kind
@@ -133,12 +126,12 @@ class MetricStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamCounts:
-    """What was counted of a stream.
+    """Counts of a stream.
 
     Args:
-        buckets: Only those that have any.
-        sum: Of the values. [seconds]
-        created: When it began, where that is told; 0 where not. [Unix seconds]
+        buckets: Non-empty buckets.
+        sum: Sum of the values. [seconds]
+        created: Start of the counter; 0 if unknown. [Unix seconds]
     """
 
     buckets: Buckets
@@ -147,20 +140,20 @@ class StreamCounts:
 
     @property
     def count(self) -> int:
-        """How many were counted."""
+        """Number of values."""
         return sum(self.buckets.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One reading.
+    """One snapshot.
 
     Args:
-        at: When it was asked for, by the clock of the collector. [Unix seconds]
-        rules: A name for what was asked for: readings by other rules have nothing to do with it.
-        started: When the process began, by its own clock; 0 where it does not say. [Unix seconds]
-        streams: What it has counted.
-        beyond: Streams that were not read: there was no room, their numbers make no sense, or they could not be asked for.
+        at: Time of the request, by the clock of the collector. [Unix seconds]
+        rules: Hash of the rules; snapshots with other rules are not comparable.
+        started: Start of the process, by its own clock; 0 if unknown. [Unix seconds]
+        streams: Counts by stream.
+        beyond: Number of streams left out: beyond the limit, invalid, or unavailable.
     """
 
     at: float
@@ -170,14 +163,14 @@ class Snapshot:
     beyond: int = 0
 
     def with_streams(self, more: Mapping[MetricStream, StreamCounts], beyond: int = 0) -> Snapshot:
-        """Return the same with *more* streams, as far as there is room, and so many that could not be read."""
+        """Return the same snapshot with *more* streams, up to the limit, and *beyond* more left out."""
         streams = dict(islice(chain(self.streams.items(), more.items()), MAX_STREAMS))
         left_out = len(self.streams) + len(more) - len(streams)
         return replace(self, streams=streams, beyond=self.beyond + left_out + beyond)
 
 
 def read_snapshot(samples: Samples, engine: Engine, at: float, rules: str) -> Snapshot:
-    """Return what *samples* say by *engine*, which is named *rules* here."""
+    """Return the snapshot of *samples* by the rules of *engine*, whose hash is *rules*."""
     found: dict[MetricStream, StreamCounts] = {}
     beyond = 0
     for kind, key, source in _asked(engine):
@@ -207,7 +200,7 @@ def _asked(engine: Engine) -> Iterator[tuple[Kind, str, Source]]:
 
 
 def _streams(samples: Samples, source: Source, kind: Kind) -> Iterator[tuple[Labels, StreamCounts | None]]:
-    """Yield what there is under the first of the source's names that is there; None for what makes no sense."""
+    """Yield the counts of the first metric of *source* that is present; None for invalid ones."""
     for name in source.names:
         if kind == "tokens":
             found = _counter(samples, (name,))
@@ -243,10 +236,10 @@ def _histograms(samples: Samples, name: str, unit: float) -> Iterator[tuple[Labe
 
 
 def _classic(edges: Sequence[tuple[float, float]], unit: float) -> dict[tuple[float, float], float] | None:
-    """Return counts by bucket from cumulative ones by upper edge; None if they are none."""
+    """Return counts by bucket from cumulative counts by upper edge; None if they are invalid."""
     if not edges or edges[-1][0] != math.inf or any(math.isnan(edge) for edge, _ in edges):
         return None
-    # A duration is never negative: edges below nothing are nothing.
+    # A duration is never negative: negative edges count as zero.
     by_edge = [(0.0, 0.0), *((max(edge * unit, 0.0), value) for edge, value in edges)]
     return {(low, high): above - below for (low, below), (high, above) in pairwise(by_edge) if above != below}
 
@@ -278,14 +271,14 @@ def _tokens(count: float) -> StreamCounts | None:
 def _valid_counts(
     buckets: Mapping[tuple[float, float], float] | None, total: float, created: float
 ) -> StreamCounts | None:
-    """Return what was counted, or None if it cannot have been: no number, negative, or more than anything counts."""
+    """Return the counts, or None if they are not finite, negative or implausibly large."""
     if buckets is None or not 0 <= total < math.inf or not all(0 <= count <= MAX_COUNT for count in buckets.values()):
         return None
     return StreamCounts({edges: round(count) for edges, count in buckets.items()}, total, created)
 
 
 def _counter(samples: Samples, names: Iterable[str]) -> dict[Labels, float]:
-    """Return the values of the first of *names* that is there: Prometheus' parser adds `_total` to those that lack it."""
+    """Return the values of the first of *names* that is present, with or without the suffix `_total`."""
     present = (samples[each] for name in names for each in (name, f"{name}_total") if each in samples)
     return _values(next(present, []))
 
@@ -311,19 +304,19 @@ def _number(text: str) -> float:
 
 
 _NANOSECONDS = 1e9
-# More models with more batch sizes than any server has loaded.
+# More models and batch sizes than any server has.
 _MAX_ENTRIES = 20_000
 
 
 class StatisticsError(StagelensError):
-    """It is not what the statistics extension says."""
+    """A response does not follow the statistics extension."""
 
 
 def read_triton_statistics(text: str) -> dict[MetricStream, StreamCounts]:
-    """Return the runs of every model by the band of their batch size; their sum is the time of inference alone.
+    """Return the executions of every model by batch-size bucket; the sum is the inference time.
 
     Raises:
-        StatisticsError: *text* is something else.
+        StatisticsError: *text* does not follow the statistics extension.
     """
     runs: Counter[MetricStream] = Counter()
     spent: Counter[MetricStream] = Counter()
@@ -353,12 +346,12 @@ def _bounded_int(value: Any, least: int = 0) -> int:
     return number
 
 
-# Readings by another version are none: the next is the first.
+# A snapshot in another format is ignored.
 _FORMAT = 1
 
 
 def dump_snapshot(reading: Snapshot) -> bytes:
-    """Return *reading* as bytes."""
+    """Serialize *reading*."""
     streams = [
         (
             *stream,
@@ -373,7 +366,7 @@ def dump_snapshot(reading: Snapshot) -> bytes:
 
 
 def load_snapshot(saved: bytes) -> Snapshot | None:
-    """Return what was dumped; None where that is nothing, or not by this version."""
+    """Deserialize a snapshot; None for empty bytes or another format."""
     if not saved:
         return None
     form, *rest = json.loads(zlib.decompress(saved))

@@ -1,4 +1,4 @@
-"""How each target is: for the health page, /metrics and the log."""
+"""States of scrape targets for the health page, /metrics and the log."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _PREFIX = "stagelens_collector_scrape_"
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """How a target is.
+    """State of a target.
 
     Args:
-        url: Which.
-        service: Whose requests it counts.
-        engine: What it is, in words; empty while that is not known.
-        state: `up`, `down`, `elsewhere` (another collector reads it) or `new`.
-        error: Why it is down; what to mind where it is up.
-        last_success: When it was read last. [Unix seconds]
-        seconds: How long that took. [seconds]
-        streams: Histograms, and sums with a count, that were read.
-        beyond: Those that were not: no room, or numbers that make no sense.
-        failures: Readings that failed.
-        lost_seconds: The time nobody counted. [seconds]
+        url: Its URL.
+        service: Its service.
+        engine: Display name of its engine; empty if unknown.
+        state: `up`, `down`, `elsewhere` (another collector scrapes it) or `new`.
+        error: Reason why it is down, or a note while it is up.
+        last_success: Time of the last successful scrape. [Unix seconds]
+        seconds: Duration of the last successful scrape. [seconds]
+        streams: Number of streams read.
+        beyond: Number of streams left out.
+        failures: Failed scrapes.
+        lost_seconds: Duration whose counts are lost. [seconds]
     """
 
     url: str
@@ -53,19 +53,19 @@ class TargetState:
 
 
 class TargetStates(Collector):
-    """The states of all targets. Thread-safe; a change is logged once, not with each reading."""
+    """States of all targets. Thread-safe; a change is logged once, not with each scrape."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._states: dict[str, TargetState] = {}
 
     def all(self) -> list[TargetState]:
-        """Return them, by service and address."""
+        """Return all states, by service and URL."""
         with self._lock:
             return sorted(self._states.values(), key=lambda state: (state.service, state.url))
 
     def read(self, target: Target, engine: Engine, difference: Difference, at: float, seconds: float) -> None:
-        """Note that *target* was read *at* a time, in Unix seconds, and what came of it."""
+        """Record a successful scrape of *target* *at* a time in Unix seconds."""
         before = self._of(target)
         self._set(
             replace(
@@ -82,16 +82,16 @@ class TargetStates(Collector):
         )
 
     def failed(self, target: Target, error: str) -> None:
-        """Note why *target* could not be read."""
+        """Record a failed scrape of *target*."""
         before = self._of(target)
         self._set(replace(before, state="down", error=error, failures=before.failures + 1))
 
     def elsewhere(self, target: Target) -> None:
-        """Note that another collector reads *target*."""
+        """Record that another collector scrapes *target*."""
         self._set(replace(self._of(target), state="elsewhere", error=""))
 
     def forget(self, url: str) -> None:
-        """Forget a target that is read no more."""
+        """Remove a target that is no longer configured."""
         with self._lock:
             self._states.pop(url, None)
 
@@ -107,7 +107,7 @@ class TargetStates(Collector):
             _log.warning("scraping %s: %s%s", state.url, state.state, f", {state.error}" if state.error else "")
 
     def collect(self) -> Iterable[Metric]:
-        """Yield them as Prometheus' metrics."""
+        """Return the states as Prometheus metrics."""
         up = GaugeMetricFamily(_PREFIX + "up", "1 while the target can be read.", labels=("target",))
         took = GaugeMetricFamily(_PREFIX + "seconds", "How long its last reading took.", labels=("target",))
         streams = GaugeMetricFamily(_PREFIX + "streams", "What was told apart in it.", labels=("target",))
