@@ -46,6 +46,8 @@ from .snapshot import (
 from .state import TargetStates
 
 TIMEOUT_SECONDS = 5.0
+# A lease is renewed this long before its end, and exceeds the missed scrapes by this margin.
+_RENEWAL_SECONDS, _LEASE_MARGIN_SECONDS = 2 * TIMEOUT_SECONDS, 4 * TIMEOUT_SECONDS
 # A vLLM server exposes 100 kB, a Ray node with many deployments a few MB.
 MAX_BYTES = 16 * 1024**2
 _ACCEPT = f"text/plain;version=0.0.4;q=1,{OPENMETRICS};version=1.0.0;q=0.5,*/*;q=0.1"
@@ -250,7 +252,7 @@ class Scraper:
         """Return the lease of *target*, acquired or renewed if needed; None if another collector has it."""
         now = self._clock()
         hold = self._holds.get(target.url)
-        if hold is None or hold.until < now + 2 * TIMEOUT_SECONDS:
+        if hold is None or hold.until < now + _RENEWAL_SECONDS:
             last = self._store.take_target(target.url, self._holder, now, _seconds(target))
             hold = None if last is None else _Hold(now + _seconds(target), load_snapshot(last))
         self._holds.pop(target.url, None)
@@ -295,7 +297,7 @@ class Scraper:
 
 def _seconds(target: Target) -> float:
     """Return the lease duration of *target*."""
-    return _MISSED * target.every + 4 * TIMEOUT_SECONDS
+    return _MISSED * target.every + _LEASE_MARGIN_SECONDS
 
 
 def _understood(target: Target, answer: TargetResponse) -> tuple[Samples, Engine]:

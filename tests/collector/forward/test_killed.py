@@ -18,13 +18,13 @@ COLLECTOR = """
 import sys
 from pathlib import Path
 from stagelens.collector.config_file import LiveConfig
-from stagelens.collector.forward import destination_sender
+from stagelens.collector.forward import forwarder
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Store
 
-destination_sender._IDLE_SECONDS, destination_sender._FIRST_PAUSE_SECONDS, destination_sender._LONGEST_PAUSE_SECONDS = 0.02, 0.02, 0.1
+forwarder._IDLE_SECONDS, forwarder._FIRST_PAUSE_SECONDS, forwarder._LONGEST_PAUSE_SECONDS = 0.02, 0.02, 0.1
 # Whoever was killed holds its destination for longer than a test is patient.
-destination_sender._HOLD_SECONDS = destination_sender._TURN_SECONDS = 1.0
+forwarder._HOLD_SECONDS = forwarder._TURN_SECONDS = 1.0
 store = Store.open(sys.argv[1])
 collector = Collector(CollectorConfig(port=0), store, file=LiveConfig(Path(sys.argv[2]), {}))
 collector.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.scrape import scraper as fetch
+from stagelens.collector.scrape import scraper as module
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.store import Store
@@ -27,8 +27,8 @@ def store(tmp_path: Path) -> Generator[Store]:
 @pytest.mark.parametrize("name", PEERS)
 def test_a_hostile_target_is_down_and_another_is_read(store: Store, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scrape ends within its time and size limits, and the error is one printable line."""
-    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2.0)
-    monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
+    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(module, "MAX_BYTES", 1024**2)
     with listening(name) as url, serving() as served:
         served.counts(0.3)
         targets = Target(f"{url}/metrics", "hostile"), Target(served.url, "honest")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.collector.scrape import scraper as fetch
+from stagelens.collector.scrape import scraper
 from stagelens.collector.scrape.config import Target
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.scrape.state import TargetState
@@ -227,7 +227,7 @@ def test_a_slow_target_costs_the_others_nothing(
 
         async def both() -> None:
             with monkeypatch.context() as patch:
-                patch.setattr(fetch, "TIMEOUT_SECONDS", 0.5)
+                patch.setattr(scraper, "TIMEOUT_SECONDS", 0.5)
                 waiting = asyncio.create_task(rig.scraper.scrape(slow))
                 # On a busy machine it may be given up before it is reached.
                 await asyncio.to_thread(until, lambda: rig.served.asked or waiting.done())
@@ -244,7 +244,7 @@ def test_a_slow_target_costs_the_others_nothing(
 
 def test_answers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a large body nor a small one that inflates to a large one takes more than its room."""
-    monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
+    monkeypatch.setattr(scraper, "MAX_BYTES", 1024**2)
     rig.served.bodies["/metrics"] = b"#" * (2 * 1024**2)
     large = rig.read()
     rig.served.headers["Content-Encoding"] = "gzip"
