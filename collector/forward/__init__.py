@@ -1,1 +1,1 @@
-"""Sending on what was received, to any OTLP endpoint."""
+"""Forwarding of received exports to other OTLP endpoints."""

@@ -1,4 +1,4 @@
-"""What is to be sent on of what comes, and whether there is room for it to wait."""
+"""Admission of bodies to the forwarding queue: which destinations get a body, and whether their backlog has capacity."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ...store.outgoing import Backlog, Outgoing
 from ..ingest.writer import UncommittedError
 from .config import Destination
 
-# One that was sent on by so many goes round in a circle none of them knows.
+# A body that passed so many collectors is in a loop.
 _MAX_HOPS = 8
 _VIA = re.compile(r"[0-9a-f]{16}(,[0-9a-f]{16})*")
-# A quarter of the store is room for all destinations: the numbers need the rest.
+# All destinations together may use a quarter of the store.
 _SHARE = 4
 
 
 class LoopError(StagelensError):
-    """A body that was sent on from here has come back."""
+    """A body that this collector forwarded has come back."""
 
 
 class ForwardQueue:
-    """The room in which bodies wait for their destinations. Thread-safe.
+    """Capacity of the backlog of all destinations. Thread-safe.
 
     Args:
-        destinations: Whom to send to; asked for every body, so that it may change.
-        identity: What the store calls itself.
-        budget_bytes: How large the store may be; None for as large as it gets.
+        destinations: Returns the current destinations; called for every body.
+        identity: Identity of the store, for loop detection.
+        budget_bytes: Size limit of the store; None for no limit.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class ForwardQueue:
     ) -> None:
         self._destinations, self.identity, self._budget_bytes = destinations, identity, budget_bytes
         self._lock = threading.Lock()
-        # What waits by destination; what of it is being written; what of it the store may not have known when it was asked.
+        # By destination: the backlog; the part that is being written; the part that may be missing in the last store query.
         self._waiting, self._unwritten, self._unseen = Counter[str](), Counter[str](), Counter[str]()
 
     def pack(self, signal: str, media_type: str, body: bytes, via: str) -> list[Outgoing]:
-        """Return what is to be sent on of an inflated *body* of *signal* that has come *via* others."""
+        """Return an inflated *body* of *signal*, compressed, once for each destination; *via* lists the collectors it passed."""
         takers = [each.name for each in self._destinations() if signal in each.signals]
         if not takers:
             return []
@@ -53,10 +53,10 @@ class ForwardQueue:
         return [Outgoing(name, signal, media_type, packed, via) for name in takers]
 
     def check_via(self, via: str) -> str:
-        """Return whom a body has passed, of a header that says so; nothing where it makes no sense.
+        """Return *via*, the collectors that a body has passed, or "" if the header is invalid.
 
         Raises:
-            LoopError: It has been here, or has no end.
+            LoopError: The body has been here before, or has passed too many collectors.
         """
         if not _VIA.fullmatch(via):
             return ""
@@ -68,10 +68,10 @@ class ForwardQueue:
 
     @contextmanager
     def admitted(self, bodies: Sequence[Outgoing]) -> Generator[None]:
-        """Have room for *bodies*, which are written within.
+        """Reserve capacity for *bodies*, which are written within the block.
 
         Raises:
-            UncommittedError: Too much waits for one of their destinations, which is not to lose anything.
+            UncommittedError: The backlog of a destination with `when_full: refuse` is full.
         """
         if not bodies:
             yield
@@ -95,22 +95,22 @@ class ForwardQueue:
                 self._unwritten.subtract(sizes)
 
     def most_bytes(self, destination: Destination) -> int:
-        """Return how much may wait for *destination*."""
+        """Return the size limit of the backlog of *destination*."""
         if self._budget_bytes is None:
             return destination.most_waiting_bytes
         return min(destination.most_waiting_bytes, self._budget_bytes // _SHARE // max(len(self._destinations()), 1))
 
     def freed(self, name: str, size_bytes: int) -> None:
-        """Note that so many bytes no longer wait for destination *name*."""
+        """Record that *size_bytes* left the backlog of destination *name*."""
         with self._lock:
             self._waiting[name] = max(self._waiting[name] - size_bytes, 0)
 
     def begin_look(self) -> None:
-        """Note that somebody begins to ask the store for all that waits: it may not have what comes from now on."""
+        """Record that a query of the backlog starts; it may miss bodies written from now on."""
         with self._lock:
             self._unseen = Counter(self._unwritten)
 
     def look(self, backlogs: Mapping[str, Backlog]) -> None:
-        """Note what the store has said of all that waits."""
+        """Record the result of a query of the backlog."""
         with self._lock:
             self._waiting = self._unseen + Counter({name: backlog.size_bytes for name, backlog in backlogs.items()})

@@ -1,11 +1,11 @@
-"""The section `forward:` of the collector's file: whom everything that is received is sent on to.
+"""Forwarding configuration: the section `forward:` of the collector's file, with destinations, headers and secrets.
 
 forward:
   destinations:
     - name: tempo
       endpoint: https://tempo.example.com:4318     # /v1/traces, /v1/metrics and /v1/logs are added
       protocol: http                               # or grpc, with an endpoint such as http://tempo:4317 or https://…
-      signals: [traces]                            # left out: metrics, traces and logs
+      signals: [traces]                            # default: metrics, traces and logs
       headers:
         X-Scope-OrgID: team-a
         Authorization: {env: TEMPO_AUTHORIZATION}  # or {file: /run/secrets/tempo}: the whole value of the header
@@ -14,8 +14,6 @@ forward:
       timeout: 10s
       most_waiting: 512MiB
       when_full: refuse                            # or drop_oldest
-
-What is sent to a destination beside a body: the headers of its entry, over gRPC as metadata.
 """
 
 from __future__ import annotations
@@ -42,24 +40,24 @@ AGENT = f"stagelens/{metadata.version('stagelens')}"
 _SET_BY_US = frozenset(
     {"content-type", "content-encoding", "content-length", "host", "user-agent", "x-stagelens-via", "te"}
 )
-# https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md: others are reserved, or hold bytes.
+# https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md: other names are reserved, or have binary values.
 _IS_METADATA = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
 
 
 class SecretError(StagelensError):
-    """A header's secret is not where it should be."""
+    """The secret of a header is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Where the value of a header is: in the environment, or in a file that is read anew each time."""
+    """Source of a header value: an environment variable, or a file that is read each time."""
 
     env: str = ""
     file: Path | None = None
 
 
 def read_headers(fields: Fields, env: Mapping[str, str], protocol: str) -> tuple[dict[str, str], dict[str, Secret]]:
-    """Read the key `headers` of *fields*: those that may be shown, and secrets; what is wrong is in the document's problems."""
+    """Read the key `headers` of *fields*: plain headers and secrets; errors become problems of the document."""
     plain, secrets = dict[str, str](), dict[str, Secret]()
     inner = fields.mapping("headers", example="X-Scope-OrgID: team-a") if fields.has("headers") else None
     for name in inner.keys if inner and not inner.broken else ():
@@ -95,10 +93,10 @@ def _secret(headers: Fields, name: str, env: Mapping[str, str]) -> Secret:
 
 
 def with_secrets(plain: Mapping[str, str], secrets: Mapping[str, Secret], env: Mapping[str, str]) -> dict[str, str]:
-    """Return all headers, with secrets as they are in *env* or in files now.
+    """Return all headers, with the current secrets from *env* or files.
 
     Raises:
-        SecretError: One is not there; where it should be.
+        SecretError: A secret is missing; the message names its source.
     """
     return {**plain, **{name: _found(name, secret, env) for name, secret in secrets.items()}}
 
@@ -128,21 +126,21 @@ _MAX_NAME_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Whom to send to.
+    """A forwarding destination.
 
     Args:
-        name: What it is called; bodies wait under it.
-        endpoint: The base of its addresses, over gRPC a host and a port; may hold a secret in its path.
-        signals: What it takes.
-        protocol: How it is spoken to.
-        headers: Sent with each request.
-        secrets: The same, of which only is known where they are.
-        tls: For https.
-        compression: What is done to bodies.
-        timeout: Of one request. [seconds]
-        most_waiting_bytes: How much may wait for it, compressed.
-        when_full: What is done then: `refuse` has senders come back later, `drop_oldest` drops what has waited longest.
-        link_local: Whether it may be where clouds hand out credentials.
+        name: Its name, and the key of its backlog.
+        endpoint: Base URL, for gRPC host and port; its path may contain a secret.
+        signals: Signals to forward.
+        protocol: OTLP protocol.
+        headers: Headers sent with each request.
+        secrets: Further headers whose values are secrets.
+        tls: TLS verification and client certificate.
+        compression: Compression of bodies.
+        timeout: Timeout of one request. [seconds]
+        most_waiting_bytes: Size limit of its backlog, compressed.
+        when_full: At the limit, `refuse` asks senders to retry, `drop_oldest` drops the oldest bodies.
+        link_local: Whether metadata services of clouds are allowed.
     """
 
     name: str
@@ -160,13 +158,13 @@ class Destination:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine, by its address."""
+        """Whether its address is on this machine."""
         host = httpx.URL(self.endpoint).host
         return host in ("localhost", "::1") or host.startswith("127.")
 
     @property
     def place(self) -> str:
-        """Where it is, for people: without the path, which may hold a secret."""
+        """Its URL for display, without the path, which may contain a secret."""
         url = httpx.URL(self.endpoint)
         return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
@@ -174,7 +172,7 @@ class Destination:
 def read_destinations(
     document: Document, place: Place, value: Any, env: Mapping[str, str], egress_policy: EgressPolicy
 ) -> tuple[Destination, ...]:
-    """Read the section; what is wrong with it, or *egress_policy* has not, is in the document's problems, and left out."""
+    """Read the section; invalid destinations and those that *egress_policy* denies become problems of the document."""
     fields = Fields(document, place, value, example="destinations: []")
     found: dict[str, Destination] = {}
     for at, item in fields.items("destinations"):
@@ -225,7 +223,7 @@ def _endpoint(fields: Fields, protocol: str, egress_policy: EgressPolicy) -> str
         url = httpx.URL(written)
     except (httpx.InvalidURL, ValueError):
         url = httpx.URL("")
-    # Its text may hold a password or a key: it is not repeated.
+    # The URL may contain a password or a key, so it is not repeated.
     if not url.host:
         fields.complain(f"{fields.name(key)} is no address; write one such as {example}", key)
     elif url.userinfo or url.query or url.fragment:

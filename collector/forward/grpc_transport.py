@@ -1,18 +1,12 @@
-"""Sending bodies over gRPC: protobuf as it came, JSON written as protobuf.
+"""OTLP/gRPC transport of the forwarder: protobuf is sent unchanged, JSON is converted into protobuf.
 
-Source: OpenTelemetry protocol specification, "OTLP/gRPC Response" and "OTLP/gRPC Throttling": which codes may be sent again,
-RESOURCE_EXHAUSTED only where it comes with a RetryInfo, which says after how long. Beside those, what UNAUTHENTICATED and
-PERMISSION_DENIED are the answer to is sent again: they are about our settings, and no body is lost for them.
+Source: OpenTelemetry protocol specification, "OTLP/gRPC Response" and "OTLP/gRPC Throttling": retryable codes, RESOURCE_EXHAUSTED only
+with a RetryInfo, which gives the delay. UNAUTHENTICATED and PERMISSION_DENIED are retried as well: they are caused by settings, and no
+body should be lost for them. "JSON Protobuf Encoding": OTLP JSON differs from the JSON mapping of protobuf by hexadecimal ids of traces
+and spans; other bytes are base64 in both. Unknown fields are dropped.
 
-Calls are made by gRPC's own threads and not by grpc.aio: that shares one socket between the event loops of a process, of which
-the server has another, and up to version 1.78 at least fills the log with it (https://github.com/grpc/grpc/issues/25364).
-
-An OTLP export in its JSON form, written as protobuf, with everything that is in it.
-
-OTLP departs from protobuf's JSON mapping in one thing that matters here: the ids of traces and spans are hexadecimal and not
-base64. What is bytes elsewhere (an attribute's `bytesValue`) is base64 in both. Fields nobody knows are left out.
-
-Source: OpenTelemetry protocol specification, "JSON Protobuf Encoding".
+Calls use the threads of gRPC instead of grpc.aio, which shares one socket between the event loops of a process and, at least up to
+version 1.78, fills the log because of it (https://github.com/grpc/grpc/issues/25364).
 """
 
 from __future__ import annotations
@@ -51,12 +45,12 @@ _REQUESTS: dict[str, type[Message]] = {
     "traces": ExportTraceServiceRequest,
     "logs": ExportLogsServiceRequest,
 }
-# Of spans, links, log records and exemplars. No attribute is a key of an object: its name is the value of `key`.
+# Ids of spans, links, log records and exemplars. Attribute names are never keys of an object, but values of `key`.
 _IDS = {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"}
 
 
 def protobuf_of(signal: str, body: bytes) -> bytes:
-    """Return the JSON *body* of *signal* as protobuf.
+    """Convert the JSON *body* of *signal* into protobuf.
 
     Raises:
         WireError: A field has the wrong type, or an id is not hexadecimal.
@@ -85,23 +79,23 @@ _AGAIN = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
-_OURS_TO_MEND = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
-_CURES = dict.fromkeys(_OURS_TO_MEND, "look at its headers") | {
+_SETTINGS_ERRORS = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_FIXES = dict.fromkeys(_SETTINGS_ERRORS, "look at its headers") | {
     grpc.StatusCode.UNIMPLEMENTED: "look at its endpoint and signals"
 }
 _DETAILS = "grpc-status-details-bin"
 
 
 class UnresolvedError(StagelensError):
-    """The name of a destination leads nowhere."""
+    """The host of a destination cannot be resolved."""
 
 
 class GrpcTransport:
-    """The way to a destination over gRPC; its TLS files are read now.
+    """gRPC channel to a destination; its TLS files are read now.
 
     Args:
-        destination: Whom to send to.
-        addresses: Where its name leads, and may be called: nothing else is.
+        destination: The destination.
+        addresses: Resolved and allowed addresses; no other address is called.
 
     Raises:
         OSError: The TLS files cannot be used.
@@ -110,14 +104,14 @@ class GrpcTransport:
     def __init__(self, destination: Destination, addresses: Sequence[str]) -> None:
         url = httpx.URL(destination.endpoint)
         options = (
-            # It is called by an address, and is believed, and asked for, by its name.
+            # The channel connects to an address; TLS and the authority use the host name.
             ("grpc.ssl_target_name_override", url.host),
             ("grpc.default_authority", url.netloc.decode("ascii")),
             ("grpc.primary_user_agent", AGENT),
             ("grpc.enable_http_proxy", 0),
-            # The line does that.
+            # `DestinationSender` retries.
             ("grpc.enable_retries", 0),
-            # A channel made anew begins anew, and has its own certificates.
+            # A new channel must not reuse connections and certificates of an old one.
             ("grpc.use_local_subchannel_pool", 1),
         )
         is_gzip = destination.compression == "gzip"
@@ -168,14 +162,14 @@ async def open_grpc_transport(destination: Destination, egress_policy: EgressPol
 
 
 async def _wait_for_call(call: Any) -> None:
-    """Wait until *call* has ended; who does not want to wait any more cancels it."""
+    """Wait until *call* has ended; cancellation of the task cancels the call."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     call.add_done_callback(lambda _call: loop.call_soon_threadsafe(ended.set))
     try:
         await ended.wait()
     finally:
         call.cancel()
-        # A thread of gRPC's calls back, and is to find the loop.
+        # The callback of the gRPC thread needs the running loop.
         await ended.wait()
 
 
@@ -188,15 +182,15 @@ def _failure_outcome(call: Any, headers: Mapping[str, str]) -> SendOutcome:
     code, seconds = call.code(), _retry_seconds(call)
     said = redacted(call.details() or "", headers)
     text = f"the call ends with {code.name}" + (f": {said}" if said else "")
-    if cure := _CURES.get(code):
+    if cure := _FIXES.get(code):
         text = f"{text}; {cure}"
-    if code in _AGAIN | _OURS_TO_MEND or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and seconds is not None):
+    if code in _AGAIN | _SETTINGS_ERRORS or (code is grpc.StatusCode.RESOURCE_EXHAUSTED and seconds is not None):
         return Retry(text, seconds)
     return Refused(text, "returned" if code is grpc.StatusCode.ALREADY_EXISTS else "refused")
 
 
 def _retry_seconds(call: Any) -> float | None:
-    """Return after how long it is to be sent again, if the destination has told."""
+    """Return the retry delay requested by the destination, None without one."""
     encoded = next((value for key, value in call.trailing_metadata() or () if key == _DETAILS), b"")
     info = RetryInfo()
     try:
@@ -207,7 +201,7 @@ def _retry_seconds(call: Any) -> float | None:
 
 
 def _target(addresses: Sequence[str], port: int) -> str:
-    """Return *addresses* as gRPC reads them: all of one kind, IPv4 in the clothes of IPv6 if need be."""
+    """Return *addresses* in the syntax of gRPC: all of one family, with IPv4-mapped IPv6 addresses if needed."""
     found = [ipaddress.ip_address(each.partition("%")[0]) for each in addresses]
     if all(each.version == 4 for each in found):  # noqa: PLR2004 - IPv4
         return "ipv4:" + ",".join(f"{each}:{port}" for each in found)
@@ -215,7 +209,7 @@ def _target(addresses: Sequence[str], port: int) -> str:
 
 
 def _credentials(tls: CallTls) -> grpc.ChannelCredentials:
-    # gRPC takes broken files without a word; and where none are named it has authorities of its own, not the system's.
+    # gRPC accepts invalid files silently, and without files uses its own authorities, not those of the system.
     context = tls.context()
     system = "".join(map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True))).encode()
     return grpc.ssl_channel_credentials(

@@ -1,10 +1,8 @@
-"""Sending bodies over HTTP, as they came: protobuf as protobuf, JSON as JSON.
+"""Transport of the forwarder: outcomes of sending a body, and the OTLP/HTTP transport.
 
-Source: OpenTelemetry protocol specification, "OTLP/HTTP Response": 429, 502, 503 and 504 may be sent again, after what
-Retry-After says; other failures are of the body, and would be the same again. Beside those, 408 is sent again (the body came
-too slowly), and so is what 401, 403 and redirects are the answer to: they are about our settings, and no body is lost for them.
-
-What becomes of a body that is sent to a destination, over whichever protocol.
+Bodies are sent in their original encoding. Source: OpenTelemetry protocol specification, "OTLP/HTTP Response": 429, 502, 503 and 504
+are retried after Retry-After; other failures concern the body and would repeat. 408 is retried as well (the body arrived too slowly),
+and so are 401, 403 and redirects: they are caused by settings, and no body should be lost for them.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ from ...store.outgoing import Outgoing
 from ..otlp.responses import JSON
 from .config import AGENT, Destination
 
-# What people are shown of what a destination says.
+# Length of a destination's message in logs and pages.
 _MAX_SHOWN_CHARS = 200
-# What is shorter is no secret, and would be struck out of words that have nothing to do with it.
+# Shorter header values are not secrets, and redacting them would damage unrelated words.
 _MIN_SECRET_CHARS = 8
 _RESPONSES: dict[str, tuple[type[Message], str]] = {
     "metrics": (ExportMetricsServiceResponse, "rejected_data_points"),
@@ -46,11 +44,11 @@ _RESPONSES: dict[str, tuple[type[Message], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The destination has it.
+    """The destination accepted the body.
 
     Args:
-        rejected: How many points, spans or records of it it did not want.
-        said: Why.
+        rejected: Number of points, spans or records it rejected.
+        said: Its explanation.
     """
 
     rejected: int = 0
@@ -59,12 +57,11 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The destination does not want it, now or ever.
+    """The destination refuses the body permanently.
 
     Args:
-        said: Why.
-        why: `refused`, `returned` where it has it already, for it was sent on from there, or `unreadable` where it cannot
-            be written as the destination's protocol wants it.
+        said: Explanation.
+        why: `refused`, `returned` if the body came from there, or `unreadable` if it cannot be converted for the protocol.
     """
 
     said: str
@@ -73,7 +70,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """It is to be sent again: *why*, and after how many *seconds* if the destination has told."""
+    """The body must be sent again: the reason *why*, and the delay in *seconds* if the destination requested one."""
 
     why: str
     seconds: float | None = None
@@ -83,10 +80,10 @@ SendOutcome: TypeAlias = Accepted | Refused | Retry
 
 
 class Transport(Protocol):
-    """The way to one destination, of one event loop."""
+    """Connection to one destination, for one event loop."""
 
     async def post(self, body: Outgoing, headers: Mapping[str, str]) -> SendOutcome:
-        """Send *body* with *headers*, whose values no outcome repeats."""
+        """Send *body* with *headers*; outcomes never contain header values."""
         ...
 
     async def aclose(self) -> None:
@@ -95,12 +92,12 @@ class Transport(Protocol):
 
 
 def inflate_body(body: Outgoing) -> bytes:
-    """Return *body* as it came."""
+    """Return the inflated *body*."""
     return zstandard.ZstdDecompressor().decompress(body.body)
 
 
 def accepted_outcome(signal: str, answer: bytes, headers: Mapping[str, str], *, is_json: bool = False) -> Accepted:
-    """Return what of a body that was taken was not wanted, by *answer*; one that cannot be read has nothing to say."""
+    """Return the outcome of an accepted body from the response *answer*; an invalid response counts as full success."""
     kind, rejected = _RESPONSES[signal]
     response = kind()
     try:
@@ -115,7 +112,7 @@ def accepted_outcome(signal: str, answer: bytes, headers: Mapping[str, str], *, 
 
 
 def redacted(text: str, headers: Mapping[str, str]) -> str:
-    """Return *text* of a destination for people: one line, and without what our *headers* say."""
+    """Return *text* of a destination as one line, without the values of *headers*."""
     for secret in sorted(headers.values(), key=len, reverse=True):
         if len(secret) >= _MIN_SECRET_CHARS:
             text = text.replace(secret, "…")
@@ -123,9 +120,9 @@ def redacted(text: str, headers: Mapping[str, str]) -> str:
 
 
 _AGAIN = frozenset({408, 429, 502, 503, 504})
-_OURS_TO_MEND = frozenset({401, 403})
-_CURES = {401: "look at its headers", 403: "look at its headers", 404: "look at its endpoint and signals"}
-# No destination has more to say.
+_SETTINGS_ERRORS = frozenset({401, 403})
+_FIXES = {401: "look at its headers", 403: "look at its headers", 404: "look at its endpoint and signals"}
+# Size limit of a response.
 _MAX_ANSWER_BYTES = 64 * 1024
 
 
@@ -194,11 +191,11 @@ def _judged(response: httpx.Response, signal: str, answer: bytes, headers: Mappi
     status = response.status_code
     said = redacted(_words(response, answer), headers)
     text = f"it answers {status}" + (f": {said}" if said else "")
-    if cure := _CURES.get(status):
+    if cure := _FIXES.get(status):
         text = f"{text}; {cure}"
     if response.is_redirect:
         return Retry(f"it redirects elsewhere ({status}), which is not followed; write the address it redirects to")
-    if status in _AGAIN | _OURS_TO_MEND:
+    if status in _AGAIN | _SETTINGS_ERRORS:
         return Retry(text, _retry_after(response))
     return Refused(text, "returned" if status == HTTPStatus.LOOP_DETECTED else "refused")
 

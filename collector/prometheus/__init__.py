@@ -1,1 +1,1 @@
-"""Out to Prometheus: the latency of live series as histograms, classic and native, and the formats they are told in."""
+"""Latency histograms for Prometheus, classic and native, on /metrics."""

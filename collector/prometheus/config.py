@@ -1,10 +1,8 @@
-"""The section `prometheus:` of the collector's file: which labels the latency histograms have, and how many there may be.
+"""Prometheus configuration: the section `prometheus:` of the collector's file, with labels, limits and buckets of latency histograms.
 
-The buckets that are counted in, a fixed stretch of those of `core.histogram`, and what classic buckets are made of.
-
-A classic bucket counts what is at most its bound. Bounds of the ladder are powers of two, which are edges of our own buckets:
-their counts are exact. A bound between two edges splits its bucket log-linearly, as everywhere: its count is wrong by the
-requests of that one bucket, 2.2 % wide, at most.
+Values are counted in a fixed range of the buckets of `core.histogram`. A classic bucket counts the values up to its bound. Bounds of
+the ladder are powers of two, which are edges of these buckets, so their counts are exact. Another bound splits a bucket log-linearly;
+its count is wrong by at most the values of that bucket, which is 2.2 % wide.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from ...core.settings.yaml_fields import Fields, meant
 from ...store.encoding import Ints
 
 BUCKETS_PER_DOUBLING = 2**SCALE
-# From a microsecond to a day and a half. What is shorter counts in the first bucket, what is longer in the last.
+# From a microsecond to a day and a half. Shorter values count in the first bucket, longer ones in the last.
 _LOWEST, _HIGHEST = -20, 17
 LOWEST_SECONDS, HIGHEST_SECONDS = 2.0**_LOWEST, 2.0**_HIGHEST
-# The index that the first of them has in `core.histogram`.
+# Index of the first bucket in `core.histogram`.
 FIRST_INDEX = _LOWEST * BUCKETS_PER_DOUBLING
 BUCKETS = (_HIGHEST - _LOWEST) * BUCKETS_PER_DOUBLING
 # From a millisecond to four minutes.
@@ -32,18 +30,18 @@ LADDER_BOUNDS = tuple(2.0**power for power in range(-10, 9))
 
 
 def bucket_positions(index: Ints, scale: Ints) -> Ints:
-    """Return where buckets of *scale* count: coarser ones at their upper edge, so that no count below it is too high."""
+    """Return the positions of buckets of *scale*; coarser ones count at their upper edge, so that no cumulative count is too high."""
     finer, coarser = np.maximum(SCALE - scale, 0), np.maximum(scale - SCALE, 0)
     ours = ((index >> coarser) + 1 << finer) - 1
     return np.clip(ours - FIRST_INDEX, 0, BUCKETS - 1)
 
 
 def cumulative_counts(counts: Ints, bounds: tuple[float, ...]) -> Ints:
-    """Return how many values are at most each bound, rounded down.
+    """Return the number of values up to each bound, rounded down.
 
     Args:
-        counts: By bucket; shape (n, NUMBER).
-        bounds: Rising. [seconds]
+        counts: Counts by bucket; shape (n, BUCKETS).
+        bounds: Ascending bounds. [seconds]
 
     Returns:
         Shape (n, len(bounds)).
@@ -56,8 +54,8 @@ def cumulative_counts(counts: Ints, bounds: tuple[float, ...]) -> Ints:
     return below[:, whole] + split.astype(np.int64)
 
 
-# What may be told apart besides service and status, which always are: the names Prometheus has for it. `service` and
-# `namespace` are what Kubernetes' own discovery calls the targets it found.
+# Optional labels besides service and status, with their names in Prometheus. `service` and `namespace` are labels of targets in
+# Kubernetes service discovery.
 LABELS = {
     "version": "service_version",
     "environment": "environment",
@@ -66,20 +64,20 @@ LABELS = {
     "route": "route",
     "device": "device",
 }
-# What totals of the store tell apart: a service has few of them, however many routes and models it has.
+# The dimensions of totals in the store: a service has few of them, however many routes and models it has.
 DEFAULT_LABELS = ("version", "environment")
-# Of 28 lines each, and 9.5 kB of memory.
+# Each has 28 lines and takes 9.5 kB of memory.
 DEFAULT_HISTOGRAMS, MAX_HISTOGRAMS = 1000, 20_000
 MAX_BUCKETS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class PrometheusSettings:
-    """What is told.
+    """Settings of the latency histograms.
 
     Args:
-        labels: What is told apart besides service and status; keys of `LABELS`.
-        histograms: How many histograms there may be; 0 for none at all.
+        labels: Labels besides service and status; keys of `LABELS`.
+        histograms: Limit of histograms; 0 for none.
         buckets: Bounds of classic buckets besides the ladder. [seconds]
     """
 
@@ -88,7 +86,7 @@ class PrometheusSettings:
     buckets: tuple[float, ...] = ()
 
     def in_words(self) -> str:
-        """Say it as a sentence would.
+        """Return a description for `--check`.
 
         >>> Settings().in_words()
         'Prometheus of service, status, version, environment, in 1000 histograms at most'
@@ -102,7 +100,7 @@ class PrometheusSettings:
 
 
 def read_prometheus(document: Document, place: Place, value: Any) -> PrometheusSettings:
-    """Read the section; what is wrong with it is in the document's problems, and its default stands."""
+    """Read the section; errors become problems of the document, and the default applies."""
     fields = Fields(document, place, value, example="labels: [version, route]")
     found = PrometheusSettings(_labels(fields), _histograms(fields), _buckets(fields))
     fields.finish()

@@ -1,10 +1,8 @@
-"""What this collector has counted since it began, as Prometheus wants it: counters that only grow.
+"""Latency counters of one collector process since its start, for Prometheus.
 
-They are those of one process. Each batch is counted by one collector of those that share a database, so what they tell adds up,
-and a collector that begins anew is the reset that Prometheus expects of a counter.
-
-A histogram is shown empty at first: Prometheus sees only what a counter has grown by since it first saw it, and the first
-failure of a service must not be lost.
+Each batch is counted by one of the collectors that share a database, so their counters add up; a restart is a counter reset. A
+histogram is shown empty at first: Prometheus only sees increases after the first scrape of a counter, and the first failure of a
+service must not be lost.
 """
 
 from __future__ import annotations
@@ -25,21 +23,21 @@ from ...store.records import Identity, PointColumns
 from ...store.schema import storable_name
 from .config import LABELS
 
-# A scrape a minute, which is Prometheus' own default, sees it empty once, even a late one.
+# A scrape every minute, the default of Prometheus, sees it empty once, even if it is late.
 EMPTY_SECONDS = 75.0
-# A version that is gone, a route that nobody asks for: what has not grown for so long is shown no more.
+# Histograms without new values for this time are removed, for example of an old version.
 IDLE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric.
+    """A Prometheus metric family.
 
     Args:
-        name: What Prometheus calls it.
-        text: What it is, in a sentence.
-        source: The metric of ours it counts, one of `names.METRICS`.
-        key: The label that tells its points apart; "" where they are added up.
+        name: Name in Prometheus.
+        text: Help text.
+        source: Stagelens metric that it counts, one of `names.METRICS`.
+        key: Label for the key of its points; "" to add them up.
     """
 
     name: str
@@ -81,15 +79,15 @@ _BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
 
 @dataclass(frozen=True, slots=True)
 class HistogramFamily:
-    """The histograms of one metric.
+    """The histograms of one metric family.
 
     Args:
-        family: Which.
-        labels: Names and values of each; n of them.
-        counts: By bucket; shape (n, buckets.NUMBER).
-        zero: What was below a nanosecond; shape (n,).
-        sum: Shape (n,). [seconds]
-        bounds: Of classic buckets. [seconds]
+        family: The metric family.
+        labels: Label names and values of each of the n histograms.
+        counts: Counts by bucket; shape (n, BUCKETS).
+        zero: Values below a nanosecond; shape (n,).
+        sum: Sum of the values; shape (n,). [seconds]
+        bounds: Bounds of the classic buckets. [seconds]
     """
 
     family: Family
@@ -100,16 +98,16 @@ class HistogramFamily:
     bounds: tuple[float, ...]
 
 
-# What a histogram is about: the number of its family, and the values of its labels.
+# Key of a histogram: index of its family, and its label values.
 _Key = tuple[int, tuple[str, ...]]
 
 
 class Counters:
-    """Counts what was committed. Thread-safe.
+    """Counts committed points. Thread-safe.
 
     Args:
-        settings: What is told; where it changes, all begins anew.
-        clock: Seconds, from any moment on.
+        settings: Returns the current settings; a change resets all counters.
+        clock: Monotonic time. [seconds]
     """
 
     def __init__(
@@ -124,9 +122,9 @@ class Counters:
     def _begin(self, settings: PrometheusSettings) -> None:
         self._in_force = settings
         self._dimensions = attrgetter("service", "status", *settings.labels)
-        # The last ones are for those that no room is left for: one for each metric and status.
+        # The last rows are for histograms beyond the limit: one for each metric and status.
         size = settings.histograms + 2 * len(FAMILIES)
-        # Memory is only taken by what is written to.
+        # The operating system allocates memory only for rows that are written.
         self._counts = np.zeros((size, BUCKETS), np.int64)
         self._zero, self._sum = np.zeros(size, np.int64), np.zeros(size)
         self._born, self._grown = np.zeros(size), np.zeros(size)
@@ -160,7 +158,7 @@ class Counters:
         np.add.at(self._counts.reshape(-1), wide[within] * BUCKETS + place, histograms.buckets.amount[within])
 
     def _row(self, about: Identity) -> int:
-        """Return the row that counts what *about* is about; below zero for what is not told."""
+        """Return the row of *about*, -1 for a metric that is not exported."""
         family = _BY_SOURCE.get(about.metric)
         if family is None:
             return -1
@@ -171,7 +169,7 @@ class Counters:
             row = self._take((family, values))
         if row is not None:
             return row
-        # Statuses are two: what failed stays apart.
+        # The status label is kept, so failures stay separate.
         rest = family, (OTHER, values[1], *(OTHER for _ in values[2:]))
         row = self._rows.get(rest)
         return self._take(rest) if row is None else row
@@ -183,16 +181,16 @@ class Counters:
 
     @property
     def used(self) -> int:
-        """How many histograms there are, those of what had no room included."""
+        """Number of histograms, including those beyond the limit."""
         return len(self._rows)
 
     @property
     def limit(self) -> int:
-        """How many there may be."""
+        """Limit of histograms."""
         return self._in_force.histograms
 
     def read(self) -> list[HistogramFamily]:
-        """Return all histograms as they are to be shown now, metric by metric."""
+        """Return the histograms to show now, by metric family."""
         with self._lock:
             self._forget()
             keys = sorted(self._rows)

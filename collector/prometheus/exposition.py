@@ -1,18 +1,10 @@
-"""Which of the formats somebody who scrapes is answered in: text, or protobuf where they rather have that.
+"""Exposition formats of /metrics: text with classic buckets, and protobuf with native and classic buckets.
 
-Prometheus' protobuf format: native histograms, of the very buckets they were counted in, with classic ones beside them.
+Schema 5 of native histograms is scale 5 of `core.histogram`; Prometheus numbers a bucket by its upper edge, `core.histogram` by its
+lower one.
 
-Schema 5 of native histograms is scale 5 of ours. A bucket goes by the number of its upper edge there, of its lower one here.
-
-Source: https://prometheus.io/docs/specs/native_histograms/
-
-Histograms in Prometheus' text format, which has classic buckets alone.
-
-Source: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
-
-Message classes that write what Prometheus reads as protobuf.
-
-Source: io/prometheus/client/metrics.proto of github.com/prometheus/client_model.
+Sources: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format,
+https://prometheus.io/docs/specs/native_histograms/, io/prometheus/client/metrics.proto of github.com/prometheus/client_model.
 """
 
 from __future__ import annotations
@@ -33,7 +25,7 @@ from .config import FIRST_INDEX, cumulative_counts
 from .counters import HistogramFamily
 
 _PACKAGE = "io.prometheus.client"
-# Messages, their fields by number, and their types: with "*" where repeated, and a capital where they are messages.
+# Fields of each message by number, with their types: "*" for repeated fields, a capital letter for messages.
 _MESSAGES: dict[str, dict[int, tuple[str, str]]] = {
     "LabelPair": {1: ("name", "string"), 2: ("value", "string")},
     "Number": {1: ("value", "double")},
@@ -68,7 +60,7 @@ def _make() -> Any:
         made = file.message_type.add(name=message)
         for number, (name, kind) in fields.items():
             made.field.add(name=name, number=number, **_type(kind))
-    # A pool of its own: another package may have the generated classes of these names.
+    # A separate pool: another package may register the generated classes with these names.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.MetricFamily"))
@@ -82,7 +74,7 @@ def _type(kind: str) -> dict[str, Any]:
     return {"label": label, "type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": f".{_PACKAGE}.{kind}"}
 
 
-# It is made while the program runs: no type checker knows its fields.
+# Created at run time, so its fields are not known to type checkers.
 MetricFamily: Any = _make()
 
 
@@ -91,7 +83,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def write_text(counted: Iterable[HistogramFamily]) -> bytes:
-    """Return *counted* as text; a metric without histograms is left out."""
+    """Return *counted* as text, without metrics that have no histograms."""
     return "".join(line for each in counted if each.labels for line in _text_family(each)).encode()
 
 
@@ -124,13 +116,13 @@ _FIELDS = {COUNTER: "counter", GAUGE: "gauge", UNTYPED: "untyped"}
 
 
 def write_protobuf(metrics: Iterable[Metric], counted: Iterable[HistogramFamily]) -> bytes:
-    """Return *metrics*, the plain ones, and *counted* as messages, each after its length."""
+    """Return plain *metrics* and the histograms *counted* as length-delimited messages."""
     families = [*map(_plain, metrics), *map(_native, counted)]
     return b"".join(map(_delimited, (family.SerializeToString() for family in families if family.metric)))
 
 
 def _delimited(message: bytes) -> bytes:
-    """Return *message* after its length, which is a varint: seven bits a byte, the lowest first."""
+    """Return *message* with its length, a varint, in front."""
     length, size = bytearray(), len(message)
     while size > 0x7F:  # noqa: PLR2004 - seven bits
         length.append(size & 0x7F | 0x80)
@@ -151,7 +143,7 @@ def _plain(metric: Metric) -> Any:
         _classic(family, metric.samples)
         return family
     for sample in metric.samples:
-        # When a counter was made is a metric of its own in text; here nobody reads it.
+        # The creation time of a counter, a separate sample, is left out.
         if sample.name == family.name:
             made = family.metric.add()
             _label(made, sample.labels.items())
@@ -160,7 +152,7 @@ def _plain(metric: Metric) -> Any:
 
 
 def _classic(family: Any, samples: Sequence[Sample]) -> None:
-    """Add a histogram without labels of its own, as all plain ones are."""
+    """Add a classic histogram without labels."""
     made = family.metric.add().histogram
     for sample in samples:
         if sample.name.endswith("_bucket"):
@@ -180,7 +172,7 @@ def _native(counted: HistogramFamily) -> Any:
         _label(made, labels)
         histogram = made.histogram
         histogram.sample_count, histogram.sample_sum = int(counts.sum()) + zero, total
-        # The threshold is also what tells an empty one from a classic one.
+        # The threshold also distinguishes an empty native histogram from a classic one.
         histogram.schema, histogram.zero_threshold, histogram.zero_count = SCALE, ZERO_THRESHOLD, zero
         _fill(histogram, counts)
         for bound, count in zip(counted.bounds, held, strict=True):
@@ -189,7 +181,7 @@ def _native(counted: HistogramFamily) -> Any:
 
 
 def _fill(histogram: Any, counts: Ints) -> None:
-    """Write *counts* by bucket as stretches of buckets that have any, and what each has more than the one before."""
+    """Write *counts* by bucket as spans of non-empty buckets and differences between neighbours."""
     filled = np.flatnonzero(counts)
     starts = np.flatnonzero(np.diff(filled, prepend=-2) > 1).tolist()
     end = -FIRST_INDEX - 1
@@ -204,7 +196,7 @@ _WANTED = {"proto": "io.prometheus.client.MetricFamily", "encoding": "delimited"
 
 
 def negotiate(accept: str) -> str:
-    """Return the media type to answer with, by the header Accept.
+    """Return the media type of the response for the header Accept.
 
     >>> negotiate("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,*/*;q=0.1")
     'application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited'
