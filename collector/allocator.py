@@ -1,13 +1,12 @@
-"""What a server frees goes back to the system: glibc would keep much of it for later.
+"""Memory settings of a server process: return freed memory to the system, and run the garbage collector less often.
 
-Its allocator takes large blocks from the system one by one and gives each back, until the first is freed: then it raises what
-counts as large, up to 32 MiB, and keeps eight heaps a core for the threads besides. Bodies are large and short-lived, and read
-by several threads: after a flood of the largest ones a collector of 174 MiB held 329 MiB for good, and so 240 MiB.
+The allocator of glibc requests large blocks from the system one by one and returns them, until the first one is freed: then it raises
+the limit of a large block, up to 32 MiB. It also keeps eight heaps for each core. Bodies are large, short-lived and processed in several
+threads: after a flood of the largest bodies a collector of 174 MiB kept 329 MiB, with these settings 240 MiB.
 
-Python's search for garbage in circles is made seldom: a fold makes hundreds of thousands of small objects that are all in use,
-and looking through them again and again took a third of its time.
+Processing spans creates hundreds of thousands of small live objects; scanning them again and again took a third of its time.
 
-Source: mallopt(3), and the numbers in malloc.h of glibc; `gc.set_threshold` counts objects made, and searches.
+Source: mallopt(3), and the numbers in malloc.h of glibc; `gc.set_threshold` counts created objects and collections.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _OBJECTS, _YOUNG, _OLD = 10_000, 10, 20
 
 
 def return_freed_memory() -> None:
-    """Have this process's allocator do so, where it is glibc's; anywhere else nothing happens."""
+    """Make glibc's allocator return freed memory; with another allocator nothing happens."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):

@@ -1,6 +1,6 @@
-"""`stagelens collector --check`: everything that is wrong with the settings and the file at once, or what they would do.
+"""`stagelens collector --check`: report all errors in the settings and the file at once, or their effect.
 
-Nothing is started, listened on, made or changed; a PostgreSQL database is asked whether it answers.
+Nothing is started, listened on, created or changed; a PostgreSQL database is only connected to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`stagelens storage`, `backup`, `restore` and `migrate`: looking after the store from the command line."""
+"""`stagelens storage`, `backup`, `restore` and `migrate`: maintenance of the store from the command line."""
 
 from __future__ import annotations
 

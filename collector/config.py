@@ -1,4 +1,4 @@
-"""The collector's settings, read once at the start; core/settings/schema.py lists them."""
+"""Collector settings from the environment, read at the start; `core/options.py` lists them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ MIN_BUDGET_BYTES = 16 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class CollectorConfig:
-    """Where the collector listens, what it accepts and where it keeps it.
+    """Settings of the collector.
 
     Args:
-        database: The URL of the database.
-        points: The URL of the ClickHouse database that keeps the histograms; None to keep them with everything else.
-        host: The address to listen on.
-        port: The port for HTTP; 0 takes a free one.
-        grpc_port: The port for gRPC; 0 takes a free one, None does without.
-        config_file: A file that says who may send, how spans are read and what is scraped, see `config_file`.
-        is_open: Whether those are let in who show neither token nor certificate, wherever it listens.
-        max_body_bytes: The largest request, as it comes.
-        max_inflated_bytes: The largest request, inflated.
-        queue_batches: How many requests may wait for the store.
-        queue_bytes: How many bytes they may hold together, inflated.
-        keeps_all_traces: Whether all requests made of spans are kept as traces, not the tail alone.
-        spans_waiting_bytes: How much room spans may take that wait for their requests to be whole.
-        retention: How long things are kept, and how large the store may be.
-        dashboard_url: Where people find the dashboard.
+        database: URL of the database.
+        points: URL of the ClickHouse database for histograms; None to keep them in *database*.
+        host: Address to listen on.
+        port: HTTP port; 0 for a free one.
+        grpc_port: gRPC port; 0 for a free one, None for no gRPC.
+        config_file: The collector's file, see `config_file`.
+        is_open: Whether clients without credentials are admitted on any address.
+        max_body_bytes: Size limit of a request as received.
+        max_inflated_bytes: Size limit of a request, inflated.
+        queue_batches: Limit of batches that wait for the store.
+        queue_bytes: Limit of their inflated size.
+        keeps_all_traces: Whether all requests made from spans are retained as traces, not only a sample.
+        spans_waiting_bytes: Size limit of spans that wait for their requests.
+        retention: Retention times, and the size limit of the store.
+        dashboard_url: URL of the dashboard.
     """
 
     database: str = "sqlite:///stagelens.db"

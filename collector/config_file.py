@@ -1,6 +1,6 @@
-"""The collector's file, STAGELENS_COLLECTOR_CONFIG: who may send, how spans are read, what is scraped, what Prometheus is told, what is sent on.
+"""The collector's file, STAGELENS_COLLECTOR_CONFIG: access, span rules, scrape targets, Prometheus labels and forwarding.
 
-Each section is read by the room it is about. The file is read again when it changes, or a secret does that it names.
+Each section has its own reader. The file is read again when it or a secret file in it changes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _CHECK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class CollectorFile:
-    """What the file says, with what the environment says in its place.
+    """Content of the file, or the corresponding settings of the environment.
 
     Args:
-        access: Who may send.
-        rules: How spans of other programs are read, before the built-in rules.
-        scrape: What is scraped.
-        prometheus: What Prometheus is told on /metrics.
-        forward: Whom everything is sent on to.
-        files: The other files it was read from.
-        warnings: What is read otherwise than it may be meant: file, line, what.
+        access: Credentials and limits of clients.
+        rules: Span rules, applied before the built-in ones.
+        scrape: Scrape targets.
+        prometheus: Settings of the histograms on /metrics.
+        forward: Forwarding destinations.
+        files: Further files it was read from.
+        warnings: Probable mistakes: file, line, text.
     """
 
     access: Access = field(default_factory=Access)
@@ -60,10 +60,10 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
     Args:
         path: The file.
         env: The environment, for secrets.
-        held: The secrets that files held when it was read before, by path; those of now are added.
+        held: Previous secrets by path of their files; the current ones are added.
 
     Raises:
-        ConfigError: Something in it is wrong, a line for each.
+        ConfigError: The file is invalid; a line for each error.
     """
     own, egress_policy = access_section.tokens_from_env(env), EgressPolicy.from_env(env)
     found = CollectorFile(Access(tokens=own))
@@ -90,7 +90,7 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
 
 
 class _File(LiveFile[CollectorFile]):
-    """The file, and what the log says of it."""
+    """Watched file with log messages."""
 
     def accepted(self, found: CollectorFile) -> None:
         counts = len(found.access.tokens), len(found.rules), len(found.scrape), len(found.forward)
@@ -99,8 +99,8 @@ class _File(LiveFile[CollectorFile]):
             _log.warning("%s", line)
 
 
-class LiveConfig(PeriodicThread):
-    """The file, read again every few seconds while it is watched; a broken one leaves in force what was read before.
+class LiveConfig(Loop):
+    """The file, read again when it changes; an invalid file leaves the previous content in force.
 
     Args:
         path: The file, or None where there is none.
@@ -123,12 +123,12 @@ class LiveConfig(PeriodicThread):
 
     @property
     def current(self) -> CollectorFile:
-        """What is in force."""
+        """The content in force."""
         return self._live.current or self._first
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """What is wrong with the file as it is now; empty when nothing is."""
+        """Errors of the current file; empty if it is valid."""
         return self._live.errors
 
     def refresh(self) -> None:
@@ -136,14 +136,14 @@ class LiveConfig(PeriodicThread):
         self._live.refresh(datetime.now(UTC))
 
     def step(self) -> float:
-        """Look at the file; whatever goes wrong, what was read before stays in force."""
+        """Check the file; on errors the previous content stays in force."""
         self.refresh()
         return _CHECK_SECONDS
 
     def _again(self, path: Path, env: Mapping[str, str], held: dict[str, str]) -> CollectorFile:
         found = read_collector_file(path, env, held)
         if self.current.access.asks and not found.access.asks:
-            # As half a file does that somebody is writing.
+            # A file that is only half written looks like this.
             msg = f"{path}: it would let in everybody, for it names neither tokens nor a client_ca; restart if that is meant"
             raise ConfigError(msg)
         if found.access.tls != self._first.access.tls:

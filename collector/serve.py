@@ -1,7 +1,4 @@
-"""The collector as a whole: two servers in one event loop, a writer and a maintenance thread around one store.
-
-The collector's servers of HTTP and gRPC in one event loop and its thread.
-"""
+"""The collector: HTTP and gRPC servers in one event loop, with the writer, background threads, scraper and forwarder around one store."""
 
 from __future__ import annotations
 
@@ -39,24 +36,24 @@ from .traces.sampling import SamplingPolicy
 from .traces.span_reader import SpanReader
 
 _DRAIN_SECONDS = 15
-# Exporters post every 1, 5, 10 or 60 s: a connection that ends just then would cost them an export.
+# Exporters post every 1, 5, 10 or 60 s: a connection that closes at that moment would lose an export.
 _KEEP_ALIVE_SECONDS = 3
 
 
 class Servers(HttpServer):
-    """The servers of HTTP and gRPC, which begin and end together.
+    """The HTTP and gRPC servers, which start and stop together.
 
     Args:
-        application: What answers HTTP.
-        tls: To speak TLS with; None speaks plain text.
-        grpc: The server of gRPC, None for none.
+        application: The ASGI application.
+        tls: TLS context; None serves plain text.
+        grpc: The gRPC server; None for none.
 
     Attributes:
-        grpc_port: The port of gRPC once they accept.
+        grpc_port: The gRPC port once it accepts calls.
     """
 
     def __init__(self, application: Starlette, tls: SSLContext | None, grpc: GrpcServer | None) -> None:
-        # With those of gRPC below the usual limit of 1024 open files of a process, which the database needs some of.
+        # Together with gRPC below the usual limit of 1024 open files of a process, some of which the database needs.
         super().__init__(
             application,
             ConnectionLimits("collector", PROBES),
@@ -68,13 +65,13 @@ class Servers(HttpServer):
         self.grpc_port: int | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         if self._grpc is not None:
             self.grpc_port = await self._grpc.start()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and answer what was accepted."""
+        """Stop accepting, and finish requests in progress."""
         async with asyncio.TaskGroup() as both:
             both.create_task(super().shutdown(sockets))
             if self._grpc is not None:
@@ -97,14 +94,14 @@ class Collector:
     """Serves OTLP in background threads.
 
     Args:
-        config: Where to listen and what to accept.
-        store: Where to write; it stays open when the collector stops.
-        file: Who may send; without one all may.
-        maintenance_seconds: The time between two runs of roll-ups and retention.
-        clock: Unix seconds, to judge the times of points by.
+        config: Addresses and limits.
+        store: The store; it stays open when the collector stops.
+        file: The collector's file; without one no credentials are needed.
+        maintenance_seconds: Time between two runs of roll-ups and retention.
+        clock: Unix seconds, to validate the times of points.
 
     Raises:
-        ConfigError: It would listen where others reach it and ask nobody who they are, or its TLS files cannot be used.
+        ConfigError: It would be reachable without credentials, or its TLS files cannot be used.
     """
 
     def __init__(
@@ -127,7 +124,7 @@ class Collector:
         self._folding = SpanFolder(
             store,
             interval_seconds=_FOLD_SECONDS,
-            # What waits counts as room of the store: it must leave some for the numbers.
+            # The inbox counts towards the size of the store, so it must leave capacity for metrics.
             max_waiting_bytes=min(config.spans_waiting_bytes, (config.retention.budget_bytes or sys.maxsize) // 4),
             health=health,
             metrics=metrics,
@@ -163,7 +160,7 @@ class Collector:
         self._runs = False
 
     def _servers(self, store: Store, clock: Callable[[], float]) -> Servers:
-        """Return what listens, for HTTP and for gRPC; both hand on to one intake."""
+        """Return the servers for HTTP and gRPC, which share one ingestion pipeline."""
         config, health, metrics = self._config, self.health, self.metrics
         access = self._file.current.access
         body_reader = BodyReader(config.max_body_bytes, config.queue_bytes, metrics)
@@ -203,7 +200,7 @@ class Collector:
 
     @property
     def places(self) -> list[str]:
-        """Where it listens, a line for each protocol."""
+        """Its addresses, a line for each protocol."""
         scheme = "https" if self._file.current.access.tls else "http"
         host, port = self.address
         places = [f"OTLP/HTTP  {scheme}://{host}:{port}"]
@@ -211,7 +208,7 @@ class Collector:
 
     @property
     def address(self) -> tuple[str, int]:
-        """The host and the port it listens on.
+        """The host and port that it listens on.
 
         Raises:
             StagelensError: It was not started.
@@ -223,14 +220,14 @@ class Collector:
 
     @property
     def grpc_port(self) -> int | None:
-        """The port it listens on for gRPC; None without gRPC, or before it is started."""
+        """The gRPC port; None without gRPC, or before it is started."""
         return self._server.grpc_port
 
     def start(self) -> None:
-        """Listen, and return once requests are answered.
+        """Listen, and return once requests are served.
 
         Raises:
-            StagelensError: An address cannot be listened on.
+            StagelensError: An address is not available.
         """
         listening = open_listener(self._config.host, self._config.port, "collector", _PORT_FIX)
         host, port, *_ = listening.getsockname()
@@ -250,7 +247,7 @@ class Collector:
         _log.info("collecting %s", " and ".join(" ".join(place.split()) for place in self.places))
 
     def stop(self) -> None:
-        """Accept no more, answer what was accepted, commit and maintain; a second call does nothing."""
+        """Finish requests in progress, commit, process the inbox and maintain the store; a second call does nothing."""
         if not self._runs:
             return
         self._runs = False

@@ -1,4 +1,4 @@
-"""The collector tells, every ten seconds, how it is: a row in the store, for the page that shows all collectors."""
+"""Status reporter: writes the state of this collector into the store every ten seconds, for the page that shows all collectors."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _log = logging.getLogger(__name__)
 Samples = Mapping[tuple[str, tuple[str, ...]], float]
 
 INTERVAL_SECONDS = 10.0
-# Rates are of so many intervals: a minute.
+# Rates are averages of a minute.
 _INTERVALS = 6
 _P99 = 0.99
-# What is shown of each reason, and how many targets that are down, or senders that want too much.
+# Length of each shown reason, and number of shown targets and senders.
 _MAX_CHARS, _MAX_DOWN = 300, 20
 
 
 class StatusReporter(Loop):
-    """Writes the row of one collector, in a thread, under the `name` it is given before it starts.
+    """Thread that writes the status of one collector, under its `name`, which is set before it starts.
 
     Args:
-        store: Where to.
-        metrics: The numbers.
-        health: What fails.
-        file: What is wrong with its file.
-        targets: How the targets of its scraper are.
-        destinations: How those are to whom it sends on.
-        greedy: The senders that named more services than their share.
+        store: The store.
+        metrics: Metrics of the collector.
+        health: Failing parts.
+        file: The collector's file, with its errors.
+        targets: Returns the states of scrape targets.
+        destinations: Returns the states of forwarding destinations.
+        greedy: Returns the senders that exceeded their service limit.
         clock: Unix seconds.
     """
 
@@ -64,20 +64,20 @@ class StatusReporter(Loop):
         self._id, self.name, self._started = secrets.token_hex(8), "", clock()
         self._version = metadata.version("stagelens")
         self._taken: deque[tuple[float, Samples]] = deque(maxlen=_INTERVALS + 1)
-        # Since when each part fails.
+        # First failure of each failing part.
         self._since: dict[str, float] = {}
 
     def step(self) -> float:
-        """Write the row now."""
+        """Write the status now."""
         try:
             self.report()
         except StoreError as error:
-            # Those who commit and maintain say so, too, and the page shows the silence.
+            # The writer and maintenance report store errors, and the page shows an outdated status.
             _log.debug("%s", error)
         return INTERVAL_SECONDS
 
     def stop(self) -> None:
-        """End the thread, and take the row away: who is stopped is not missed. Without `start` it does nothing."""
+        """Stop the thread and delete the status, so that the page does not show a stopped collector as missing."""
         super().stop()
         if self.thread.ident is None:
             return
@@ -88,7 +88,7 @@ class StatusReporter(Loop):
             _log.warning("the collector is shown as silent from now on, its row could not be taken away: %s", error)
 
     def report(self) -> None:
-        """Write the row now.
+        """Write the status now.
 
         Raises:
             StoreError: It could not be written.
@@ -121,10 +121,10 @@ class StatusReporter(Loop):
 
 
 def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:
-    """Return how the collector is by its numbers: those at each of the times in *taken*, the oldest first."""
+    """Return the vitals of a collector from its metrics at each time in *taken*, the oldest first."""
     (first, before), (last, after) = taken[0], taken[-1]
     seconds = max(last - first, 1.0)
-    # Before the first time nothing was counted.
+    # Before the first sample all counters were zero.
     since: Samples = before if len(taken) > 1 else {}
     grown = {key: value - since.get(key, 0.0) for key, value in after.items()}
     exports: dict[str, float] = {}
@@ -150,7 +150,7 @@ def vitals_from_samples(taken: Sequence[tuple[float, Samples]]) -> Vitals:
 
 
 def _quantile_bound(grown: Samples, name: str, quantile: float) -> float | None:
-    """Return the end of the bucket that *quantile* lies in; None where nothing was counted, or it lies past them all."""
+    """Return the upper bound of the bucket of *quantile*; None without values, the last finite bound beyond it."""
     counts = sorted((float(labels[0]), count) for (key, labels), count in grown.items() if key == name)
     if not counts or not counts[-1][1]:
         return None

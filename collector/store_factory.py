@@ -1,4 +1,4 @@
-"""Opening the store that the settings name, and no other."""
+"""Opening the store that the settings name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .config import CollectorConfig
 
 
 def open_store(config: CollectorConfig) -> Store:
-    """Open the store of *config*; make it where there is none.
+    """Open the store of *config*, and create it if it is missing.
 
     Raises:
-        StoreError: It cannot be opened, or holds half of another store.
+        StoreError: It cannot be opened, or is the target of an interrupted copy.
     """
     with ExitStack() as undo:
         store = Store.open(config.database, points_url=config.points, retention=config.retention)
@@ -37,10 +37,10 @@ def open_store(config: CollectorConfig) -> Store:
 
 
 def open_existing(config: CollectorConfig) -> Store:
-    """Open the store of *config*, which must be there.
+    """Open the existing store of *config*.
 
     Raises:
-        StoreError: There is none, or it cannot be opened.
+        StoreError: It does not exist, or cannot be opened.
     """
     engine = database.open_engine(config.database)
     where = database.location(engine.url)
@@ -60,15 +60,15 @@ def open_existing(config: CollectorConfig) -> Store:
 
 @contextmanager
 def single_instance_lock(config: CollectorConfig) -> Generator[None]:
-    """Keep a second `stagelens up` off the SQLite file of *config*, as long as the block lasts; of other databases there may be many.
+    """Lock the SQLite file of *config* against a second `stagelens up` within the block; other databases may be shared.
 
     Raises:
-        StoreError: Another one runs over it.
+        StoreError: Another `stagelens up` uses it.
     """
     try:
         url = make_url(config.database)
     except ArgumentError:
-        # What opens the store says what is wrong with it.
+        # Opening the store reports the error.
         yield
         return
     path = (url.database or "").removeprefix("file:")
@@ -86,13 +86,13 @@ def single_instance_lock(config: CollectorConfig) -> Generator[None]:
             )
             raise StoreError(msg) from None
         except OSError:
-            # No file can be written there, which the store says better, or the file system has no locks.
+            # The directory is not writable, which opening the store reports, or the file system has no locks.
             pass
         yield
 
 
 def store_locations(config: CollectorConfig) -> list[str]:
-    """Return where the store of *config* is, a line each, without passwords."""
+    """Return the locations of the store of *config*, a line each, without passwords."""
     lines = [f"database   {database.location(make_url(config.database))}"]
     if config.points:
         lines.append(f"points     {make_url(config.points).render_as_string(hide_password=True)}")

@@ -1,4 +1,4 @@
-"""One thread with an event loop, and in it a task for each thing that is named: a target to read, a destination to send to."""
+"""Thread with an event loop that runs one task for each target, for example for each scrape target or forwarding destination."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Result = TypeVar("Result")
 
 
 class TaskSupervisor(Generic[Target]):
-    """Keeps one task for each thing that is wanted, until the end.
+    """Runs one task for each wanted target until it is stopped.
 
     Args:
-        name: Of the thread.
-        wanted: The things by name; asked again and again, so that they may change. What has changed gets a new task.
-        tend: What to do for one of them, until it is cancelled.
-        forget: Told the name of what is not wanted any more.
-        look_seconds: The time between two looks. [seconds]
-        looked: Called after each look, with what is wanted.
-        grace_seconds: How long tasks may take to end by themselves once `ended` is set. [seconds]
-        threads: How many threads there are for what waits or computes.
+        name: Name of the thread.
+        wanted: Returns the targets by name; called periodically. A changed target gets a new task.
+        tend: Coroutine function of the task of one target, which runs until it is cancelled.
+        forget: Called with the name of a removed target.
+        look_seconds: Time between two calls of *wanted*. [seconds]
+        looked: Called after each call of *wanted*, with its result.
+        grace_seconds: Time for tasks to finish after `ended` is set. [seconds]
+        threads: Number of worker threads.
 
     Attributes:
-        ended: Set when the end has come.
+        ended: Set when the supervisor stops.
         thread: The thread.
-        threads: For what waits or computes.
+        threads: Worker threads for blocking calls.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class TaskSupervisor(Generic[Target]):
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> bool:
-        """End the tasks and the thread; return whether there was one to end."""
+        """Stop the tasks and the thread; return whether it was started."""
         if self.thread.ident is None:
             return False
-        # Before the loop is looked for: where it is not there yet, it will see this.
+        # Set before the loop is read: a loop that starts later checks it.
         self._stopping = True
         loop = self._loop
         if loop is not None and self.thread.is_alive():
@@ -73,11 +73,11 @@ class TaskSupervisor(Generic[Target]):
         return True
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Call *function* in one of the threads."""
+        """Call *function* in a worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
     async def rest(self, seconds: float) -> None:
-        """Wait, or until the end."""
+        """Wait for *seconds*, or until the supervisor stops."""
         try:
             async with asyncio.timeout(seconds):
                 await self.ended.wait()
@@ -87,7 +87,7 @@ class TaskSupervisor(Generic[Target]):
     def _run(self) -> None:
         try:
             asyncio.run(self._watch())
-        except Exception:  # noqa: BLE001 - it must not end in silence
+        except Exception:  # noqa: BLE001 - a dead thread must be logged
             _log.exception("the thread %s ended by a fault of its own; restart the collector", self.thread.name)
 
     async def _watch(self) -> None:
@@ -107,14 +107,14 @@ class TaskSupervisor(Generic[Target]):
             await _cancel(task)
 
     async def _renew(self, wanted: Mapping[str, Target]) -> None:
-        """End the tasks of what is not as it was, and begin those that are missing."""
+        """Cancel the tasks of changed and removed targets, and start missing tasks."""
         for name in [name for name, (known, _) in self._tasks.items() if wanted.get(name) != known]:
             await _cancel(self._tasks.pop(name)[1])
             if name not in wanted:
                 self._forget(name)
-        for name, thing in wanted.items():
+        for name, target in wanted.items():
             if name not in self._tasks:
-                self._tasks[name] = thing, asyncio.create_task(self._tend(thing))
+                self._tasks[name] = target, asyncio.create_task(self._tend(target))
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -145,7 +145,7 @@ class GrpcTransport:
 
 
 async def open_grpc_transport(destination: Destination, egress_policy: EgressPolicy) -> GrpcTransport:
-    """Return the way to *destination*, at the addresses its name leads to now.
+    """Return the way to *destination*, connected to the current addresses of its host.
 
     Raises:
         EgressDeniedError: One of them is none that *egress_policy* has.

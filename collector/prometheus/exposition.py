@@ -102,7 +102,7 @@ def _text_family(counted: HistogramFamily) -> Iterator[str]:
 
 
 def label_text(labels: Sequence[tuple[str, str]]) -> str:
-    r"""Return labels as they are written between braces.
+    r"""Return labels in text format, without braces.
 
     >>> spell([("route", '/a"b')])
     'route="/a\\"b"'
