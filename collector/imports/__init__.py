@@ -1,1 +1,1 @@
-"""What was measured elsewhere, from files into the store: each format becomes spans or points, and goes the way of live data."""
+"""Import of files with measurements: each format becomes OTLP spans or points, which are processed like live data."""

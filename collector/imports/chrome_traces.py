@@ -1,24 +1,19 @@
-"""Traces of torch.profiler (Kineto), as `export_chrome_trace` writes them, also those vLLM makes with VLLM_TORCH_PROFILER_DIR.
+"""Chrome traces: profiles of torch.profiler (Kineto, including vLLM's VLLM_TORCH_PROFILER_DIR) and of ONNX Runtime.
 
-A request is a `ProfilerStep#`; where there is none, an outermost range of `record_function` on its thread. Inside it,
+torch.profiler: a request is a `ProfilerStep#`, or without steps an outermost range of `record_function` on its thread. Inside it,
 
-- ranges called like a stage, such as `preprocess`, are that stage; waiting for a DataLoader is `preprocess`;
+- ranges with the name of a stage, such as `preprocess`, are that stage; waiting for a DataLoader is `preprocess`;
 - modules and outermost operators are `forward`, unless they are in such a range;
-- what they launched on a device belongs to the request whose thread launched it: copies to it are `h2d` and from it `d2h`, kernels
-  are of the range they were launched in, or else `forward`.
+- device work belongs to the request whose thread launched it: copies to the device are `h2d` and from it `d2h`, kernels belong to the
+  range in which they were launched, or else to `forward`.
 
-Source: https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp
+ONNX Runtime (`SessionOptions.enable_profiling`): each `model_run` is a request with the stage `forward`, except for copies from and to
+the device. Creating the session is a request of its own with the stage `load` and the route `session start`. Times count from the start
+of profiling; the modification time of the file is the end.
 
-One event of a Chrome trace, which profilers write: complete events (`ph` X) with microseconds.
-
-Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
-
-Profiles of ONNX Runtime (`SessionOptions.enable_profiling`): a list of Chrome trace events of one session.
-
-Each `model_run` is a request whose time is `forward`, but for the copies from and to the device. Making the session is a request
-of its own, all `load`, under the route `session start`. Times count from when profiling began: the file's own tells when it ended.
-
-Source: https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html
+Sources: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU;
+https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp;
+https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html
 """
 
 from __future__ import annotations
@@ -37,19 +32,19 @@ from ..otlp.json_encoding import Object
 from .source import ImportFile, ImportFileError
 from .spans import ImportedRequest, StageInterval, span_exports
 
-# Microseconds that are no time any more.
-_MOST = 2.0**53
+# Later times are invalid. [microseconds]
+_MAX_MICROSECONDS = 2.0**53
 
 
 class ChromeEvent(NamedTuple):
     """A complete event.
 
     Args:
-        name: What it is called.
-        category: Of what kind it is.
+        name: Its name.
+        category: Its category.
         start: [nanoseconds]
         end: [nanoseconds]
-        lane: Its process and thread, or its device and stream.
+        lane: Process and thread, or device and stream.
     """
 
     name: str
@@ -60,9 +55,9 @@ class ChromeEvent(NamedTuple):
 
 
 def complete_events(source: ImportFile, path: str) -> Iterator[tuple[ChromeEvent, Object]]:
-    """Yield the complete events of the list at *path*, each with the object it was read from; what is none is told.
+    """Yield the complete events of the list at *path*, each with its JSON object; invalid ones are reported.
 
-    Events of other kinds, such as names of processes, are passed over.
+    Events of other kinds, such as process names, are ignored.
     """
     for place, item in enumerate(source.items(path), 1):
         event = read_event(item)
@@ -73,7 +68,7 @@ def complete_events(source: ImportFile, path: str) -> Iterator[tuple[ChromeEvent
 
 
 def read_event(item: Any) -> ChromeEvent | None:
-    """Return *item* as an event; None where it is no complete one."""
+    """Return *item* as an event; None if it is not a complete event."""
     if not isinstance(item, dict) or item.get("ph") != "X":
         return None
     name, start, duration = item.get("name"), _finite_number(item.get("ts")), _finite_number(item.get("dur"))
@@ -89,27 +84,27 @@ def _finite_number(value: Any) -> float | None:
         number = float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
         return None
-    return number if abs(number) < _MOST else None
+    return number if abs(number) < _MAX_MICROSECONDS else None
 
 
 KINETO_SERVICE = "torch"
 KINETO_KEYS = ("traceEvents", "schemaVersion", "deviceProperties", "baseTimeNanoseconds")
-# What is kept of a trace while it is read takes some 300 bytes an event.
+# An event takes about 300 bytes in memory.
 MAX_EVENTS = 1_000_000
 
 _STEP, _LOADING, _MODULE = "ProfilerStep#", "enumerate(DataLoader)", "nn.Module: "
 _RANGE_CATEGORY, _OPERATOR, _PYTHON = "user_annotation", "cpu_op", "python_function"
 _LAUNCHES = ("cuda_runtime", "cuda_driver", "privateuse1_runtime")
 _COPY, _ON_DEVICE = "gpu_memcpy", ("kernel", "gpu_memcpy", "gpu_memset")
-# Numbers in names such as ProfilerStep#12 or execute_context_1(64) tell no routes apart.
+# Numbers in names such as ProfilerStep#12 or execute_context_1(64) are not part of the route.
 _NUMBER = re.compile(r"(?<=[#_(])\d+")
-# Later than any profile that counts from its own start. [nanoseconds]
+# Later times are Unix times, earlier ones count from the start of the profile. [nanoseconds]
 _DATED = 10**18
 
 
 @dataclass(slots=True)
 class _KinetoTrace:
-    """What matters of a trace; times are its own."""
+    """Relevant events of a trace, with its own times."""
 
     ranges: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
     work: list[ChromeEvent] = field(default_factory=list[ChromeEvent])
@@ -120,12 +115,12 @@ class _KinetoTrace:
 
 
 class Nested:
-    """Ranges of one thread that lie within each other or apart; finds the outermost or innermost around a moment."""
+    """Nested ranges of one thread; finds the outermost ranges, and the innermost one at a time."""
 
     def __init__(self, ranges: Iterable[ChromeEvent]) -> None:
         self.ranges = sorted(ranges, key=lambda each: (each.start, -each.end))
         self._starts = [each.start for each in self.ranges]
-        # Of each, which one it began in; -1 for none.
+        # Index of the enclosing range of each, -1 for none.
         self._around: list[int] = []
         open_: list[int] = []
         for place, each in enumerate(self.ranges):
@@ -135,7 +130,7 @@ class Nested:
             open_.append(place)
 
     def outermost(self) -> list[ChromeEvent]:
-        """Return those that lie in no other."""
+        """Return the ranges without an enclosing range."""
         found: list[ChromeEvent] = []
         for each in self.ranges:
             if not found or each.start >= found[-1].end:
@@ -143,7 +138,7 @@ class Nested:
         return found
 
     def around(self, at: int) -> ChromeEvent | None:
-        """Return the one that began last and has not ended *at* that moment."""
+        """Return the innermost range at the time *at*."""
         place = bisect_right(self._starts, at) - 1
         while place >= 0 and self.ranges[place].end <= at:
             place = self._around[place]
@@ -200,7 +195,7 @@ def _take(trace: _KinetoTrace, event: ChromeEvent, item: Object) -> None:
 
 
 def _unix_offset(source: ImportFile, ended: int) -> int:
-    """Return what makes Unix nanoseconds of the trace's times."""
+    """Return the offset from the times of the trace to Unix nanoseconds."""
     base = next((each for each in source.items("baseTimeNanoseconds", quiet=True) if type(each) is int), 0)
     if base or ended > _DATED:
         return base
@@ -213,7 +208,7 @@ def _kineto_requests(ranges: Sequence[ChromeEvent]) -> list[ChromeEvent]:
     if steps:
         return steps
     outer = [each for lane in _by_lane(ranges).values() for each in lane.outermost()]
-    # A stage beside the requests is none of them, unless there is nothing else.
+    # A range with the name of a stage is a request only if there are no others.
     return [each for each in outer if not _stage_of(each)] or outer
 
 
@@ -225,12 +220,12 @@ def _stage_of(event: ChromeEvent) -> str:
 
 
 class _KinetoRequests:
-    """Requests, and what is found in them.
+    """Requests with their stages.
 
     Args:
-        trace: What is read of the file.
+        trace: The relevant events.
         requests: The ranges that are requests.
-        offset: What makes Unix nanoseconds of the trace's times.
+        offset: Offset from the times of the trace to Unix nanoseconds.
     """
 
     def __init__(self, trace: _KinetoTrace, requests: list[ChromeEvent], offset: int) -> None:
@@ -242,7 +237,7 @@ class _KinetoRequests:
         for lane in self._stages.values():
             for each in lane.ranges:
                 self._add(_stage_of(each), each, each)
-        # What is around a request, such as the module that answers them all, is none of it.
+        # A range around requests, such as the module that serves them, is not part of a request.
         for lane in _by_lane(each for each in trace.work if self._around(each)).values():
             for each in lane.outermost():
                 if not self._stage_around(each):
@@ -260,7 +255,7 @@ class _KinetoRequests:
             yield ImportedRequest(event.name, start, end, _merge_touching(intervals, start, end), values)
 
     def _add(self, stage: str, event: ChromeEvent, launched: ChromeEvent, device: str = "") -> None:
-        """Add *event* to the request in whose range it was *launched*."""
+        """Add *event* to the request that contains *launched*."""
         around = self._around(launched)
         if around is not None:
             _, intervals, devices = self._found[self._number[id(around)]]
@@ -268,7 +263,7 @@ class _KinetoRequests:
             devices.update({device} if device else ())
 
     def _around(self, event: ChromeEvent) -> ChromeEvent | None:
-        """Return the request that *event* began in."""
+        """Return the request in which *event* started."""
         return self._places[event.lane].around(event.start) if event.lane in self._places else None
 
     def _stage_around(self, event: ChromeEvent) -> str:
@@ -290,7 +285,7 @@ def _by_lane(events: Iterable[ChromeEvent]) -> dict[tuple[str, str], Nested]:
 
 
 def _merge_touching(intervals: list[StageInterval], start: int, end: int) -> list[StageInterval]:
-    """Return *intervals*, cut to the request; those of a stage that touch become one."""
+    """Return *intervals*, cut to the request, with adjacent ones of a stage merged."""
     found: list[StageInterval] = []
     last: dict[str, int] = {}
     for each in sorted(intervals, key=attrgetter("start")):

@@ -1,4 +1,4 @@
-"""`stagelens import`: what was measured elsewhere, into the store."""
+"""`stagelens import`: import files with measurements into the store."""
 
 from __future__ import annotations
 

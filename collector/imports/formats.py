@@ -1,9 +1,8 @@
-"""Which format a file has, by the names in it: one line registers a format.
+"""File formats of the import, detected by the names in a file, and the OTLP/JSON format.
 
-OTLP/JSON: one object, or one on each line as the OpenTelemetry Collector's file exporter writes them.
-
-A saved run (`stagelens run --save`) is such a file. It is handed on in small exports, whatever the size of its own: points by
-the hundred, and spans by the trace, since a trace our own agents kept must come in one piece.
+OTLP/JSON is one object, or one object a line, as the file exporter of the OpenTelemetry Collector writes it; a saved run
+(`stagelens run --save`) is such a file. It is split into small exports: points by the hundred, and spans by trace, because a retained
+trace of an agent must be in one export.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 from ...core.errors import WireError
 from ..otlp.json_encoding import Object, objects, string
 from ..otlp.model import KINDS
-from .benchmark_results import VLLM_KEYS, read_triton, read_vllm
 from .chrome_traces import KINETO_KEYS, read_kineto, read_onnxruntime
+from .server_records import VLLM_KEYS, read_triton, read_vllm
 from .source import ImportFile, ImportFileError
 
 METRICS, SPANS, LOGS = "resourceMetrics", "resourceSpans", "resourceLogs"

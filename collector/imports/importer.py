@@ -1,9 +1,7 @@
-"""A file into a store: read in exports, judged, put together to requests and counted as if it had been sent.
+"""Import of a file into the store: read as exports, validated, assembled into requests, and counted like live data.
 
-Each write is named by the file's content and its own number, so that the same file counts once, whatever it is called and however
-often it is interrupted. Spans wait here and not in the store's inbox: nobody else would add to them.
-
-What became of a file that was imported.
+The name of each write consists of the digest of the file and a number, so the same file counts once, under any name and after any
+interruption. Spans wait in memory and not in the inbox of the store, because no other process adds to them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A file that is imported: what it holds, piece by piece, whether or not it is compressed; and where it is broken.
+"""An imported file: streamed JSON values, compressed or not, with the positions of errors.
 
-Reading gzip that may be damaged: what is whole of it comes out, and then why no more does.
+A damaged or truncated gzip file is read up to the error.
 """
 
 from __future__ import annotations

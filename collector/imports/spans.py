@@ -1,4 +1,4 @@
-"""Spans that are made of other formats, in OTLP's JSON form, and the rules that say what they are."""
+"""Spans of imported requests in OTLP/JSON, and the rules for them."""
 
 from __future__ import annotations
 

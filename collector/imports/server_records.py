@@ -1,17 +1,13 @@
-"""Results of `vllm bench serve --save-result --save-detailed`: when the tokens of each request came, as its client saw it.
+"""Records of inference servers: results of `vllm bench serve --save-result --save-detailed`, and traces of Triton.
 
-A request is `prefill` until its first token, with what it waited in the queue and on the wire, and `decode` from then on. When
-requests began is told by newer versions only (`start_times`); else they are spread evenly over the run. What was generated is not
-read.
+vLLM: a request is `prefill` until its first token, including queue and network, and `decode` after it. Only newer versions record start
+times (`start_times`); otherwise requests are distributed evenly over the run. Generated text is not read.
 
-Source: https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py; profiles by VLLM_TORCH_PROFILER_DIR are torch's.
+Triton (`--trace-config mode=triton`): a list of events by trace id in any order. They become the spans that the server exports in its
+OpenTelemetry mode, so the same built-in rules apply. Its clock has no date; the modification time of the file is the end.
 
-Traces that Triton writes itself (`--trace-config mode=triton`): a list of what happened to which trace id, in any order.
-
-They become the spans that the same server exports in its OpenTelemetry mode, so that the same built-in rules read them.
-Its clock has no date: the file's own tells when the last one ended.
-
-Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/trace.md, "JSON Trace Output"
+Sources: https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py;
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/trace.md, "JSON Trace Output"
 """
 
 from __future__ import annotations
