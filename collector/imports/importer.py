@@ -31,22 +31,22 @@ from .spans import import_rules as own_rules
 
 @dataclass(slots=True)
 class ImportResult:
-    """What became of a file.
+    """Result of the import of a file.
 
     Args:
-        path: Where it is.
-        format: What it was taken for.
-        requests: How many were counted now.
-        known: How many had been counted before.
-        spans: Spans that were read.
+        path: Path of the file.
+        format: Title of its format.
+        requests: Requests counted now.
+        known: Requests counted by an earlier import.
+        spans: Spans read.
         services: Requests by service.
-        first: When the first ended, 0 without any; to the 10 s it is kept in, as *last*. [Unix seconds]
-        last: When the last ended. [Unix seconds]
-        traces: How many were kept whole.
+        first: End of the first request, rounded down to 10 s like *last*; 0 without requests. [Unix seconds]
+        last: End of the last request. [Unix seconds]
+        traces: Retained traces.
         dropped: Requests that their agents could not count.
-        notes: What else there is to know, a sentence each.
-        broken: The first records that were left out, each with its place.
-        broken_count: How many were.
+        notes: Further remarks, a sentence each.
+        broken: The first skipped records, each with its position.
+        broken_count: Number of skipped records.
     """
 
     path: Path
@@ -64,7 +64,7 @@ class ImportResult:
     broken_count: int = 0
 
     def count(self, batch: Batch, *, new: bool) -> None:
-        """Add what *batch* holds; *new* says whether the store had not counted it before."""
+        """Add the content of *batch*; *new* is False if the store had counted it before."""
         points = [point for point in as_columns(batch.points) if point.metric == names.REQUEST_DURATION]
         requests = sum(point.histogram.count for point in points)
         if not new:
@@ -80,16 +80,16 @@ class ImportResult:
             self.last = max(self.last, bucket)
 
 
-# How much is written at once: a transaction each. [points and traces]
+# Size of a transaction. [points and traces]
 _ROWS_A_WRITE = 20_000
-# How much is read before what was read before it is put together: the spans of a request may lie so far apart. [bytes]
+# Spans of a request may lie this far apart in the file. [bytes]
 _HELD_BYTES = 6 * 1024**2
 # What has no root is kept for so many times as long; a round stands for a second of `process_inbox`.
 _ORPHAN_ROUNDS = 8
 _END = 10**6
 
 
-def import_file(  # noqa: PLR0917 - what to read, where to, and how
+def import_file(  # noqa: PLR0917 - options of an import
     path: Path,
     store: Store,
     window: Window,
@@ -98,20 +98,20 @@ def import_file(  # noqa: PLR0917 - what to read, where to, and how
     service: str | None = None,
     environment: str | None = None,
 ) -> ImportResult:
-    """Count what the file at *path* holds.
+    """Import the file at *path*.
 
     Args:
-        path: Where it is.
-        store: Where to.
-        window: Which times the store keeps.
-        rules: The user's own, before the built-in ones.
-        keep: Which requests are kept as traces.
-        service: Takes the place of the services the file names; None for leaving them.
-        environment: The same of environments.
+        path: Path of the file.
+        store: The store.
+        window: Times that the store keeps.
+        rules: User rules, applied before the built-in ones.
+        keep: Sampling policy of traces.
+        service: Replaces the services in the file; None keeps them.
+        environment: Replaces the environments in the file; None keeps them.
 
     Raises:
-        ImportFileError: It cannot be read, or is in no format that is known.
-        StoreError: The store cannot be written; what was written before counts, and importing again goes on from there.
+        ImportFileError: The file cannot be read, or its format is unknown.
+        StoreError: The store cannot be written; a repeated import continues after the last write.
     """
     source = ImportFile(path)
     found = format_of(source)
@@ -154,11 +154,11 @@ class _Importer:
             resource[names.ENVIRONMENT] = self._environment
 
     def take(self, place: str, export: Object) -> None:
-        """Take in *export*; what is malformed in it is told, with its *place*."""
+        """Add *export*; malformed parts are reported with their *place*."""
         try:
             self._read(place, export)
         except WireError:
-            # Something in it is: each by itself, so that the others count.
+            # Read each record alone, so that the valid ones count.
             for piece in split_export(export, 1):
                 try:
                     self._read(place, piece)
@@ -192,7 +192,7 @@ class _Importer:
             self._source.told.note("metrics of other names than Stagelens's are passed over")
 
     def _fold(self, *, end: bool = False) -> None:
-        """Put together what was read two rounds ago, or all there is."""
+        """Assemble the spans of two rounds ago, or all at the *end*."""
         self._round += _END if end else 1
         self._held = 0
         patience = InboxLimits(
@@ -244,16 +244,16 @@ class _Importer:
         self._batches, self._rows = [], 0
 
     def finish(self) -> None:
-        """Put together and write what is left."""
+        """Assemble and write the rest."""
         self._fold(end=True)
         self._write()
 
 
 def _set_service(export: Object, service: str) -> None:
-    """Make all of *export* be of *service*.
+    """Set the service of all resources of *export*.
 
     Raises:
-        WireError: It is malformed.
+        WireError: *export* is malformed.
     """
     mine = {"key": names.SERVICE_NAME, "value": {"stringValue": service}}
     for resource in (*objects(export, METRICS), *objects(export, SPANS)):

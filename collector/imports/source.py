@@ -81,27 +81,27 @@ class TolerantGunzip(io.RawIOBase):
 
 _GZIP = b"\x1f\x8b"
 _READ_BYTES = 1 << 20
-# ijson takes memory by the square of the depth; within so much nobody sees how deep it gets. [bytes]
+# ijson needs memory by the square of the depth, so the depth is checked in chunks of this size. [bytes]
 _DEEPEST, _SUMMED_BYTES = 1000, 16 * 1024
-# What may be read a second time, all at once, to say at which line it is broken.
+# A file up to this size is parsed again to find the line of an error.
 _MOST_LOOKED_AT_BYTES = 32 * 1024**2
-# A line of JSON lines is read as a whole.
+# Limit of a line of JSON lines, which is read at once.
 MAX_LINE_BYTES = 64 * 1024**2
 _MAX_SHOWN = 5
 
 
 class ImportFileError(StagelensError):
-    """A file cannot be imported; it names the file, the place and the cure."""
+    """A file cannot be imported; the message names the file, the position and the fix."""
 
 
 @dataclass(slots=True)
 class Diagnostics:
-    """What a reader has to say of a file beside what it holds.
+    """Remarks and errors of a file.
 
     Args:
-        notes: What was made of it that is not plain, such as where its times come from.
-        broken: The first records that could not be read, each with its place.
-        broken_count: How many there are.
+        notes: Remarks, for example the origin of its times.
+        broken: The first unreadable records, each with its position.
+        broken_count: Number of unreadable records.
     """
 
     notes: list[str] = field(default_factory=list[str])
@@ -109,30 +109,30 @@ class Diagnostics:
     broken_count: int = 0
 
     def note(self, text: str) -> None:
-        """Say *text*, once."""
+        """Add the remark *text* once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def skip(self, place: str, why: str, count: int = 1) -> None:
-        """Leave out *count* records, of which the first is at *place*."""
+        """Record *count* skipped records, the first of them at *place*."""
         self.broken_count += count
         if len(self.broken) < _MAX_SHOWN:
             self.broken.append(f"{place}: {why}")
 
 
 class ImportFile:
-    """A file that can be read several times over, each time from its start.
+    """A file that can be read several times from its start.
 
     Args:
-        path: Where it is.
+        path: Path of the file.
 
     Attributes:
-        path: The same.
-        told: What there is to say of it.
-        digest: Names its content: compressed or not, it is the same.
+        path: The same path.
+        told: Remarks and errors.
+        digest: Digest of its inflated content.
 
     Raises:
-        ImportFileError: It cannot be read, or holds nothing.
+        ImportFileError: The file cannot be read, or is empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -151,11 +151,11 @@ class ImportFile:
 
     @property
     def ended_ns(self) -> int:
-        """When what it tells of ended, where it has no date of its own: when it was written last; in Unix nanoseconds."""
+        """End of measurements without a date: the modification time of the file, in Unix nanoseconds."""
         return int(self._modified * 1e9)
 
     def note_undated(self) -> None:
-        """Say where the times come from when they are those of `ended_ns`."""
+        """Add the remark that the times are based on `ended_ns`."""
         at = datetime.fromtimestamp(self._modified, UTC)
         self.told.note(f"its times have no date: the last is taken for that of the file, {at:%Y-%m-%d %H:%M:%S} UTC")
 

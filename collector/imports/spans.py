@@ -23,10 +23,10 @@ class StageInterval:
     """A stage of a request.
 
     Args:
-        stage: Which one.
+        stage: Name of the stage.
         start: [Unix nanoseconds]
         end: [Unix nanoseconds]
-        name: What it is shown as; the stage if left out.
+        name: Display name; by default the stage.
     """
 
     stage: str
@@ -37,16 +37,16 @@ class StageInterval:
 
 @dataclass(frozen=True, slots=True)
 class ImportedRequest:
-    """A request, as a format tells it.
+    """A request of an imported file.
 
     Args:
-        name: What it is shown as.
+        name: Display name.
         start: [Unix nanoseconds]
         end: [Unix nanoseconds]
-        intervals: Its stages; they may overlap and stick out.
-        attributes: Of the request: route, model, device, tokens.
-        tokens: When parts of its answer came. [Unix nanoseconds]
-        failed: Whether it did.
+        intervals: Stages; they may overlap and exceed the request.
+        attributes: Attributes of the request: route, model, device, tokens.
+        tokens: Times of the parts of its response. [Unix nanoseconds]
+        failed: Whether it failed.
     """
 
     name: str
