@@ -1,4 +1,4 @@
-"""How each destination is: for /metrics, the page of the collectors, and the log."""
+"""States of forwarding destinations for /metrics, the page of the collectors, and the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...store.outgoing import Backlog
 _log = logging.getLogger(__name__)
 
 _PREFIX = "stagelens_collector_forward_"
-# What is lost is said so often, with what was said last. [seconds]
+# Losses and failures of a destination are logged at most this often. [seconds]
 _SAY_EVERY = 60.0
 
 Lost = Literal["refused", "returned", "unreadable", "full"]
@@ -28,18 +28,18 @@ Lost = Literal["refused", "returned", "unreadable", "full"]
 
 @dataclass(frozen=True, slots=True)
 class DestinationState:
-    """How a destination is.
+    """State of a destination.
 
     Args:
-        name: Which.
+        name: Its name.
         state: `up`, `down`, `elsewhere` (another collector sends to it) or `new`.
-        error: Why it is down.
-        backlog: What waits for it, in the whole store.
-        sent: Bodies it has taken, by signal.
-        sent_bytes: Their size, compressed with zstd.
-        rejected: Points, spans and records of them it did not want.
-        lost: Bodies it will never have, by why.
-        retries: Bodies that were to be sent again.
+        error: Reason why it is down.
+        backlog: Its backlog in the whole store.
+        sent: Accepted bodies, by signal.
+        sent_bytes: Size of the accepted bodies, compressed with zstd.
+        rejected: Rejected points, spans and records of accepted bodies.
+        lost: Bodies that will never be sent, by reason.
+        retries: Retried bodies.
     """
 
     name: str
@@ -54,34 +54,34 @@ class DestinationState:
 
     @property
     def lost_bodies(self) -> int:
-        """How many it will never have; those that came from there it has."""
+        """Number of lost bodies, without those that came from the destination itself."""
         return sum(count for why, count in self.lost.items() if why != "returned")
 
 
 class DestinationStates(Collector):
-    """The states of all destinations. Thread-safe; a change is logged, and losses are, but no more than once a minute.
+    """States of all destinations. Thread-safe; changes and losses are logged at most once a minute.
 
     Args:
-        clock: Says how much time has passed. [seconds]
+        clock: Monotonic time. [seconds]
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._states: dict[str, DestinationState] = {}
-        # When a loss was last said, and how many bodies were lost since.
+        # Time of the last log line for a loss, and the number of bodies lost since.
         self._said: dict[tuple[str, Lost], tuple[float, int]] = {}
-        # When it was last said that one is down, and of whom nothing better was said since.
+        # Time of the last log line for a failure, and the destinations that are logged as down.
         self._said_down: dict[str, float] = {}
         self._known_down: set[str] = set()
 
     def all(self) -> list[DestinationState]:
-        """Return them, by name."""
+        """Return all states, by name."""
         with self._lock:
             return [state for _, state in sorted(self._states.items())]
 
     def sent(self, name: str, signal: str, size_bytes: int, rejected: int, said: str) -> None:
-        """Note that destination *name* has taken a body of *signal*, but for what it *rejected*."""
+        """Record that destination *name* accepted a body of *signal* with *rejected* items."""
         before, _ = self._change(
             name,
             lambda state: replace(
@@ -95,7 +95,7 @@ class DestinationStates(Collector):
             _log.warning("%s takes what it is sent only in part: %d refused, %s", name, rejected, said or "no reason")
 
     def lost(self, name: str, why: Lost, bodies: int, said: str) -> None:
-        """Note that destination *name* will never have so many *bodies*."""
+        """Record *bodies* that will never be sent to destination *name*."""
         self._change(name, lambda state: replace(state, lost=Counter(state.lost) + Counter({why: bodies})))
         now = self._clock()
         at, untold = self._said.get((name, why), (float("-inf"), 0))
@@ -106,38 +106,38 @@ class DestinationStates(Collector):
         self._said[name, why] = at, untold
 
     def up(self, name: str) -> None:
-        """Note that it can be sent to."""
+        """Record that the destination works."""
         self._turn(name, lambda state: replace(state, state="up", error=""))
 
     def down(self, name: str, why: str, retries: int) -> None:
-        """Note why it cannot, and that so many bodies are to be sent again."""
+        """Record that the destination fails, and the number of bodies to retry."""
         self._turn(name, lambda state: replace(state, state="down", error=why, retries=state.retries + retries))
 
     def elsewhere(self, name: str) -> None:
-        """Note that another collector sends to it."""
+        """Record that another collector sends to the destination."""
         self._turn(name, lambda state: replace(state, state="elsewhere", error=""))
 
     def waiting(self, backlogs: Mapping[str, Backlog]) -> None:
-        """Note what waits for each that is sent to."""
+        """Record the backlog of each destination."""
         for name, backlog in backlogs.items():
             self._change(name, partial(replace, backlog=backlog))
 
     def forget(self, name: str) -> None:
-        """Forget a destination that is named no more."""
+        """Remove a destination that is no longer configured."""
         with self._lock:
             self._states.pop(name, None)
 
     def _change(
         self, name: str, change: Callable[[DestinationState], DestinationState]
     ) -> tuple[DestinationState, DestinationState]:
-        """Change the state of destination *name*, in one step for all threads; return what it was, and is."""
+        """Change the state of destination *name* atomically; return the previous and the new state."""
         with self._lock:
             before = self._states.get(name) or DestinationState(name)
             after = self._states[name] = change(before)
         return before, after
 
     def _turn(self, name: str, change: Callable[[DestinationState], DestinationState]) -> None:
-        """Change it, and say so in the log where that is news."""
+        """Change the state, and log the transition."""
         before, state = self._change(name, change)
         if before.state == state.state:
             return
@@ -151,7 +151,7 @@ class DestinationStates(Collector):
             _log.warning("sending on to %s: %s", state.name, state.state)
 
     def collect(self) -> Iterable[Metric]:
-        """Yield them as Prometheus' metrics."""
+        """Return the states as Prometheus metrics."""
         labels = ("destination",)
         up = GaugeMetricFamily(_PREFIX + "up", "1 while the destination takes what it is sent.", labels=labels)
         waiting = GaugeMetricFamily(_PREFIX + "waiting_bytes", "Bodies that wait, compressed.", labels=labels)
@@ -177,7 +177,7 @@ class DestinationStates(Collector):
                 sent.add_metric((*key, signal), count)
             size.add_metric(key, state.sent_bytes)
             rejected.add_metric(key, state.rejected)
-            # From zero on: an alert wants to know the first, and what begins at one has not grown.
+            # Reported from zero on: `increase()` does not see a counter that first appears with the value 1.
             for why in get_args(Lost):
                 lost.add_metric((*key, why), state.lost.get(why, 0))
             retries.add_metric(key, state.retries)
