@@ -1,7 +1,4 @@
-"""Files that are replaced atomically, and temporary folders that are removed even after SIGKILL.
-
-Temporary folders that are gone in the end, and at the next start if whoever made them was killed.
-"""
+"""Files that are replaced atomically, and temporary folders that are removed even after SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Selection of requests for a query, and the indicator that tells good requests from bad ones.
-
-What a promise counts: which histogram, which part of it, and from where on it is bad.
-"""
+"""Selection of requests for a query, and the indicator that tells good requests from bad ones."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""State of the store: freshness, size by table and tier, growth forecast, and dimensions beyond their caps.
-
-What takes the store's room, by table and by tier, and how large it will get.
-
-How large the store will be: what each tier holds now, what it gains a day, and what its retention takes away again.
-
-Where values are no longer told apart, because a service has more of them than its cap.
-"""
+"""State of the store: freshness, size by table and tier, growth forecast, and dimensions beyond their caps."""
 
 from __future__ import annotations
 

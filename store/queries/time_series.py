@@ -1,7 +1,4 @@
-"""Latency over time: breakdown, quantiles, and the heat map of all requests.
-
-Where the time goes, step by step: what `breakdown.Mixture` says of one step, for many at once.
-"""
+"""Latency over time: breakdown, quantiles, and the heat map of all requests."""
 
 from __future__ import annotations
 
