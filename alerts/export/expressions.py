@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ...collector.prometheus.config import LABELS, LADDER_BOUNDS
-from ...collector.prometheus.counters import FAMILIES
-from ...collector.prometheus.exposition import label_text
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_ERROR, STATUS_OK
+from ...core.prometheus_names import FAMILIES, LABELS, format_labels
 from ...core.stages import OVERHEAD, UNTIMED
 from ...store.selection import HISTOGRAMS
 from ..objectives.slo import Slo
@@ -65,21 +63,21 @@ class Histograms:
         if slo.kind == "coverage":
             stages, matchers = NAMES[STAGE_DURATION], of(slo)
             # Of requests without stages nothing is known: neither that they explain the time, nor that they do not.
-            known = self.summed(stages, f'{label_text(matchers)},stage!="{UNTIMED}"', window)
-            unexplained = self.summed(stages, label_text((*matchers, ("stage", OVERHEAD))), window)
+            known = self.summed(stages, f'{format_labels(matchers)},stage!="{UNTIMED}"', window)
+            unexplained = self.summed(stages, format_labels((*matchers, ("stage", OVERHEAD))), window)
             return f"{requests} * sum({unexplained}) / sum({known})"
         served = (("status", STATUS_OK),) if slo.kind == "latency" else ()
         return f"{requests} - ({self._within(slo, window, served)} or vector(0))"
 
     def _count(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
-        return f"sum({self.counted(_metric(slo), label_text((*of(slo), *more)), window)})"
+        return f"sum({self.counted(_metric(slo), format_labels((*of(slo), *more)), window)})"
 
     def _within(self, slo: Slo, window: str, more: Sequence[tuple[str, str]]) -> str:
         """Return how many requests a second took no longer than the threshold."""
         name, matchers = _metric(slo), (*of(slo), *more)
         if not self.native:
-            return f"sum(rate({name}_bucket{{{label_text((*matchers, ('le', repr(threshold(slo)))))}}}[{window}]))"
-        held = f"sum(rate({name}{{{label_text(matchers)}}}[{window}]))"
+            return f"sum(rate({name}_bucket{{{format_labels((*matchers, ('le', repr(threshold(slo)))))}}}[{window}]))"
+        held = f"sum(rate({name}{{{format_labels(matchers)}}}[{window}]))"
         # Of nothing, the share is no number: the comparison leaves it out.
         return f"(histogram_fraction(-1, {threshold(slo)!r}, {held}) * histogram_count({held}) >= 0)"
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from ...collector.prometheus.config import DEFAULT_LABELS, LABELS
-from ...collector.prometheus.exposition import label_text
+from ...core.prometheus_names import DEFAULT_LABELS, LABELS, format_labels
 from .. import formatting
 from ..burn_rate import burn
 from ..burn_rate.burn import Tier
@@ -164,7 +163,7 @@ def _condition(slo: Slo, tier: Tier, policy: Policy) -> str:
 
 
 def _chosen(slo: Slo) -> str:
-    return f"{{{label_text([('slo', slo.name)])}}}"
+    return f"{{{format_labels([('slo', slo.name)])}}}"
 
 
 def _named(slo: Slo) -> dict[str, str]:

@@ -15,13 +15,12 @@ from operator import attrgetter
 
 import numpy as np
 
-from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
+from ...core.prometheus_names import FAMILIES, LABELS, LADDER, MetricFamily
 from ...core.stages import OTHER
 from ...store.columns import Floats
 from ...store.encoding import Ints
 from ...store.records import Identity, PointColumns
-from ...store.schema import storable_name
-from .config import LABELS
+from ...store.texts import name as storable_name
 
 # A scrape every minute, the default of Prometheus, sees it empty once, even if it is late.
 EMPTY_SECONDS = 75.0
@@ -29,51 +28,6 @@ EMPTY_SECONDS = 75.0
 IDLE_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A Prometheus metric family.
-
-    Args:
-        name: Name in Prometheus.
-        text: Help text.
-        source: Stagelens metric that it counts, one of `names.METRICS`.
-        key: Label for the key of its points; "" to add them up.
-    """
-
-    name: str
-    text: str
-    source: str
-    key: str
-
-
-FAMILIES = (
-    Family("stagelens_request_duration_seconds", "Requests by how long they took.", REQUEST_DURATION, ""),
-    Family(
-        "stagelens_stage_duration_seconds",
-        "Requests that had a stage by how long they were in it; the sums of all stages are that of the requests.",
-        STAGE_DURATION,
-        "stage",
-    ),
-    Family("stagelens_first_token_seconds", "Requests by the time to their first token.", FIRST_TOKEN, "definition"),
-    Family(
-        "stagelens_output_token_seconds",
-        "Requests by their mean time from one token to the next.",
-        OUTPUT_TOKEN,
-        "definition",
-    ),
-    Family(
-        "stagelens_agent_cost_seconds",
-        "Requests by what being recorded cost each; by what was recorded, for agents keep to a budget.",
-        AGENT_COST,
-        "level",
-    ),
-    Family(
-        "stagelens_suspect_report_seconds",
-        "Calls whose server says of its own time what cannot be true, by how long they took.",
-        SUSPECT_REPORT,
-        "dialect",
-    ),
-)
 _BY_SOURCE = {family.source: number for number, family in enumerate(FAMILIES)}
 
 
@@ -90,7 +44,7 @@ class HistogramFamily:
         bounds: Bounds of the classic buckets. [seconds]
     """
 
-    family: Family
+    family: MetricFamily
     labels: Sequence[Sequence[tuple[str, str]]]
     counts: Ints
     zero: Ints
@@ -199,7 +153,7 @@ class Counters:
             counts = self._counts[rows] * shown[:, np.newaxis]
             zero, total = self._zero[rows] * shown, self._sum[rows] * shown
             settings = self._in_force
-        bounds = tuple(sorted({*LADDER_BOUNDS, *settings.buckets}))
+        bounds = tuple(sorted({*LADDER, *settings.buckets}))
         names = ("service_name", "status", *(LABELS[label] for label in settings.labels))
         found: list[HistogramFamily] = []
         for number, family in enumerate(FAMILIES):

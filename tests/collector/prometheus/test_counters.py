@@ -13,6 +13,7 @@ from stagelens.collector.prometheus.config import PrometheusSettings
 from stagelens.collector.prometheus.counters import Counters, HistogramFamily
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
+from stagelens.core.prometheus_names import FAMILIES, LADDER
 from stagelens.store.records import Point, PointColumns
 from stagelens.store.series import Series
 
@@ -63,8 +64,8 @@ def test_the_count_at_a_bound_of_the_ladder_is_never_too_high_and_exact_at_our_s
     told.count(points(*durations, scale=scale))
     clock.now = counters.EMPTY_SECONDS
     (counted, *_) = told.read()
-    (held,) = config.cumulative_counts(counted.counts, config.LADDER_BOUNDS).tolist()
-    true = [sum(seconds <= bound for seconds in durations) for bound in config.LADDER_BOUNDS]
+    (held,) = buckets.at_most(counted.counts, LADDER).tolist()
+    true = [sum(seconds <= bound for seconds in durations) for bound in LADDER]
 
     assert all(count <= right for count, right in zip(held, true, strict=True))
     assert scale < 5 or held == true
@@ -160,13 +161,13 @@ def test_every_metric_has_room_past_the_limit() -> None:
     """With no room left at all each metric and status still counts."""
     clock = Clock()
     told = full(clock, histograms=1)
-    for family in counters.FAMILIES:
+    for family in FAMILIES:
         for status in ("ok", "error"):
             for number in range(3):
                 told.count(points(0.1, metric=family.source, service=f"s{number}", status=status))
     clock.now = counters.EMPTY_SECONDS
 
-    assert sum(int(each.counts.sum()) for each in told.read()) == 3 * 2 * len(counters.FAMILIES)
+    assert sum(int(each.counts.sum()) for each in told.read()) == 3 * 2 * len(FAMILIES)
 
 
 def test_other_labels_begin_anew() -> None:

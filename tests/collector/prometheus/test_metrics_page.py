@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stagelens.alerts.export import itself
 from stagelens.alerts.metrics import AlertMetrics
-from stagelens.collector.forward.state import DestinationStates
-from stagelens.collector.prometheus.counters import FAMILIES
+from stagelens.core.prometheus_names import FAMILIES
 from stagelens.store import Store
 from stagelens.store.outgoing import Backlog
 from tests.support import prometheus_tool

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from stagelens.collector.prometheus import counters
-from stagelens.collector.prometheus.config import LADDER_BOUNDS
 from stagelens.core.histogram import bucket_bounds, bucket_index
 from tests.support import prometheus_server
 from tests.support.ports import free_port
