@@ -202,8 +202,8 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
     """Run the parts *command* names until SIGTERM or Ctrl-C, then drain them in reverse."""
     from .collector.allocator import reduce_gc_frequency, return_freed_memory  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
-    from .collector.store_factory import open_store, single_instance_lock, store_locations  # noqa: PLC0415
     from .core import logs  # noqa: PLC0415 - with json and urllib, which `run` does without
+    from .store.store_factory import open_store  # noqa: PLC0415
 
     return_freed_memory()
     voice = logs.set_up(environment)

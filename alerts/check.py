@@ -14,10 +14,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from ..collector.config import CollectorConfig
-from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StoreError
 from ..store import Store
+from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
 from .burn_rate import burn
 from .burn_rate.burn import Tier
@@ -65,7 +64,7 @@ def _store(url: str | None, env: Mapping[str, str]) -> Store | str:
     Raises:
         StoreError: The one that was named on the command line cannot be opened.
     """
-    config = CollectorConfig.from_env(env)
+    config = StoreConfig.from_env(env)
     try:
         return open_existing(replace(config, database=url) if url else config)
     except StoreError as error:

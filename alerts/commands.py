@@ -11,11 +11,10 @@ from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..collector.config import CollectorConfig
-from ..collector.store_factory import open_existing
 from ..core.errors import ConfigError, StagelensError
 from ..core.settings.values import parse_duration
 from ..store import Store
+from ..store.store_factory import StoreConfig, open_existing
 from . import tables
 from .config import AlertsConfig
 from .delivery.rehearsal import rehearse
@@ -50,7 +49,7 @@ def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | N
     if options.command == "test":
         return _test(options.channel, AlertsConfig.from_env(settings))
     with ExitStack() as stack:
-        store = open_existing(CollectorConfig.from_env(settings))
+        store = open_existing(StoreConfig.from_env(settings))
         stack.callback(store.close)
         answer: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]] = options.answer
         found, text = answer(store, options, now or datetime.now(UTC))

@@ -20,13 +20,13 @@ from ..alerts.regression.version_times import Life, version_times
 from ..collector.config import CollectorConfig
 from ..collector.imports.importer import import_file
 from ..collector.ingest.validation import Window
-from ..collector.store_factory import open_existing
 from ..collector.traces.sampling import Keep
 from ..core.errors import ConfigError, StagelensError
 from ..core.settings.schema import STORE
 from ..core.settings.values import parse_duration
 from ..core.stages import BY_KEY
 from ..store import Reader, Retention, Selection, Store
+from ..store.store_factory import open_existing
 from .compare_output import json_text, junit_text, markdown, print_comparison
 from .comparison import Comparison, Side, compare_sides
 from .files import check_writable, open_atomic, temporary_folder

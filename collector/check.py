@@ -24,7 +24,6 @@ from .scrape.config import AUTO, Target
 from .server import access_config as access_section
 from .server.access_config import Access, Limits, check_exposure
 from .server.tls import GrpcTls
-from .store_factory import store_locations
 from .traces.rule_config import built_in
 
 # Without what Kubernetes sets in every pod for a service that is called stagelens-collector.

@@ -19,9 +19,8 @@ from ..core.settings.values import format_size
 from ..store import Store
 from ..store.backup import copy_store
 from ..store.engines import database
-from ..store.queries.state import Storage
+from ..store.store_factory import open_existing
 from .config import CollectorConfig
-from .store_factory import open_existing
 
 _PROGRESS_SECONDS = 0.2
 # As shells have it.

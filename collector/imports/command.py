@@ -15,11 +15,10 @@ from pathlib import Path
 
 from ...core.settings.schema import COLLECTOR, STORE
 from ...store.schema import FINEST
+from ...store.store_factory import open_store
 from .. import config_file
 from ..config import CollectorConfig
-from ..ingest.points import Window
-from ..store_factory import open_store
-from ..traces.sampling import SamplingPolicy
+from ..ingest.validation import Window
 from .formats import FORMATS
 from .importer import ImportResult, import_file
 from .source import ImportFileError

@@ -65,3 +65,20 @@ def format_size(size_bytes: float) -> str:
             break
         size, unit = size / 1024, larger
     return f"{size:.3g} {unit}"
+
+
+def require_positive(key: str, text: str, value: float) -> int:
+    """Return *value* as a whole number.
+
+    Args:
+        key: The setting.
+        text: Its value as written.
+        value: The same as a number.
+
+    Raises:
+        ConfigError: *value* is less than one.
+    """
+    if value < 1:
+        msg = f"{key} is {text!r}; it must be more than nothing"
+        raise ConfigError(msg)
+    return int(value)

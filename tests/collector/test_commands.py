@@ -24,7 +24,6 @@ from sqlalchemy import func, select
 from stagelens.__main__ import main
 from stagelens.collector import commands
 from stagelens.collector.config import CollectorConfig
-from stagelens.collector.store_factory import store_locations
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Series, Store, schema
 from tests.store.clickhouse_server import clickhouse_server, new_database

@@ -10,7 +10,7 @@ _LIFE = """
 import sys
 from stagelens.__main__ import _parts
 from stagelens.collector.config import CollectorConfig
-from stagelens.collector.store_factory import open_store
+from stagelens.store.store_factory import open_store
 
 environment = {
     "STAGELENS_DATABASE": sys.argv[1], "STAGELENS_COLLECTOR_PORT": "0", "STAGELENS_COLLECTOR_GRPC_PORT": "0"
