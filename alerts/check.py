@@ -18,9 +18,9 @@ from ..core.errors import ConfigError, StoreError
 from ..store import Store
 from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
-from .burn_rate import burn
-from .burn_rate.burn import Tier
 from .config import DEFAULT_FILE
+from .evaluation import burn_rate
+from .evaluation.burn_rate import Tier
 from .objectives.slo import Slo
 from .objectives.slo_file import Definitions, read
 from .policy_file import default_policy
@@ -127,7 +127,7 @@ def _about(slo: Slo) -> Iterator[str]:
     if planned:
         low, high = planned[0]
         yield f"  Next planned work: {formatting.moment(low)}, for {formatting.duration(high - low)}; it counts for nothing."
-    for tier in burn.tiers(default_policy(), slo.window):
+    for tier in burn_rate.tiers(default_policy(), slo.window):
         yield f"  {_tier(tier, slo)}"
 
 
@@ -142,7 +142,7 @@ def _budget(slo: Slo) -> str:
 
 def _tier(tier: Tier, slo: Slo) -> str:
     rule = f"{tier.severity:<6} when the budget burns {formatting.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
-    if not burn.reachable(tier, slo.objective):
+    if not burn_rate.reachable(tier, slo.objective):
         highest = formatting.times(1 / slo.budget)
         return f"{rule}: left out, it cannot burn faster than {highest} at this objective"
     share = formatting.percent(min(1.0, tier.burn * slo.budget))
@@ -151,7 +151,7 @@ def _tier(tier: Tier, slo: Slo) -> str:
 
 
 def _soonest(tier: Tier, slo: Slo) -> str:
-    outage = burn.time_to_fire(tier, slo.objective, 1.0)
+    outage = burn_rate.time_to_fire(tier, slo.objective, 1.0)
     if outage is None or slo.kind == "coverage":
         return ""
     if slo.kind == "freshness":

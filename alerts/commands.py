@@ -17,12 +17,12 @@ from ..store import Store
 from ..store.store_factory import StoreConfig, open_existing
 from . import tables
 from .config import AlertsConfig
-from .delivery.rehearsal import rehearse
+from .delivery.channel_check import rehearse
 from .incidents import silences
 from .incidents.acknowledging import IncidentError, acknowledge
 from .objectives.slo_file import LiveFile, read
 from .reader import AlertsReader, Incident
-from .regression_watcher.accepting import accept
+from .regression.acceptance import accept
 
 _LENGTH = "2h"
 _LIMIT = 50

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..store import Store
 from . import lease
-from .evaluate import LEASE
+from .evaluation.evaluator import LEASE
 
 log = logging.getLogger(__name__)
 

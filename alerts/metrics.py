@@ -21,7 +21,7 @@ from ..core.errors import StagelensError
 from ..store import Store
 from . import lease, schema
 from .delivery import outbox
-from .delivery.heartbeat import EVALUATED
+from .delivery.channels.heartbeat import EVALUATED
 from .health import Probe
 
 log = logging.getLogger(__name__)

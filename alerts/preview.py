@@ -9,7 +9,7 @@ from functools import cached_property
 from ..core.settings.yaml_fields import meant
 from ..store import Reader
 from . import formatting
-from .backtest import Past, Preview, backtest
+from .evaluation.backtest import Past, Preview, backtest
 from .objectives.slo import Slo
 from .policy_file import Policy
 

@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, select
 
+from ..analysis.comparison import StageGrowth
 from ..store import Store
 from .delivery.finding_parts import Overrun
 from .delivery.message import Ending, Message
-from .delivery.wording import headline, impact, worst
+from .delivery.message_text import headline, impact, worst
+from .evaluation.slo_status import URGENCY, SloStatus, standing
 from .incidents import journal, notification_rules, record, silences
 from .incidents.record import Record
 from .incidents.silences import Silence
 from .objectives.slo_file import LiveFile
 from .policy_file import Policy, default_policy
-from .regression.detection import StageGrowth
 from .schema import outbox, transitions
-from .standing import URGENCY, SloStatus, standing
 
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
 

@@ -16,17 +16,17 @@ from . import lease
 from .config import AlertsConfig
 from .delivery import outbox
 from .delivery.channels import ChannelEntry
-from .delivery.heartbeat import EVALUATED, Pulse
+from .delivery.channels.heartbeat import EVALUATED, Pulse
+from .delivery.channels.pagerduty import PagerDuty
+from .delivery.channels.releases import Herald
 from .delivery.loop import Loop
-from .delivery.pagerduty import PagerDuty
-from .delivery.releases import Herald
 from .delivery.worker import LEASE_SECONDS, Worker
-from .evaluate import LEASE, Evaluator
+from .evaluation.evaluator import LEASE, Evaluator
 from .health import Probes
 from .metrics import AlertMetrics, Exposition
 from .objectives.slo_file import Definitions, LiveFile
 from .reader import AlertsReader
-from .regression_watcher.judge import TailJudge
+from .regression.watcher import TailJudge
 from .unwatched import in_a_line
 
 log = logging.getLogger(__name__)

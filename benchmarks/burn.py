@@ -27,10 +27,10 @@ from costs.table import Table
 from numpy.typing import NDArray
 from promtool import firing_minutes, name_of
 
-from stagelens.alerts.backtest import replay
-from stagelens.alerts.burn_rate import burn
-from stagelens.alerts.burn_rate.burn import Counts, Tier
-from stagelens.alerts.burn_rate.history import History
+from stagelens.alerts.evaluation import burn_rate
+from stagelens.alerts.evaluation.backtest import replay
+from stagelens.alerts.evaluation.burn_rate import Counts, Tier
+from stagelens.alerts.evaluation.history import History
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
 
@@ -39,7 +39,7 @@ MONTH, HOUR, WEEK = timedelta(days=30), 60, 7 * 24 * 60
 OBJECTIVE = 0.999
 POLICY = default_policy()
 SLO = Slo("burn", "burn", OBJECTIVE, MONTH)
-TIERS = burn.tiers(POLICY, MONTH)
+TIERS = burn_rate.tiers(POLICY, MONTH)
 # The workbook's two pages; its ticket looks back for days, and is left to the formula that a test holds.
 PAGES = [tier for tier in TIERS if tier.severity == "page" and tier.long < timedelta(days=1)]
 RATIOS = (1.0, 0.5, 0.1, 0.05, 0.02, 0.0145, 0.01, 0.005)
@@ -76,7 +76,7 @@ def tiers() -> None:
         history = history_of(total, bad)
         cells: list[str] = []
         for tier in PAGES:
-            expected = burn.time_to_fire(tier, OBJECTIVE, ratio)
+            expected = burn_rate.time_to_fire(tier, OBJECTIVE, ratio)
             formula = NEVER if expected is None else f"{expected / timedelta(minutes=1):.3g}"
             both = [edges_of(each) for each in (fired(history, tier), theirs[name_of(tier)])]
             cells.append(" ".join([formula, *(fires for fires, _ in both)]))
@@ -91,7 +91,7 @@ def fired(history: History, tier: Tier) -> set[int]:
     found: set[int] = set()
     for edge in range(history.edges):
         counts = {length: Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()}
-        if burn.fires(tier, counts, OBJECTIVE, POLICY.guard):
+        if burn_rate.fires(tier, counts, OBJECTIVE, POLICY.guard):
             found.add(edge)
     return found
 

@@ -24,10 +24,10 @@ from statistics import median
 import numpy as np
 from costs.table import Table
 
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.alerts.regression_watcher.judge import TailJudge
+from stagelens.alerts.regression.watcher import TailJudge
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, Point, Series, Store

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..alerts.regression.version_times import Life, version_times
+from ..analysis.version_times import Life, version_times
 from ..collector.config import CollectorConfig
 from ..collector.imports.importer import import_file
 from ..collector.ingest.validation import Window

@@ -11,7 +11,7 @@ from ..alerts.incidents.acknowledging import acknowledge
 from ..alerts.incidents.silences import Silence
 from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import AlertsReader, Incident
-from ..alerts.regression_watcher.accepting import accept
+from ..alerts.regression.acceptance import accept
 from ..store import Store
 
 

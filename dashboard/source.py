@@ -13,10 +13,10 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import pandas as pd
 
+from ..alerts.evaluation.slo_status import URGENCY, SloStatus
 from ..alerts.objectives.slo import Slo
 from ..alerts.objectives.slo_file import LiveFile
 from ..alerts.reader import Incident
-from ..alerts.standing import URGENCY, SloStatus
 from ..store import Reader, Selection, Store, StoreState
 from ..store.events import Event
 from ..store.schema import storable_name as stored

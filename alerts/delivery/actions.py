@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 from urllib.parse import parse_qs
 
-from .slack_blocks import ACCEPT, ACKNOWLEDGE, SILENCE
+from .channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 from .truncation import line
 
 # https://docs.slack.dev/authentication/verifying-requests-from-slack: older ones may be a replay. [seconds]

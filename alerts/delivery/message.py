@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ...analysis.comparison import StageGrowth, culprit
 from ..policy_file import Severity
-from ..regression.detection import StageGrowth, culprit
 from .finding_parts import Absence, Burn, Course, Exemplar, Overrun, Shift
 
 Transition = Literal["opened", "updated", "acknowledged", "resolved", "reopened"]

@@ -13,9 +13,9 @@ import yaml
 
 from ...core.prometheus_names import DEFAULT_LABELS, LABELS, format_labels
 from .. import formatting
-from ..burn_rate import burn
-from ..burn_rate.burn import Tier
-from ..burn_rate.measure import tiers_of
+from ..evaluation import burn_rate
+from ..evaluation.burn_rate import Tier
+from ..evaluation.measurement import tiers_of
 from ..objectives.slo import Slo
 from ..policy_file import Policy
 from .expressions import Histograms, needed_bucket, needed_labels, span
@@ -91,8 +91,8 @@ def _about(slo: Slo, policy: Policy) -> Iterator[str]:
     if slo.kind == "freshness":
         yield "Left out: minutes without new data cannot be counted by a rule. Leave it to Stagelens."
         return
-    for tier in burn.tiers(policy, slo.window):
-        if not burn.reachable(tier, slo.objective):
+    for tier in burn_rate.tiers(policy, slo.window):
+        if not burn_rate.reachable(tier, slo.objective):
             yield f"Left out: {tier.severity} over {span(tier.long)}, for it cannot burn {formatting.times(tier.burn)} at this objective."
     if slo.maintenance.planned:
         yield "Planned work of the file is not known here: mute its times in Alertmanager (mute_time_intervals)."
@@ -104,7 +104,9 @@ def _about(slo: Slo, policy: Policy) -> Iterator[str]:
 
 def _group(slo: Slo, policy: Policy, histograms: Histograms) -> dict[str, Any]:
     tiers = tiers_of(slo, policy)
-    recorded = [rule for length in burn.windows(policy, tiers) for rule in _recorded(slo, span(length), histograms)]
+    recorded = [
+        rule for length in burn_rate.windows(policy, tiers) for rule in _recorded(slo, span(length), histograms)
+    ]
     alerts = [_alert(slo, tier, policy) for tier in tiers]
     return {"name": f"stagelens-slo-{slo.name}", "interval": "1m", "rules": [*recorded, *alerts]}
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select, update
 
 from ..delivery import outbox
 from ..delivery.message import Message, Transition
-from ..delivery.wording import title
+from ..delivery.message_text import title
 from ..schema import outbox as deliveries
 from ..schema import transitions
 from .notification_rules import Turn

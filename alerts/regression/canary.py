@@ -11,10 +11,10 @@ from functools import cache
 
 import numpy as np
 
-from .judge import Cell, Judgement
 from .minutes import Floats, Ints, Spent
 from .policy import TailPolicy, Window
 from .reference import robust_spread
+from .scoring import Cell, Judgement
 from .stage_attribution import Habits, Suspect, ranked, slowest
 from .statistic import HALF, Sums, trimmed
 from .tally import WHOLE, Row, Tally

@@ -9,8 +9,8 @@ from statistics import NormalDist
 
 from ...core.confidence import CONFIDENCE, interval, ratio
 from ...core.histogram import Estimate, Histogram, bucket_middle
-from .judge import Cell
 from .policy import At
+from .scoring import Cell
 from .stage_attribution import Suspect
 from .tally import MEAN, Row
 from .traffic import Shift

@@ -6,11 +6,11 @@ import time
 from dataclasses import dataclass
 from functools import cache
 
-from stagelens.alerts.regression import canary, learning, stage_attribution, watch
-from stagelens.alerts.regression.judge import Judge, Judgement
+from stagelens.alerts.regression import alarm, canary, learning, stage_attribution
 from stagelens.alerts.regression.minutes import Minutes, Spent
 from stagelens.alerts.regression.policy import TailPolicy
 from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.scoring import Judge, Judgement
 from stagelens.alerts.regression.tally import Tally, join, tally
 
 from .episodes import BEFORE, DAYS, REFERENCE_DAYS, Canary, Episode, World
@@ -40,19 +40,19 @@ class Ours:
         self.policy = policy
         self.world = world
         self._learnt = cache(self._learn)
-        self._rules = watch.Rules(policy.windows, policy.fire, policy.stage_key.ease)
+        self._rules = alarm.Rules(policy.windows, policy.fire, policy.stage_key.ease)
 
     def quiet_week(self) -> list[int]:
         """Return the minutes at which it fires in the second week, in which nothing happens."""
         fired: list[int] = []
-        progress = watch.Progress()
+        progress = alarm.Progress()
         for day in range(REFERENCE_DAYS, DAYS):
             reference, _ = self._learnt(day)
             judge = Judge(self.policy, reference)
             counted = join(self._before(day * DAY, reference), tally(reference.rows, self.world.day(day)[0]))
             for at in range(day * DAY + 1, (day + 1) * DAY + 1):
                 judged = judge.judge(until(counted, at))
-                progress, turn = watch.step(self._rules, progress, at, judged)
+                progress, turn = alarm.step(self._rules, progress, at, judged)
                 fired += [at] if turn == "fired" else []
         return fired
 
@@ -61,11 +61,11 @@ class Ours:
         reference, known = self._learnt(episode.at // DAY)
         counted = join(self._before(episode.at, reference), tally(reference.rows, episode.minutes))
         judge = Judge(self.policy, reference)
-        progress = watch.Progress(quiet=self.policy.fire.before)
+        progress = alarm.Progress(quiet=self.policy.fire.before)
         for at in range(episode.at + 1, counted.end + 1):
             judged = judge.judge(until(counted, at))
             release = episode.release and at == episode.at + 1
-            progress, turn = watch.step(self._rules, progress, at, judged, release=release)
+            progress, turn = alarm.step(self._rules, progress, at, judged, release=release)
             if turn == "fired":
                 return Alarm(at - episode.at, self._blame(known, episode.spent, at, judged))
         return None
@@ -74,11 +74,11 @@ class Ours:
         """Return when it fires in a canary."""
         reference, known = self._learnt(pair.at // DAY)
         old, new = (tally(reference.rows, minutes) for minutes, _ in (pair.old, pair.new))
-        progress = watch.Progress()
-        rules = watch.Rules(self.policy.canary.windows, self.policy.fire, self.policy.stage_key.ease)
+        progress = alarm.Progress()
+        rules = alarm.Rules(self.policy.canary.windows, self.policy.fire, self.policy.stage_key.ease)
         for at in range(pair.at + 1, old.end + 1):
             judged = canary.compare(self.policy, reference.rows, until(old, at), until(new, at))
-            progress, turn = watch.step(rules, progress, at, judged)
+            progress, turn = alarm.step(rules, progress, at, judged)
             if turn == "fired":
                 a, b = (spent.between(pair.at, at) for _, spent in (pair.old, pair.new))
                 blamed = canary.blame(self.policy, known, a, b, judged.moved)
@@ -92,13 +92,13 @@ class Ours:
         learnt = time.process_time()
         day = self.world.day(REFERENCE_DAYS)[0]
         recent = self._before(REFERENCE_DAYS * DAY, reference)
-        judge, progress = Judge(self.policy, reference), watch.Progress()
+        judge, progress = Judge(self.policy, reference), alarm.Progress()
         parts = [part(day, minute, minute + 1) for minute in range(minutes)]
         started = time.process_time()
         for minute in parts:
             recent = join(recent, tally(reference.rows, minute)).last(BEFORE)
             judged = judge.judge(recent)
-            progress, _ = watch.step(self._rules, progress, recent.end, judged)
+            progress, _ = alarm.step(self._rules, progress, recent.end, judged)
         judging = (time.process_time() - started) / minutes
         return learnt - began, judging, len(reference.to_json())
 

@@ -6,10 +6,10 @@ from datetime import datetime
 
 import pandas as pd
 
-from ...alerts.burn_rate.bad_requests import excess
-from ...alerts.burn_rate.links import CALM_BEFORE, part_of
+from ...alerts.evaluation.bad_requests import excess
+from ...alerts.evaluation.links import CALM_BEFORE, part_of
 from ...alerts.objectives.slo import Slo
-from ...alerts.regression.detection import StageGrowth, culprit
+from ...analysis.comparison import StageGrowth, culprit
 from ...core.stages import label
 from ..format import duration, portion
 from ..view import View, service_path

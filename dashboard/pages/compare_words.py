@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, tzinfo
 
-from ...alerts.regression.detection import Kind
+from ...analysis.comparison import Kind
 from ...core.stages import label
 from ...store import Selection
 from ..format import THIN, TIMES, count, day, duration, needed, percentile, portion, signed_change, whole

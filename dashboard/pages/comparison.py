@@ -14,8 +14,8 @@ from typing import ParamSpec, TypeVar
 
 import pandas as pd
 
-from ...alerts.regression.detection import StageGrowth, Verdict, blame, highest_quantile, verdict
-from ...alerts.regression.version_times import Life, version_times
+from ...analysis.comparison import StageGrowth, Verdict, blame, highest_quantile, verdict
+from ...analysis.version_times import Life, version_times
 from ...store import Selection
 from ..format import needed
 from .page import Context

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
 from ...alerts.reader import Incident
-from ...alerts.standing import URGENCY, SloState, SloStatus
 from ...store import Reader
 from ..components import ratio_of
 from ..figures.percentile import COLUMNS, PERCENTILES

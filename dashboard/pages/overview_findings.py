@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
-from ...alerts.standing import SloStatus
 from ...core.stages import BY_KEY, label
 from ..components import Node, dot, link, pill
 from ..design_tokens import hue

@@ -13,8 +13,8 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
-from ...alerts.standing import SloStatus
 from ...store import Selection
 from ..components import Node, attributes, card, empty
 from ..figures.time_axis import TimeAxis, step_for

@@ -8,8 +8,8 @@ from typing import Literal
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
 from ...alerts.reader import Incident
-from ...alerts.standing import URGENCY, SloState, SloStatus
 from ..components import WORDS, link, pill, status
 from ..view import View, incident_page, slo_path
 from .compare_words import short_name

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.standing import SloStatus
+from ...alerts.evaluation.slo_status import SloStatus
 from ..components import Node, banner, link
 from ..figures.budget import left_parts
 from ..format import several, span, times

@@ -8,9 +8,9 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.burn_rate.links import CALM_BEFORE
+from ...alerts.evaluation.links import CALM_BEFORE
+from ...alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
 from ...alerts.reader import Delivery, Incident
-from ...alerts.standing import RuleStatus, SloState, SloStatus
 from ...core.stages import label
 from ..components import Node, attributes, card, link, status, swatch, table
 from ..format import percent, span, times

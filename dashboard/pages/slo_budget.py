@@ -9,9 +9,9 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.burn_rate.burn import FAST, RECENT
-from ...alerts.burn_rate.measure import counted_from, over_time
-from ...alerts.standing import SloStatus
+from ...alerts.evaluation.burn_rate import FAST, RECENT
+from ...alerts.evaluation.measurement import counted_from, over_time
+from ...alerts.evaluation.slo_status import SloStatus
 from ..components import card, chart, empty, link_tabs
 from ..figures.budget import BurnLine, budget_figure, budget_left, burn_figure, burn_rates, left_parts
 from ..figures.time_axis import STEPS, TimeAxis, step_for

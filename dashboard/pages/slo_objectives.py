@@ -8,8 +8,8 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
-from ...alerts.standing import SloStatus
 from ...core.stages import label
 from ..components import Node, attributes, card, dot, gauge, link, table, tile, tiles
 from ..figures.budget import left_parts

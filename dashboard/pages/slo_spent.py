@@ -10,11 +10,11 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.burn_rate.bad_requests import OF_REQUESTS, excess
-from ...alerts.burn_rate.links import part_of
+from ...alerts.evaluation.bad_requests import OF_REQUESTS, excess
+from ...alerts.evaluation.links import part_of
+from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
-from ...alerts.regression.detection import culprit
-from ...alerts.standing import SloStatus
+from ...analysis.comparison import culprit
 from ...core.stages import label
 from ..components import attributes, card, chart, empty, legend, link, swatch, table
 from ..design_tokens import hue

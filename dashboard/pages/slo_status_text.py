@@ -8,9 +8,9 @@ from typing import Literal
 
 from dash import html
 
+from ...alerts.evaluation.slo_status import URGENCY, SloState, SloStatus
 from ...alerts.objectives.maintenance import Work
 from ...alerts.objectives.slo import Slo
-from ...alerts.standing import URGENCY, SloState, SloStatus
 from ..components import WORDS, Node
 from ..format import day, times
 from ..view import View

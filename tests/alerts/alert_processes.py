@@ -23,13 +23,13 @@ import httpx
 
 from stagelens import __main__ as command_line
 from stagelens.alerts.delivery import http
-from stagelens.alerts.delivery.alertmanager import Alertmanager
 from stagelens.alerts.delivery.channel import Channel, Refresh
-from stagelens.alerts.delivery.mail import Mail
-from stagelens.alerts.delivery.pagerduty import PagerDuty
-from stagelens.alerts.delivery.slack import Slack
-from stagelens.alerts.delivery.slack_bot import SlackBot
-from stagelens.alerts.delivery.webhook import Webhook
+from stagelens.alerts.delivery.channels.alertmanager import Alertmanager
+from stagelens.alerts.delivery.channels.email.channel import Mail
+from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.slack.bot import SlackBot
+from stagelens.alerts.delivery.channels.slack.webhook import Slack
+from stagelens.alerts.delivery.channels.webhook import Webhook
 from stagelens.alerts.delivery.worker import Worker
 from stagelens.alerts.lease import new_holder
 from stagelens.store import Store

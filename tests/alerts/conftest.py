@@ -12,7 +12,7 @@ import pytest
 from stagelens.alerts.delivery.finding_parts import Burn, Course, Exemplar
 from stagelens.alerts.delivery.message import Finding, Message
 from stagelens.alerts.objectives.slo_file import SloFileError, read
-from stagelens.alerts.regression.detection import StageGrowth
+from stagelens.analysis.comparison import StageGrowth
 from stagelens.store import Store
 from tests.alerts.traffic import Clock, Traffic
 from tests.support.postgresql_server import Server

@@ -24,7 +24,7 @@ from sqlalchemy import MetaData, func, select, text
 
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import acknowledging, silences
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile

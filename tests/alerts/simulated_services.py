@@ -17,10 +17,10 @@ from sqlalchemy import select
 
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.alerts.regression_watcher.judge import TailJudge
+from stagelens.alerts.regression.watcher import TailJudge
 from stagelens.alerts.schema import outbox, transitions
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME

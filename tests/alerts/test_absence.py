@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from stagelens.alerts.absence import causes
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.absence import causes
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents.policy import default_policy
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile

@@ -13,19 +13,19 @@ from sqlalchemy import select
 
 from stagelens.alerts.delivery.finding_parts import Absence, Shift
 from stagelens.alerts.delivery.message import Finding
-from stagelens.alerts.delivery.wording import headline, icon, small_print
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.delivery.message_text import headline, icon, small_print
+from stagelens.alerts.evaluation.alert_rules import Verdict
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import journal, record
 from stagelens.alerts.incidents.acknowledging import IncidentError
 from stagelens.alerts.incidents.notification_rules import Turn, with_reason
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.objectives.slo_file import Definitions
-from stagelens.alerts.regression_watcher import state_store
-from stagelens.alerts.regression_watcher.accepting import accept
-from stagelens.alerts.regression_watcher.series import cause_of_group
-from stagelens.alerts.regression_watcher.state_store import Accepted
+from stagelens.alerts.regression import state_store
+from stagelens.alerts.regression.acceptance import accept
+from stagelens.alerts.regression.series import cause_of_group
+from stagelens.alerts.regression.state_store import Accepted
 from stagelens.alerts.schema import incidents, outbox, transitions
-from stagelens.alerts.verdict import Verdict
 from stagelens.store import Group, Store
 from tests.alerts.simulated_services import (
     DAY,

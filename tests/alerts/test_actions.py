@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.delivery import slack_blocks
 from stagelens.alerts.delivery.actions import (
     Action,
     from_pagerduty,
@@ -21,6 +20,7 @@ from stagelens.alerts.delivery.actions import (
     from_slack,
     from_slack_is_genuine,
 )
+from stagelens.alerts.delivery.channels.slack import blocks as slack_blocks
 from stagelens.alerts.delivery.finding_parts import Shift
 from stagelens.alerts.delivery.message import Message
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.delivery.alertmanager import ENDS_AFTER_SECONDS, REFRESH, Alertmanager, payload
+from stagelens.alerts.delivery.channels.alertmanager import ENDS_AFTER_SECONDS, REFRESH, Alertmanager, payload
 from stagelens.alerts.delivery.message import Message
 from tests.support.ports import free_port
 from tests.support.process_output import Printing

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.alerts import check
-from stagelens.alerts.backtest import backtest, replay
-from stagelens.alerts.burn_rate import burn
-from stagelens.alerts.burn_rate.history import History, load
-from stagelens.alerts.burn_rate.measure import measure, tiers_of
 from stagelens.alerts.delivery.finding_parts import Burn
 from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.evaluation import burn_rate
+from stagelens.alerts.evaluation.backtest import backtest, replay
+from stagelens.alerts.evaluation.history import History, load
+from stagelens.alerts.evaluation.measurement import measure, tiers_of
 from stagelens.alerts.incidents import lifecycle
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.objectives.maintenance import Calendar, Once
@@ -75,7 +75,7 @@ def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[Re
     return list(kept.values())
 
 
-def _finding(slo: Slo, tier: burn.Tier, at: datetime) -> Finding:
+def _finding(slo: Slo, tier: burn_rate.Tier, at: datetime) -> Finding:
     spent = Burn(20.0, tier.burn, tier.long.total_seconds(), tier.short.total_seconds(), 1, 1, 0, 0, 0)
     return Finding(slo.name, slo.service, "", slo.kind, tier.severity, at.timestamp(), burn=spent)
 
@@ -124,22 +124,22 @@ def test_no_minute_that_is_left_out_matters(bad: list[tuple[float, int]], rate: 
     shares = np.concatenate([np.full(minutes, share) for share, minutes in bad])
     history, slo = _history(rate, shares), replace(LATENCY, objective=objective)
     tiers = tiers_of(slo, POLICY)
-    windows = {length: history.windows(length) for length in burn.windows(POLICY, tiers)}
+    windows = {length: history.windows(length) for length in burn_rate.windows(POLICY, tiers)}
     kept: dict[str, Record] = {}
     record: Record | None = None
     for edge in range(history.edges):
         counts = {
-            length: burn.Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()
+            length: burn_rate.Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()
         }
         going_on = record is not None and record.is_open
-        firing = burn.firing(tiers, counts, objective, POLICY, already=going_on)
+        firing = burn_rate.firing(tiers, counts, objective, POLICY, already=going_on)
         at = history.at(edge)
         step = lifecycle.decide(
             record,
             _finding(slo, firing[0], at) if firing else None,
             cause="slo",
             now=at.timestamp(),
-            has_data=counts[burn.FAST].total > 0,
+            has_data=counts[burn_rate.FAST].total > 0,
             patience=POLICY.patience,
         )
         record = step.record if step else record

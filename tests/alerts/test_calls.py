@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.config import AlertsConfig
-from stagelens.alerts.delivery import slack_files
-from stagelens.alerts.delivery.heartbeat import Heartbeat
+from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
+from stagelens.alerts.delivery.channels.slack import files
 from stagelens.alerts.delivery.http import post
 from stagelens.core.egress.addresses import ENV
 from stagelens.core.errors import ChannelError, ConfigError
@@ -55,7 +55,7 @@ def test_an_address_in_the_slo_file_that_leads_to_metadata_is_not_called() -> No
 def test_an_address_in_an_answer_that_leads_to_metadata_is_not_called(evil: Slack) -> None:
     """Slack says where a picture is to be uploaded to; whoever answers in its place says nothing we follow."""
     with pytest.raises(ChannelError, match=r"Slack is not called: 169.254.169.254"):
-        slack_files.upload(evil.url, "xoxb-1", b"png", "chart.png", "a chart")
+        files.upload(evil.url, "xoxb-1", b"png", "chart.png", "a chart")
 
 
 def test_a_name_that_leads_to_metadata_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:

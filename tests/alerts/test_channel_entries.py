@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.delivery.alertmanager import Alertmanager
 from stagelens.alerts.delivery.channels import KINDS, ChannelEntry
-from stagelens.alerts.delivery.mail import Mail
-from stagelens.alerts.delivery.slack import Slack
-from stagelens.alerts.delivery.slack_bot import SlackBot
+from stagelens.alerts.delivery.channels.alertmanager import Alertmanager
+from stagelens.alerts.delivery.channels.email.channel import Mail
+from stagelens.alerts.delivery.channels.slack.bot import SlackBot
+from stagelens.alerts.delivery.channels.slack.webhook import Slack
 from stagelens.alerts.objectives.slo_file import SloFileError, read
 
 SLO = "slos:\n  - {name: latency, service: shop, objective: 0.99, threshold: 250ms, window: 30d}\n"

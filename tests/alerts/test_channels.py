@@ -15,10 +15,10 @@ import pytest
 
 from stagelens.alerts.delivery import http
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
+from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.slack.webhook import Slack
+from stagelens.alerts.delivery.channels.webhook import Webhook
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.delivery.pagerduty import PagerDuty
-from stagelens.alerts.delivery.slack import Slack
-from stagelens.alerts.delivery.webhook import Webhook
 from stagelens.core.errors import ChannelError
 from tests.support.trickle import trickling
 

@@ -18,7 +18,7 @@ from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.chart_scale import Scale
 from stagelens.alerts.delivery.finding_parts import Course, Shift
 from stagelens.alerts.delivery.message import Finding, Message
-from stagelens.alerts.delivery.wording import chart_in_words
+from stagelens.alerts.delivery.message_text import chart_in_words
 
 SHIFT = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
 

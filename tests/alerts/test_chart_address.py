@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts.delivery import chart_address, outbox, pagerduty
+from stagelens.alerts.delivery import chart_address, outbox
+from stagelens.alerts.delivery.channels import pagerduty
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.notification_rules import Turn

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from stagelens.alerts.burn_rate.measure import measure
-from stagelens.alerts.burn_rate.onset import Onset, onset
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.delivery.wording import headline
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.delivery.message_text import headline
+from stagelens.alerts.evaluation.evaluator import Evaluator
+from stagelens.alerts.evaluation.measurement import measure
+from stagelens.alerts.evaluation.onset import Onset, onset
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile

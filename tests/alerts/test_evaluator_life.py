@@ -15,7 +15,8 @@ from sqlalchemy import event, select
 from stagelens.alerts import lease
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message import Finding
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.alert_rules import Judge, Verdict
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import silences
 from stagelens.alerts.incidents.acknowledging import IncidentError, acknowledge
 from stagelens.alerts.objectives.maintenance import Calendar, Once
@@ -23,7 +24,6 @@ from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
-from stagelens.alerts.verdict import Judge, Verdict
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 

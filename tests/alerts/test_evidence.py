@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from stagelens.alerts.burn_rate.evidence import course, slow_requests
-from stagelens.alerts.burn_rate.findings import describe
-from stagelens.alerts.burn_rate.links import link
-from stagelens.alerts.burn_rate.measure import measure
+from stagelens.alerts.evaluation.evidence import course, slow_requests
+from stagelens.alerts.evaluation.findings import describe
+from stagelens.alerts.evaluation.links import link
+from stagelens.alerts.evaluation.measurement import measure
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
-from stagelens.alerts.regression_watcher.showing import course as course_of_tail
+from stagelens.alerts.regression.showing import course as course_of_tail
 from stagelens.store import Batch, Store
 from stagelens.store.records import KeptTrace
 from stagelens.store.series import Series

@@ -12,10 +12,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from stagelens.alerts import lease
 from stagelens.alerts.delivery import outbox
-from stagelens.alerts.delivery.heartbeat import EVALUATED, Heartbeat, Pulse
+from stagelens.alerts.delivery.channels.heartbeat import EVALUATED, Heartbeat, Pulse
+from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.releases import Herald, Release
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.delivery.pagerduty import PagerDuty
-from stagelens.alerts.delivery.releases import Herald, Release
 from stagelens.alerts.schema import incidents
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store

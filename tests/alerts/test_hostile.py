@@ -8,11 +8,11 @@ import pytest
 
 from stagelens.alerts.delivery import http
 from stagelens.alerts.delivery.channel import Channel
-from stagelens.alerts.delivery.heartbeat import Heartbeat
+from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
+from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.slack.bot import SlackBot
+from stagelens.alerts.delivery.channels.webhook import Webhook
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.delivery.pagerduty import PagerDuty
-from stagelens.alerts.delivery.slack_bot import SlackBot
-from stagelens.alerts.delivery.webhook import Webhook
 from stagelens.core.errors import ChannelError
 from tests.support.hostile_peer import PEERS, listening
 

@@ -13,7 +13,7 @@ from stagelens.alerts.incidents.journal import message_of
 from stagelens.alerts.incidents.lifecycle import Step, decide
 from stagelens.alerts.incidents.record import Record
 from stagelens.alerts.policy_file import default_policy
-from stagelens.alerts.regression.detection import StageGrowth
+from stagelens.analysis.comparison import StageGrowth
 
 PATIENCE = default_policy().patience
 MINUTE = 60.0

@@ -10,7 +10,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
-from stagelens.alerts.delivery import chart, mail_page, slack_blocks
+from stagelens.alerts.delivery import chart
+from stagelens.alerts.delivery.channels.email import body
+from stagelens.alerts.delivery.channels.slack import blocks
 from stagelens.alerts.delivery.finding_parts import Course, Shift
 from stagelens.alerts.delivery.message import Finding, Message
 from tests.alerts.blockkit import page as slack_page
@@ -29,22 +31,22 @@ def pages(message: Message, finding: Finding) -> dict[str, str]:
     over = replace(opened, sequence=3, transition="resolved", ending="recovered", at=message.at + 840, first=False)
     shift = Shift(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %")
     slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift, service=LONG))
-    turns = [(slack_blocks.blocks(each, buttons=True, file="F000000000"), False) for each in (opened, held, over)]
-    replies = [(slack_blocks.reply(each), True) for each in (held, over)]
+    turns = [(blocks.blocks(each, buttons=True, file="F000000000"), False) for each in (opened, held, over)]
+    replies = [(blocks.reply(each), True) for each in (held, over)]
     files = {"F000000000": drawn(opened), "F000000001": drawn(slower)}
-    last = [(slack_blocks.blocks(slower, file="F000000001"), False), (slack_blocks.blocks(slower), False)]
+    last = [(blocks.blocks(slower, file="F000000001"), False), (blocks.blocks(slower), False)]
     return {
         "slack": slack_page([*turns, *replies, *last], files),
         **{f"mail-{each.transition}": mail(each) for each in (opened, held, over)},
         "mail-long": mail(slower),
-        "mail-bars": mail_page.html(opened),
+        "mail-bars": body.html(opened),
     }
 
 
 def mail(message: Message) -> str:
     """Return the mail about *message*, the chart within its address."""
     png = chart.of(message)
-    return mail_page.html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
+    return body.html(message, f"data:image/png;base64,{base64.b64encode(png).decode()}" if png else "")
 
 
 def drawn(message: Message) -> bytes:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.delivery import chart, smtp
+from stagelens.alerts.delivery import chart
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
-from stagelens.alerts.delivery.mail import Mail
+from stagelens.alerts.delivery.channels.email import smtp
+from stagelens.alerts.delivery.channels.email.channel import Mail
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.egress.addresses import ENV
 from stagelens.core.errors import ChannelError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.burn_rate import burn
-from stagelens.alerts.burn_rate.measure import measure, over_time
+from stagelens.alerts.evaluation import burn_rate
+from stagelens.alerts.evaluation.measurement import measure, over_time
 from stagelens.alerts.objectives.maintenance import Calendar, Once, Work
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.policy_file import default_policy
@@ -68,7 +68,7 @@ def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: da
     measured = measure(store.read, planned, POLICY, now)
 
     assert measure(store.read, LATENCY, POLICY, now).budget.left < 0.95
-    assert measured.counts[MONTH] == burn.Counts(10 * 360 * 2.5, 0)
+    assert measured.counts[MONTH] == burn_rate.Counts(10 * 360 * 2.5, 0)
     assert (measured.budget.left, measured.firing, measured.work) == (1.0, (), None)
     assert measure(store.read, planned, POLICY, now - 40 * MINUTE).work == Work("", now - 30 * MINUTE)
 
@@ -81,7 +81,7 @@ def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: da
     measured = measure(store.read, since, POLICY, now)
 
     assert (measured.budget.left, measured.firing) == (1.0, ())
-    assert measured.counts[timedelta(hours=6)] == burn.Counts(3600, 0)
+    assert measured.counts[timedelta(hours=6)] == burn_rate.Counts(3600, 0)
     assert measure(store.read, replace(LATENCY, reset=now + HOUR), POLICY, now).budget.left < 1
 
 

@@ -12,14 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts.delivery import alertmanager, mail_page, pagerduty, slack, slack_blocks, webhook
+from stagelens.alerts.delivery.channels import alertmanager, pagerduty, webhook
+from stagelens.alerts.delivery.channels.email import body
+from stagelens.alerts.delivery.channels.email.channel import compose
+from stagelens.alerts.delivery.channels.slack import blocks as slack_blocks
+from stagelens.alerts.delivery.channels.slack import webhook as slack
 from stagelens.alerts.delivery.finding_parts import Absence, Exemplar, Overrun, Shift
-from stagelens.alerts.delivery.mail import compose
 from stagelens.alerts.delivery.message import Finding, Message
+from stagelens.alerts.delivery.message_text import facts, headline, icon, impact, of_the_excess, small_print, table
 from stagelens.alerts.delivery.truncation import cut
-from stagelens.alerts.delivery.wording import facts, headline, icon, impact, of_the_excess, small_print, table
 from stagelens.alerts.formatting import TIMES
-from stagelens.alerts.regression.detection import StageGrowth
+from stagelens.analysis.comparison import StageGrowth
 from tests.alerts.blockkit import check_blocks
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -30,7 +33,7 @@ RENDERERS: dict[str, Callable[[Message], Any]] = {
     "pagerduty": lambda message: pagerduty.payload(message, "K" * 32),
     "alertmanager": lambda message: alertmanager.payload(message, message.at),
     "webhook": webhook.payload,
-    "mail": lambda message: mail_page.text(message).splitlines(),
+    "mail": lambda message: body.text(message).splitlines(),
 }
 TURNS = ("opened", "acknowledged", "resolved")
 
@@ -190,8 +193,8 @@ def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding
     assert alert["annotations"]["summary"]
     assert "\n" not in str(mail["Subject"])
     assert all(len(each) <= 998 for each in mail.as_bytes().splitlines())
-    assert LINK in mail_page.text(shown)
-    assert "https://dash.example/s/x?from=1&amp;to=2" in mail_page.html(shown)
+    assert LINK in body.text(shown)
+    assert "https://dash.example/s/x?from=1&amp;to=2" in body.html(shown)
 
 
 def test_a_webhook_gets_every_part_of_a_finding(message: Message, finding: Finding) -> None:

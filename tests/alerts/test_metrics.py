@@ -17,7 +17,7 @@ from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.loop import Loop
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.metrics import AlertMetrics
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
@@ -122,7 +122,7 @@ def test_only_an_evaluation_of_everything_counts_as_one(
         msg = "one SLO cannot be judged"
         raise ValueError(msg)
 
-    monkeypatch.setattr("stagelens.alerts.evaluate.of_slo", broken)
+    monkeypatch.setattr("stagelens.alerts.evaluation.evaluator.of_slo", broken)
     with pytest.raises(ValueError, match="cannot be judged"):
         alerts.tick()
 

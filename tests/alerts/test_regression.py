@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.regression.detection import blame, verdict
+from stagelens.analysis.comparison import blame, verdict
 from stagelens.core.histogram import Histogram
 
 

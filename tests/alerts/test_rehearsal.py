@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.delivery.channel import Channel
+from stagelens.alerts.delivery.channel_check import rehearse
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.delivery.heartbeat import Heartbeat
-from stagelens.alerts.delivery.mail import Mail
-from stagelens.alerts.delivery.pagerduty import PagerDuty
-from stagelens.alerts.delivery.rehearsal import rehearse
-from stagelens.alerts.delivery.slack import Slack
-from stagelens.alerts.delivery.slack_bot import SlackBot
+from stagelens.alerts.delivery.channels.email.channel import Mail
+from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
+from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.slack.bot import SlackBot
+from stagelens.alerts.delivery.channels.slack.webhook import Slack
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace

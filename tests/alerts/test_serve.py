@@ -16,9 +16,9 @@ import pytest
 
 from stagelens.alerts import lease
 from stagelens.alerts.config import AlertsConfig
-from stagelens.alerts.delivery import heartbeat
-from stagelens.alerts.delivery.heartbeat import EVALUATED
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.delivery.channels import heartbeat
+from stagelens.alerts.delivery.channels.heartbeat import EVALUATED
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.serve import Alerts
 from stagelens.core.errors import ConfigError, StoreError
 from stagelens.store import Store

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from stagelens.alerts.delivery.message import Finding
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import silences
 from stagelens.alerts.incidents.acknowledging import IncidentError
 from stagelens.alerts.incidents.silences import Silence

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.delivery.channel import OutcomeUnknownError
+from stagelens.alerts.delivery.channels.slack.bot import SlackBot
 from stagelens.alerts.delivery.message import Message, Transition
-from stagelens.alerts.delivery.slack_bot import SlackBot
 from stagelens.core.errors import ChannelError
 from tests.alerts.receiver import Moods
 from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace

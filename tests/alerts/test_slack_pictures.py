@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from stagelens.alerts.delivery import chart
+from stagelens.alerts.delivery.channels.slack.api import SlackError
+from stagelens.alerts.delivery.channels.slack.bot import SlackBot
+from stagelens.alerts.delivery.channels.slack.files import PATIENCE_SECONDS, REST_SECONDS, WAITS_SECONDS, Pictures
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.delivery.slack_api import SlackError
-from stagelens.alerts.delivery.slack_bot import SlackBot
-from stagelens.alerts.delivery.slack_files import PATIENCE_SECONDS, REST_SECONDS, WAITS_SECONDS, Pictures
 from stagelens.alerts.formatting import TIMES
 from stagelens.core.errors import ChannelError
 from tests.alerts.receiver import Moods

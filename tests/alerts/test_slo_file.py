@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from stagelens.alerts import check
 from stagelens.alerts.delivery.channels import KINDS
-from stagelens.alerts.delivery.pagerduty import PagerDuty
-from stagelens.alerts.delivery.slack import Slack
+from stagelens.alerts.delivery.channels.pagerduty import PagerDuty
+from stagelens.alerts.delivery.channels.slack.webhook import Slack
 from stagelens.alerts.objectives.slo_file import LiveFile, read
 from stagelens.core.errors import ConfigError
 

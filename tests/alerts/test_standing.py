@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.burn_rate.burn import FAST, RECENT, Budget, Counts, Tier
-from stagelens.alerts.burn_rate.measure import Measurement, measure
+from stagelens.alerts.evaluation.burn_rate import FAST, RECENT, Budget, Counts, Tier
+from stagelens.alerts.evaluation.measurement import Measurement, measure
+from stagelens.alerts.evaluation.slo_status import standing, status_of
 from stagelens.alerts.objectives.maintenance import Work
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.policy_file import default_policy
 from stagelens.alerts.reader import AlertsReader
-from stagelens.alerts.standing import standing, status_of
 from stagelens.store import Store
 from tests.alerts.traffic import Traffic
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.delivery.wording import basis, headline, worst
+from stagelens.alerts.delivery.message_text import basis, headline, worst
 from stagelens.alerts.incidents import journal
 from tests.alerts.simulated_services import SLOW, Service, Simulation, Slow, Slower, messages, recorded, watched
 

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from stagelens.alerts.delivery.wording import headline, impact
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.delivery.message_text import headline, impact
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
+from stagelens.alerts.regression import state_store
+from stagelens.alerts.regression.alarm import Progress
+from stagelens.alerts.regression.comparing import days_before
 from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.series import Watched, cause_of
 from stagelens.alerts.regression.stage_attribution import Habits
+from stagelens.alerts.regression.state_store import Accepted, Learnt
 from stagelens.alerts.regression.statistic import Model
 from stagelens.alerts.regression.tally import Row
-from stagelens.alerts.regression.watch import Progress
-from stagelens.alerts.regression_watcher import state_store
-from stagelens.alerts.regression_watcher.comparing import days_before
-from stagelens.alerts.regression_watcher.judge import TailJudge
-from stagelens.alerts.regression_watcher.series import Watched, cause_of
-from stagelens.alerts.regression_watcher.state_store import Accepted, Learnt
+from stagelens.alerts.regression.watcher import TailJudge
 from stagelens.alerts.schema import tail_references
 from stagelens.store import Batch, Group, KeptTrace, Series, Store
 from tests.alerts.simulated_services import (

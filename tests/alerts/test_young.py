@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from stagelens.alerts.delivery.channels import ChannelEntry
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.store import Store

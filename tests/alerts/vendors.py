@@ -8,7 +8,7 @@ from collections import Counter
 from datetime import datetime
 from typing import Any
 
-from stagelens.alerts.delivery.webhook import KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from stagelens.alerts.delivery.channels.webhook import KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from tests.alerts.blockkit import check_blocks
 from tests.alerts.receiver import Moods, Receiver
 

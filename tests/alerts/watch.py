@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sqlalchemy import select, update
 
-from stagelens.alerts.evaluate import LEASE
+from stagelens.alerts.evaluation.evaluator import LEASE
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import leases, outbox

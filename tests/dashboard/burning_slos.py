@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo_file import read
 from stagelens.store import Event, Store
 from tests.dashboard.served_versions import NOW, SLOW, Served, write

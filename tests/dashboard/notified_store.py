@@ -11,7 +11,7 @@ from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record
-from stagelens.alerts.regression.detection import StageGrowth
+from stagelens.analysis.comparison import StageGrowth
 from stagelens.store import Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)

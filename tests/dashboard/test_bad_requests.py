@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from dash import html
 
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo_file import LiveFile, read
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.pages.fleet import urgent_first

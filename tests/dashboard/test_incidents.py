@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 import pytest
 from flask.testing import FlaskClient
 
+from stagelens.alerts.delivery.channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 from stagelens.alerts.delivery.finding_parts import Shift
 from stagelens.alerts.delivery.message import Finding
-from stagelens.alerts.delivery.slack_blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.notification_rules import Turn
 from stagelens.alerts.incidents.record import Record

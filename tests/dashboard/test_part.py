@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.burn_rate.links import link
+from stagelens.alerts.evaluation.links import link
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader

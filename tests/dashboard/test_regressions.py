@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.reader import AlertsReader, Incident
-from stagelens.alerts.standing import SloStatus
 from stagelens.dashboard.page_data import outline, text
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.releases import judge_releases, regressions

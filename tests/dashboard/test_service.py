@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.reader import Incident
-from stagelens.alerts.standing import SloStatus
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.burn_rate.burn import Tier
+from stagelens.alerts.evaluation.burn_rate import Tier
+from stagelens.alerts.evaluation.slo_status import RuleStatus, SloState, SloStatus
 from stagelens.alerts.objectives.slo_file import read
 from stagelens.alerts.reader import Incident
-from stagelens.alerts.standing import RuleStatus, SloState, SloStatus
 from stagelens.dashboard.pages.fleet import urgent_first
 from stagelens.dashboard.pages.releases import Release, regressions
 from stagelens.dashboard.pages.service_status import service_status

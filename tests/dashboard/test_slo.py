@@ -16,10 +16,10 @@ import pandas as pd
 import pytest
 from dash.development.base_component import Component
 
-from stagelens.alerts.burn_rate.burn import Tier
+from stagelens.alerts.evaluation.burn_rate import Tier
+from stagelens.alerts.evaluation.slo_status import RuleStatus, SloStatus
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
-from stagelens.alerts.standing import RuleStatus, SloStatus
 from stagelens.dashboard.figures.budget import budget_figure, markers
 from stagelens.dashboard.figures.spent import spent_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis

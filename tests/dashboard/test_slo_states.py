@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from dash import html
 
+from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.objectives.maintenance import Calendar, Once
 from stagelens.alerts.objectives.slo_file import LiveFile
 from stagelens.alerts.reader import AlertsReader, Incident
-from stagelens.alerts.standing import SloStatus
 from stagelens.dashboard.components import SHAPES, WORDS
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.page_data import outline, text

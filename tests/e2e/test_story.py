@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 from playwright.sync_api import Browser, expect
 
-from stagelens.alerts.delivery.slack import Slack
+from stagelens.alerts.delivery.channels.slack.webhook import Slack
 from stagelens.alerts.delivery.worker import Worker
-from stagelens.alerts.evaluate import Evaluator
+from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.lease import new_holder
 from stagelens.alerts.objectives.slo_file import LiveFile, read
 from stagelens.alerts.reader import AlertsReader

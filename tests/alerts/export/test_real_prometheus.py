@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from stagelens.alerts import lease
-from stagelens.alerts.delivery.heartbeat import EVALUATED
+from stagelens.alerts.delivery.channels.heartbeat import EVALUATED
 from stagelens.alerts.export import grafana, rules
 from stagelens.alerts.export.expressions import NAMES, Histograms
 from stagelens.alerts.metrics import AlertMetrics

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
-from stagelens.alerts.burn_rate import burn
-from stagelens.alerts.burn_rate.burn import Counts, Tier
-from stagelens.alerts.burn_rate.history import History
-from stagelens.alerts.burn_rate.measure import tiers_of
+from stagelens.alerts.evaluation import burn_rate
+from stagelens.alerts.evaluation.burn_rate import Counts, Tier
+from stagelens.alerts.evaluation.history import History
+from stagelens.alerts.evaluation.measurement import tiers_of
 from stagelens.alerts.export import rules
 from stagelens.alerts.export.expressions import Histograms, span
 from stagelens.alerts.objectives.maintenance import Calendar, Once
@@ -168,10 +168,10 @@ def fired(slo: Slo, tier: Tier, total: np.ndarray, bad: np.ndarray) -> set[int]:
     """The minutes at whose end *tier* fires by our own arithmetic."""
     held, held_bad = (np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad))
     history = History(1_795_000_020, held, held, held_bad)
-    windows = {length: history.windows(length) for length in burn.windows(POLICY, [tier])}
+    windows = {length: history.windows(length) for length in burn_rate.windows(POLICY, [tier])}
     found: set[int] = set()
     for edge in range(history.edges):
         counts = {length: Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()}
-        if burn.firing([tier], counts, slo.objective, POLICY):
+        if burn_rate.firing([tier], counts, slo.objective, POLICY):
             found.add(edge)
     return found

@@ -6,30 +6,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression import canary, watch
-from stagelens.alerts.regression.judge import Judgement
+from stagelens.alerts.regression import alarm, canary
 from stagelens.alerts.regression.minutes import Minutes, Spent
 from stagelens.alerts.regression.policy import default_policy
 from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.scoring import Judgement
 from stagelens.alerts.regression.stage_attribution import learn_habits
 from stagelens.alerts.regression.tally import Tally, join, tally
 
 POLICY = default_policy()
-RULES = watch.Rules(POLICY.canary.windows, POLICY.fire, POLICY.stage_key.ease)
+RULES = alarm.Rules(POLICY.canary.windows, POLICY.fire, POLICY.stage_key.ease)
 DAY = 1440
 
 
 def first_alarm(reference: Reference, old: Minutes, new: Minutes) -> tuple[int, Judgement] | None:
     """Return after how many minutes it fires, and what was judged then; None if it does not."""
     a, b = tally(reference.rows, old), tally(reference.rows, new)
-    progress = watch.Progress()
+    progress = alarm.Progress()
     for at in range(1, len(a) + 1):
         sides = (
             replace(side, requests=side.requests[:at], n=side.n[:, :at], beyond=side.beyond[:, :at]).last(120)
             for side in (a, b)
         )
         judged = canary.compare(POLICY, reference.rows, *sides)
-        progress, turn = watch.step(RULES, progress, at, judged)
+        progress, turn = alarm.step(RULES, progress, at, judged)
         if turn == "fired":
             return at, judged
     return None
@@ -67,11 +67,11 @@ def test_a_cold_start_of_the_canary_is_outlasted(service: Any, reference: Refere
     warm = service.minutes(3, 87, share=0.3)
     a = tally(reference.rows, service.minutes(0, 90, share=0.7))
     b = canary_joined(reference, cold, warm)
-    progress = watch.Progress()
+    progress = alarm.Progress()
     turns: list[str] = []
     for at in range(1, 91):
         sides = (replace(s, requests=s.requests[:at], n=s.n[:, :at], beyond=s.beyond[:, :at]) for s in (a, b))
-        progress, turn = watch.step(RULES, progress, at, canary.compare(POLICY, reference.rows, *sides))
+        progress, turn = alarm.step(RULES, progress, at, canary.compare(POLICY, reference.rows, *sides))
         turns += [turn] if turn else []
 
     assert turns == []

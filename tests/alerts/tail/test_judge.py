@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression import watch
-from stagelens.alerts.regression.judge import Judge, Judgement
+from stagelens.alerts.regression import alarm
 from stagelens.alerts.regression.learning import learn_from
 from stagelens.alerts.regression.minutes import Minutes
 from stagelens.alerts.regression.policy import default_policy
 from stagelens.alerts.regression.reference import Reference
+from stagelens.alerts.regression.scoring import Judge, Judgement
 from stagelens.alerts.regression.stage_attribution import learn_habits, suspects
 from stagelens.alerts.regression.tally import WHOLE, join, tally
 
 POLICY = default_policy()
-RULES = watch.Rules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
+RULES = alarm.Rules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
 DAY = 1440
 NOW = 3 * DAY
 
@@ -28,7 +28,7 @@ def run(reference: Reference, *parts: Minutes) -> list[tuple[str, int, Judgement
     counted = tally(reference.rows, parts[0])
     for part in parts[1:]:
         counted = join(counted, tally(reference.rows, part))
-    judge, progress = Judge(POLICY, reference), watch.Progress()
+    judge, progress = Judge(POLICY, reference), alarm.Progress()
     turns: list[tuple[str, int, Judgement]] = []
     for at in range(counted.start + 241, counted.end + 1):
         last = at - counted.start
@@ -40,7 +40,7 @@ def run(reference: Reference, *parts: Minutes) -> list[tuple[str, int, Judgement
             beyond=counted.beyond[:, last - 240 : last],
         )
         judged = judge.judge(recent)
-        progress, turn = watch.step(RULES, progress, at, judged)
+        progress, turn = alarm.step(RULES, progress, at, judged)
         turns += [(turn, at, judged)] if turn else []
     return turns
 

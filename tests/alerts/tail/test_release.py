@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stagelens.alerts.regression_watcher.findings import release_with
-from stagelens.alerts.regression_watcher.policy import default_watching
+from stagelens.alerts.regression.findings import release_with
+from stagelens.alerts.regression.watching_policy import default_watching
 
 
 @pytest.mark.parametrize(

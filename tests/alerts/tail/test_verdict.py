@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stagelens.alerts.regression.judge import Cell
+from stagelens.alerts.regression.scoring import Cell
 from stagelens.alerts.regression.stage_attribution import Suspect
 from stagelens.alerts.regression.tally import MEAN, WHOLE, Row
 from stagelens.alerts.regression.traffic import Shift

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.alerts.regression.version_times import ROLLOUT, Life, version_times
+from stagelens.analysis.version_times import ROLLOUT, Life, version_times
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 lives = st.tuples(st.integers(0, 1000), st.integers(1, 1000)).map(

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from stagelens.alerts.regression.judge import Cell, Judgement
+from stagelens.alerts.regression.alarm import Progress, Rules, step
 from stagelens.alerts.regression.policy import default_policy
-from stagelens.alerts.regression.watch import Progress, Rules, step
+from stagelens.alerts.regression.scoring import Cell, Judgement
 
 POLICY = default_policy()
 RULES = Rules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)

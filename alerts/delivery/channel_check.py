@@ -1,0 +1,115 @@
+"""`stagelens alerts test`: a sample incident to one channel, opened and resolved, and what the receiver made of it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from ...analysis.comparison import StageGrowth
+from ...core.errors import ChannelError
+from .channel import Channel, OutcomeUnknownError
+from .channels import ChannelEntry
+from .channels.heartbeat import Heartbeat
+from .finding_parts import Burn, Course
+from .message import Finding, Message
+from .message_text import headline
+from .troubleshooting import cure
+
+DAY_SECONDS = 86_400.0
+
+
+def rehearse(
+    entry: ChannelEntry, *, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str]:
+    """Send a sample incident to *entry* and say, line by line, what came back and what to do about it.
+
+    The last line begins with `ok` when all was accepted, and with `failed` when something was not.
+    """
+    if entry.lacking:
+        yield f"failed: {entry.lacking} is not there, so {entry.name} can send nothing; add it and try again"
+        return
+    if entry.heartbeat is not None:
+        yield from _ping(entry, entry.heartbeat)
+        return
+    if entry.channel is not None:
+        yield from _tell(entry, entry.channel, clock, sleep)
+
+
+def sample(now: float) -> Message:
+    """Return the first message of an incident that never was."""
+    finding = Finding(
+        name="a-test",
+        service="stagelens-test",
+        promise="99 % of requests to stagelens-test succeed within 250 ms, over 30 days",
+        kind="latency",
+        severity="ticket",
+        since=now - 720.0,
+        burn=Burn(
+            rate=6.2,
+            threshold=6.0,
+            long_seconds=6 * 3600.0,
+            short_seconds=1800.0,
+            bad=372.0,
+            total=6000.0,
+            budget_left=0.94,
+            bad_left=48_900.0,
+            window_seconds=30 * DAY_SECONDS,
+            exhausted_in_seconds=4.5 * DAY_SECONDS,
+        ),
+        growth=(StageGrowth("preprocess", 0.18, 0.92), StageGrowth("queue", 0.011, 0.06)),
+        course=Course((0.3, 0.4, 0.2, 0.5, 2.8, 6.1, 6.4, 6.2), 120.0, now - 960.0),
+        description="This is a test of the channel: nothing is wrong.",
+    )
+    return Message(f"sl-test-{secrets.token_hex(6)}", 1, "opened", now, now, finding)
+
+
+def _tell(
+    entry: ChannelEntry, channel: Channel, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> Iterator[str]:
+    opened = sample(clock())
+    yield f"to {entry.name} ({entry.kind}): {headline(opened)}"
+    reference, trouble = _send(channel, opened)
+    yield f"opened: {_said(reference, trouble)}"
+    if trouble is not None and not isinstance(trouble, OutcomeUnknownError):
+        yield _verdict(entry, trouble)
+        return
+    # What may have been opened is closed again in any case.
+    sleep(channel.gap_seconds)
+    over = replace(opened, sequence=2, transition="resolved", at=clock(), ending="recovered", first=False)
+    again, worse = _send(channel, replace(over, reference=reference))
+    yield f"resolved: {_said(again, worse)}"
+    trouble = trouble or worse
+    yield _verdict(entry, trouble) if trouble else f"ok: {entry.name} took both; see there how they look"
+
+
+def _send(channel: Channel, message: Message) -> tuple[str, ChannelError | None]:
+    """Return what to remember, and what was wrong."""
+    try:
+        return channel.send(message), None
+    except ChannelError as error:
+        return "", error
+
+
+def _said(reference: str, trouble: ChannelError | None) -> str:
+    if trouble is None:
+        return f"accepted{f' as {reference}' if reference else ''}"
+    if isinstance(trouble, OutcomeUnknownError):
+        return f"not known: {trouble}"
+    again = "it would not be tried again" if trouble.permanent else "it would be tried again"
+    return f"not accepted ({again}): {trouble}"
+
+
+def _ping(entry: ChannelEntry, heartbeat: Heartbeat) -> Iterator[str]:
+    yield f"to {entry.name} (heartbeat): one ping"
+    try:
+        heartbeat.ping()
+    except ChannelError as error:
+        yield _verdict(entry, error)
+        return
+    yield f"ok: {entry.name} took it"
+
+
+def _verdict(entry: ChannelEntry, trouble: ChannelError) -> str:
+    return f"failed: {cure(entry.kind, str(trouble)) or trouble}"

@@ -1,0 +1,99 @@
+"""Prometheus Alertmanager, by its API v2: ours is one alert of many there, routed, grouped and silenced as all others are.
+
+Alertmanager forgets: it takes an alert it does not hear of again for resolved. So a firing alert says that it ends soon and
+is sent again before that; one that is over is sent for a while as ended, for an Alertmanager that was not there.
+Labels are the alert's identity and hold no number; a ticket that becomes a page is another alert, and the first one ends by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ..channel import Refresh
+from ..http import post
+from ..message import Finding, Message
+from ..message_text import cause, examples, facts, headline, impact, picture, small_print
+from ..truncation import cut, line
+
+# https://prometheus.io/docs/alerting/latest/clients/: clients repeat what fires
+REFRESH = Refresh(every_seconds=60.0, after_end_seconds=300.0)
+# Three repeats may be lost before Alertmanager takes it for resolved. [seconds]
+ENDS_AFTER_SECONDS = 240.0
+# It takes any length; what templates show should not be a page.
+MAX_ANNOTATION_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Alertmanager:
+    """An Alertmanager.
+
+    Args:
+        name: Its name in the outbox.
+        url: Its own address, such as `http://alertmanager:9093`; may hold a password.
+        clock: Says the time. [Unix seconds]
+    """
+
+    name: str
+    url: str = field(repr=False)
+    gap_seconds: float = 0.0
+    refresh: Refresh | None = REFRESH
+    clock: Callable[[], float] = field(default=time.time, repr=False)
+
+    def send(self, message: Message) -> str:
+        """Post *message* as one alert; 200 means that Alertmanager has it, and its labels are all there is to remember."""
+        body = json.dumps([payload(message, self.clock())], ensure_ascii=False).encode()
+        post(f"{self.url.rstrip('/')}/api/v2/alerts", body, {}, receiver="Alertmanager")
+        return ""
+
+
+def payload(message: Message, now: float) -> dict[str, Any]:
+    """Return the alert as it is at *now*, in Unix seconds."""
+    finding = message.finding
+    alert: dict[str, Any] = {
+        "labels": _labels(finding),
+        "annotations": _annotations(message),
+        "startsAt": _iso(min(finding.since, message.opened_at)),
+        "endsAt": _iso(message.at if message.resolved else now + ENDS_AFTER_SECONDS),
+    }
+    if finding.link:
+        alert["generatorURL"] = finding.link
+    return alert
+
+
+def _labels(finding: Finding) -> dict[str, str]:
+    return {
+        **{key: value for key, value in finding.where.items() if value},
+        "alertname": finding.name,
+        "job": "stagelens",
+        "service": finding.service,
+        "severity": finding.severity,
+        "kind": finding.kind,
+    }
+
+
+def _annotations(message: Message) -> dict[str, str]:
+    finding = message.finding
+    lines = [impact(finding), *(f"{name}: {value}" for name, value in facts(message))]
+    lines += [f"Also: {each}" for each in message.also]
+    lines += [f"{shape} {about}" for shape, about in picture(message)]
+    lines += [f"{what} {link}".strip() for what, link in examples(finding)]
+    said = {
+        "summary": line(headline(message), MAX_ANNOTATION_CHARS),
+        "description": "\n".join(line(each, MAX_ANNOTATION_CHARS) for each in [*lines, *small_print(message)]),
+        "cause": line(cause(message), MAX_ANNOTATION_CHARS),
+        "incident": message.incident,
+        "version": finding.version,
+        "dashboard": finding.link,
+        "runbook_url": finding.runbook,
+        "note": cut(finding.description, MAX_ANNOTATION_CHARS),
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,184 @@
+"""E-mail, by SMTP: text, and HTML with the chart in it, and all messages of an incident in one conversation.
+
+A message's id is made of the incident and the transition, so one that was sent twice is one to mail programs that look.
+"""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Literal
+
+from .....core.errors import ChannelError
+from ... import chart
+from ...channel import OutcomeUnknownError, Refresh
+from ...http import shown
+from ...message import Message
+from ...message_text import headline, icon
+from ...truncation import line
+from . import body
+from .smtp import CheckedSmtp, CheckedSmtpTls
+
+Security = Literal["starttls", "tls", "none"]
+PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
+# RFC 5322, 2.1.1: a line has 998 characters at most; phones show far fewer of a subject.
+MAX_SUBJECT_CHARS = 200
+# How long a server has for each step; a row is leased for longer than all of them. [seconds]
+TIMEOUT_SECONDS = 8.0
+# RFC 5321, 4.2.1: from here on trying again is useless.
+_PERMANENT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """People with mail boxes.
+
+    Args:
+        name: Its name in the outbox.
+        host: The mail server.
+        sender: Who it is from, as `Name <name@example.com>` or bare.
+        recipients: Who it goes to.
+        security: `starttls` and `tls` check the server's certificate; `none` is for a server of one's own.
+        port: Of the mail server; 0 for the usual one.
+        user: Whom the server knows; empty for no sign-in.
+        password: The user's; a secret.
+    """
+
+    name: str
+    host: str
+    sender: str
+    recipients: tuple[str, ...]
+    security: Security = "starttls"
+    port: int = 0
+    user: str = ""
+    password: str = field(default="", repr=False)
+    gap_seconds: float = 0.0
+    refresh: Refresh | None = None
+
+    def send(self, message: Message) -> str:
+        """Hand *message* to the mail server.
+
+        Returns:
+            The id of the incident's first mail, which all later ones answer.
+        """
+        mail = compose(message, self.sender, self.recipients)
+        with self._server() as server, self._errors(sent=True):
+            server.send_message(mail)
+        return message.reference or str(mail["Message-ID"])
+
+    @contextmanager
+    def _server(self) -> Generator[smtplib.SMTP]:
+        """Connect and sign in, and say good-bye at the end; a good-bye that fails changes nothing."""
+        with self._errors(sent=False):
+            server = self._connect()
+        try:
+            with self._errors(sent=False):
+                self._greet(server)
+            yield server
+        finally:
+            try:
+                server.quit()
+            except (smtplib.SMTPException, OSError):
+                server.close()
+
+    def _connect(self) -> smtplib.SMTP:
+        port = self.port or PORTS[self.security]
+        if self.security == "tls":
+            return CheckedSmtpTls(self.host, port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context())
+        return CheckedSmtp(self.host, port, timeout=TIMEOUT_SECONDS)
+
+    def _greet(self, server: smtplib.SMTP) -> None:
+        if self.security == "starttls":
+            server.starttls(context=ssl.create_default_context())
+        if self.user:
+            server.login(self.user, self.password)
+
+    @contextmanager
+    def _errors(self, *, sent: bool) -> Generator[None]:
+        """Turn what SMTP raises into what the outbox knows; *sent* says whether the server may have the mail already."""
+        try:
+            yield
+        except EgressDeniedError as error:
+            # It waits: the name may lead elsewhere again, or the setting be mended.
+            msg = f"the mail server is not called: {error}"
+            raise ChannelError(msg, permanent=False) from error
+        except smtplib.SMTPRecipientsRefused as error:
+            answers = [(code, said) for code, said in error.recipients.values()]
+            raise self._refused(min(answers, default=(0, b""))) from error
+        except smtplib.SMTPResponseException as error:
+            said = error.smtp_error
+            raise self._refused((error.smtp_code, said if isinstance(said, bytes) else str(said).encode())) from error
+        except smtplib.SMTPNotSupportedError as error:
+            msg = f"the mail server cannot do what is asked of it: {error}"
+            raise ChannelError(msg, permanent=True) from error
+        except ssl.SSLCertVerificationError as error:
+            msg = f"the mail server's certificate is not good: {error.verify_message}"
+            raise ChannelError(msg, permanent=False) from error
+        except (smtplib.SMTPException, OSError) as error:
+            if sent:
+                msg = f"the mail server took the message and gave no answer: {type(error).__name__}"
+                raise OutcomeUnknownError(msg) from error
+            msg = f"the mail server cannot be reached: {shown(str(error), [self.password])}"
+            raise ChannelError(msg, permanent=False) from error
+
+    def _refused(self, answer: tuple[int, bytes]) -> ChannelError:
+        code, said = answer
+        text = shown(said.decode(errors="replace"), [self.password])
+        return ChannelError(f"the mail server answered {code}: {text}", permanent=code >= _PERMANENT)
+
+
+def compose(message: Message, sender: str, recipients: tuple[str, ...]) -> EmailMessage:
+    """Return the mail."""
+    mail = EmailMessage()
+    mail["Subject"] = line(f"{icon(message)} {headline(message)}", MAX_SUBJECT_CHARS)
+    mail["From"] = sender
+    mail["To"] = ", ".join(recipients)
+    mail["Date"] = format_datetime(datetime.fromtimestamp(message.at, UTC))
+    mail["Message-ID"] = _id_of(message.key, sender)
+    if message.reference:
+        mail["In-Reply-To"] = mail["References"] = message.reference
+    # RFC 3834: no holiday notes in answer.
+    mail["Auto-Submitted"] = "auto-generated"
+    mail["X-Stagelens-Incident"] = line(message.incident, MAX_SUBJECT_CHARS)
+    mail.set_content(body.text(message), cte="quoted-printable")
+    png = chart.of(message)
+    name = _id_of(f"{message.key}.chart", sender)
+    # RFC 2392: an address of a part of the same mail is its id without the brackets.
+    page = body.html(message, f"cid:{name.strip('<>')}" if png else "")
+    mail.add_alternative(page, subtype="html", cte="quoted-printable")
+    if png:
+        _page_of(mail).add_related(png, "image", "png", cid=name, disposition="inline", filename="chart.png")
+    return mail
+
+
+def _page_of(mail: EmailMessage) -> EmailMessage:
+    """Return the part of *mail* that is HTML; what is related to it, programs that show text do not list."""
+    page = mail.get_body(("html",))
+    assert isinstance(page, EmailMessage)  # noqa: S101 - it was just added
+    return page
+
+
+def _id_of(key: str, sender: str) -> str:
+    domain = sender.rstrip("> ").rpartition("@")[2] or "stagelens"
+    return f"<{key.replace(':', '.')}@{domain}>"
+
+
+def is_address(text: str) -> bool:
+    """Say whether *text* is a mail address, with or without a name in front.
+
+    >>> is_address("On call <oncall@example.com>"), is_address("oncall")
+    (True, False)
+    """
+    bare = text.rpartition("<")[2].rstrip("> ")
+    try:
+        found = Address(addr_spec=bare)
+    except (ValueError, IndexError):
+        return False
+    return bool(found.username and found.domain) and text.isprintable()

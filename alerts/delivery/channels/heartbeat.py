@@ -1,0 +1,123 @@
+"""The dead man's switch: an address outside that is pinged while alerts really work, and that tells people when pings stop.
+
+A ping stands for the whole path. It leaves from where messages are sent, and only while the last evaluation without an
+error is young and no page waits in the outbox for longer than it may; so it stops when nothing is evaluated, when the
+database cannot be used, when messages do not get out, and when nobody is left to send it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ....core.errors import ChannelError
+from ....store import Store
+from ... import lease
+from .. import outbox
+from ..http import address_parts, refused, request
+from ..loop import Loop
+
+log = logging.getLogger(__name__)
+
+# The lease that says that the last evaluation was whole; it runs out by itself.
+EVALUATED = "evaluated"
+# How often to ping. [seconds]
+EVERY_SECONDS = 60.0
+# How soon to look again whether alerts work. [seconds]
+LOOK_AGAIN_SECONDS = 2.0
+# Who has just started waits for the first evaluation: for so long that is no trouble. [seconds]
+PATIENCE_SECONDS = 60.0
+# A page that nobody took for so long is an alert that does not work. [seconds]
+MAX_PAGE_WAIT_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """An address that expects to be pinged.
+
+    Args:
+        name: What it is called.
+        url: The address; a secret.
+    """
+
+    name: str
+    url: str = field(repr=False)
+
+    def ping(self) -> None:
+        """Ping it.
+
+        Raises:
+            ChannelError: It was not there, or not content.
+        """
+        answer = request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
+        if not answer.accepted:
+            raise refused(answer, "the heartbeat's receiver", address_parts(self.url))
+
+
+class Pulse(Loop):
+    """Pings while alerts work.
+
+    Args:
+        store: Where evaluations and the outbox are.
+        heartbeat: Whom to ping.
+        clock: Says the time. [Unix seconds]
+        every_seconds: How often. [seconds]
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        heartbeat: Heartbeat,
+        *,
+        clock: Callable[[], float] = time.time,
+        every_seconds: float = EVERY_SECONDS,
+    ) -> None:
+        super().__init__(heartbeat.name)
+        self._store = store
+        self._heartbeat = heartbeat
+        self._clock = clock
+        self._every_seconds = every_seconds
+        self._next_at = 0.0
+        self._patient_until = clock() + PATIENCE_SECONDS
+        self._trouble = ""
+
+    def step(self) -> float:
+        """Ping if it is time and all is well.
+
+        Returns:
+            How long to wait before the next step. [seconds]
+        """
+        now = self._clock()
+        if now < self._next_at:
+            return self._next_at - now
+        trouble = self._silent(now)
+        if trouble:
+            if now >= self._patient_until:
+                self._say(trouble)
+            return LOOK_AGAIN_SECONDS
+        self._next_at = now + self._every_seconds
+        try:
+            self._heartbeat.ping()
+        except ChannelError as error:
+            self._say(str(error))
+        else:
+            self._say("")
+        return self._every_seconds
+
+    def _silent(self, now: float) -> str:
+        """Return why there must be no ping; nothing when all is well."""
+        with self._store.engine.connect() as connection:
+            if lease.holder_of(connection, EVALUATED, now) is None:
+                return "the last evaluation without an error is too old"
+            waiting = outbox.oldest_page(connection)
+        if waiting is not None and now - waiting > MAX_PAGE_WAIT_SECONDS:
+            return "a page waits in the outbox, and nobody takes it"
+        return ""
+
+    def _say(self, trouble: str) -> None:
+        """Log *trouble* if it is news."""
+        if trouble and trouble != self._trouble:
+            log.warning("alerts: no heartbeat to %s: %s", self._heartbeat.name, trouble)
+        self._trouble = trouble

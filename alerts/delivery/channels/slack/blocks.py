@@ -1,0 +1,222 @@
+"""What a message looks like in Slack: Block Kit, within Slack's limits, the headline and the link always among it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .... import formatting
+from ...message import Message
+from ...message_text import (
+    basis,
+    cause,
+    chart_in_words,
+    examples,
+    facts,
+    headline,
+    icon,
+    impact,
+    picture,
+    small_print,
+    table,
+    title,
+)
+from ...truncation import cut, line
+from .text import MAX_ROW_CHARS, escape, mild, sentence
+
+# https://docs.slack.dev/reference/block-kit/blocks
+MAX_HEADER_CHARS = 150
+MAX_SECTION_CHARS = 3000
+MAX_FIELD_CHARS = 2000
+MAX_ALT_CHARS = 2000
+MAX_BLOCK_ID_CHARS = 255
+# https://docs.slack.dev/reference/block-kit/block-elements/button-element
+MAX_URL_CHARS = 3000
+# https://docs.slack.dev/reference/methods/chat.postMessage: recommended length of `text`
+MAX_TEXT_CHARS = 4000
+# Undocumented: past 13.2 kB of blocks Slack answers msg_blocks_too_long (slackapi/bolt-js#2509).
+MAX_BLOCKS_BYTES = 10_000
+# One section of the longest letters must leave room for the headline and the link.
+MAX_STORY_CHARS = 1200
+MAX_ALSO = 5
+
+ACKNOWLEDGE, SILENCE, ACCEPT, OPEN = "acknowledge", "silence_1h", "accept", "open"
+_REPEAT = "This may be a repeat: an earlier try was cut off, and Slack could not be asked whether it arrived."
+# What goes first when a message is too long; headline, cause and link never do.
+_SPARE = ("promise", "examples", "stages", "also", "numbers")
+
+
+def text(message: Message) -> str:
+    """Return the notification: one sentence."""
+    return cut(mild(f"{icon(message)} {headline(message)}", MAX_TEXT_CHARS), MAX_TEXT_CHARS)
+
+
+def plain(message: Message) -> str:
+    """Return all that matters as text alone, for when Slack does not take the blocks."""
+    link = f"\n{_links(message)}" if message.finding.link or message.finding.runbook else ""
+    return cut(f"{text(message)}\n{escape(_impact(message))}", MAX_TEXT_CHARS - len(link)) + link
+
+
+def blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
+    """Return how the incident stands, in full.
+
+    Args:
+        message: What is told.
+        buttons: Whether somebody answers Slack when a button is pressed; without that Slack marks even a button that is
+            only a link with a warning.
+        file: Slack's id of the chart of how it goes; without one, and of what is over, a row of bars shows it where it is known.
+    """
+    found = [block for block in _all(message, buttons=buttons, file=file if picture(message) else "") if block]
+    for part in _SPARE:
+        if _size(found) <= MAX_BLOCKS_BYTES:
+            break
+        found = [block for block in found if block["block_id"] != _block_id(message, part)]
+    return found
+
+
+def reply(message: Message) -> list[dict[str, Any]]:
+    """Return one turn of an incident, for its thread: what is new, in few lines."""
+    told = f"{icon(message)} *{mild(title(message))}*"
+    if message.transition == "acknowledged":
+        return [_section(message, "turn", told)]
+    why = sentence(cause(message))
+    lines = [told, why] if message.resolved else [told, why, escape(_impact(message))]
+    lines += [f"{mild(name)}: {mild(value)}" for name, value in facts(message)]
+    if message.repeat:
+        lines.append(_REPEAT)
+    return [_section(message, "turn", "\n".join(lines))]
+
+
+def _all(message: Message, *, buttons: bool, file: str) -> list[dict[str, Any]]:
+    heading = line(f"{icon(message)} {title(message)}", MAX_HEADER_CHARS)
+    also = message.also[:MAX_ALSO]
+    return [
+        {
+            "type": "header",
+            "block_id": _block_id(message, "headline"),
+            "text": {"type": "plain_text", "text": heading, "emoji": True},
+        },
+        _section(message, "cause", _story(message, bars=not file), MAX_STORY_CHARS),
+        _chart(message, file) if file else {},
+        {"type": "section", "block_id": _block_id(message, "numbers"), "fields": _fields(message)},
+        _section(message, "also", "\n".join(["Also:", *(f"• {mild(each)}" for each in also)]) if also else ""),
+        _section(message, "stages", _stage_table(message)),
+        _section(message, "examples", _examples(message)),
+        _buttons(message) if buttons else _section(message, "links", _links(message)),
+        {"type": "context", "block_id": _block_id(message, "promise"), "elements": _context(message)},
+    ]
+
+
+def _chart(message: Message, file: str) -> dict[str, Any]:
+    return {
+        "type": "image",
+        "block_id": _block_id(message, "chart"),
+        "slack_file": {"id": file},
+        "alt_text": line(chart_in_words(message.finding), MAX_ALT_CHARS),
+    }
+
+
+def _story(message: Message, *, bars: bool) -> str:
+    """Return why and how bad; what is over is struck through."""
+    finding = message.finding
+    why = sentence(cause(message))
+    lines = [f"~{why}~" if message.resolved else f"*{why}*"]
+    if not message.resolved:
+        lines.append(escape(_impact(message)))
+        lines += [f"`{shape}` {mild(about)}" for shape, about in picture(message) if bars]
+    if finding.description:
+        lines.append(f"_{mild(finding.description)}_")
+    return "\n".join(lines)
+
+
+def _fields(message: Message) -> list[dict[str, str]]:
+    return [_mrkdwn(f"*{mild(name)}*\n{mild(value)}", MAX_FIELD_CHARS) for name, value in facts(message)]
+
+
+def _stage_table(message: Message) -> str:
+    if message.resolved or not message.finding.growth:
+        return ""
+    rows = [[line(cell, MAX_ROW_CHARS) for cell in row] for row in table(message.finding)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [f"{stage:<{widths[0]}}  {growth:>{widths[1]}}  {share:>{widths[2]}}" for stage, growth, share in rows]
+    body = cut(escape("\n".join(lines)).replace("`", "'"), MAX_SECTION_CHARS // 2)
+    return f"What takes longer, {mild(basis(message.finding))}:\n```{body}```"
+
+
+def _examples(message: Message) -> str:
+    if message.resolved:
+        return ""
+    rows = [
+        f"• <{escape(link)}|{mild(what)}>" if link else f"• {mild(what)}" for what, link in examples(message.finding)
+    ]
+    return "\n".join(["Slow requests to look at:", *rows]) if rows else ""
+
+
+def _links(message: Message) -> str:
+    finding = message.finding
+    links = [(finding.link, "Where the time goes"), (finding.runbook, "Runbook")]
+    shown = [f"<{escape(href)}|{name}>" for href, name in links if href and len(escape(href)) < MAX_SECTION_CHARS // 2]
+    return "   ·   ".join(shown) or "No dashboard address is set (dashboard_url in slo.yaml)."
+
+
+def _buttons(message: Message) -> dict[str, Any]:
+    """Return what may be done about it: nothing about what is over, and nobody acknowledges twice."""
+    finding = message.finding
+    elements = [
+        _link_button(OPEN, "Where the time goes", finding.link),
+        _link_button("runbook", "Runbook", finding.runbook),
+    ]
+    if not message.resolved:
+        elements.append(_button(SILENCE, "Silence 1 h", message))
+        if finding.shift is not None:
+            elements.append(_button(ACCEPT, "Accept as normal", message))
+        if not message.acked_by:
+            elements.insert(0, {**_button(ACKNOWLEDGE, "Acknowledge", message), "style": "primary"})
+    shown = [element for element in elements if element]
+    return {"type": "actions", "block_id": _block_id(message, "actions"), "elements": shown} if shown else {}
+
+
+def _button(action: str, name: str, message: Message) -> dict[str, Any]:
+    return {
+        "type": "button",
+        "action_id": action,
+        "text": {"type": "plain_text", "text": name},
+        "value": message.incident,
+    }
+
+
+def _link_button(action: str, name: str, href: str) -> dict[str, Any]:
+    if not href or len(href) > MAX_URL_CHARS:
+        return {}
+    return {"type": "button", "action_id": action, "text": {"type": "plain_text", "text": name}, "url": href}
+
+
+def _context(message: Message) -> list[dict[str, str]]:
+    lines = [mild(each) for each in small_print(message)]
+    # A time Slack shows in the reader's zone; elsewhere the text after the bar is shown.
+    at = f"<!date^{int(message.opened_at)}^{{date_short_pretty}} {{time}}|{formatting.moment_of(message.opened_at)}>"
+    lines.append(f"Incident {mild(message.incident)}, opened {at}")
+    if message.repeat:
+        lines.append(_REPEAT)
+    return [_mrkdwn(each, MAX_FIELD_CHARS) for each in lines]
+
+
+def _impact(message: Message) -> str:
+    return line(impact(message.finding), MAX_ROW_CHARS)
+
+
+def _section(message: Message, part: str, said: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:
+    """Return a section, or nothing where nothing is said."""
+    return {"type": "section", "block_id": _block_id(message, part), "text": _mrkdwn(said, limit)} if said else {}
+
+
+def _mrkdwn(said: str, limit: int) -> dict[str, str]:
+    return {"type": "mrkdwn", "text": cut(said, limit)}
+
+
+def _block_id(message: Message, part: str) -> str:
+    return f"{message.key}:{part}"[:MAX_BLOCK_ID_CHARS]
+
+
+def _size(found: list[dict[str, Any]]) -> int:
+    return len(json.dumps(found, ensure_ascii=False).encode())

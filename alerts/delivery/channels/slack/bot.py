@@ -1,0 +1,242 @@
+"""Slack, by a bot token: one message for each incident that always shows how it stands, and its turns in a thread below.
+
+A message whose fate is unknown is looked for before it is sent again, by the name it carries as metadata. That makes it
+once, but for one case: Slack takes a request after we looked, which takes a connection that was cut and lived on. A bot
+that may not read the channel (`channels:history`, private ones `groups:history`) says that it may be a repeat instead.
+
+The chart (`files:write`) is put into the incident's message once Slack has it, so that no page waits for a picture, and so
+that each message that was taken uploads one at most, however often it was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .....core.errors import ChannelError
+from ... import chart
+from ...channel import OutcomeUnknownError, Refresh
+from ...message import Message
+from ...message_text import chart_in_words
+from . import api, blocks, files
+from .api import SlackError
+from .files import Pictures
+
+EVENT_TYPE = "stagelens_incident"
+# https://docs.slack.dev/reference/methods/chat.update#errors: the message is not there, or not ours to change.
+_GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
+_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"})
+# The bot may not look: then the message is sent and says that it may be a repeat.
+_MAY_NOT_LOOK = frozenset(
+    {
+        "missing_scope",
+        "not_in_channel",
+        "channel_not_found",
+        "no_permission",
+        "not_allowed_token_type",
+        "thread_not_found",
+    }
+)
+# Clocks differ, and the first try may have been a while before this one was decided. [seconds]
+_LOOK_BACK_SECONDS = 120.0
+_PAGE, _MAX_PAGES = 100, 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the incident's message is: what the outbox keeps as the reference.
+
+    Args:
+        channel: The channel's id.
+        stamp: The message's time stamp, by which Slack knows it.
+        file: The id of the chart in it; empty for none.
+    """
+
+    channel: str
+    stamp: str
+    file: str = ""
+
+    @classmethod
+    def of(cls, reference: str) -> _Place:
+        """Read back what `__str__` wrote."""
+        channel, stamp, file = [*reference.split(":"), "", ""][:3]
+        return cls(channel, stamp, file)
+
+    def __str__(self) -> str:
+        return ":".join(part for part in (self.channel, self.stamp, self.file) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class SlackBot:
+    """A Slack channel a bot posts to.
+
+    Args:
+        name: Its name in the outbox.
+        token: The bot's token, `xoxb-…`; a secret.
+        channel: The channel's id, such as `C0123456789`.
+        buttons: Whether somebody answers when a button is pressed.
+        base_url: Of Slack's Web API.
+        pictures: Puts charts into messages.
+    """
+
+    name: str
+    token: str = field(repr=False)
+    channel: str
+    buttons: bool = False
+    base_url: str = api.BASE_URL
+    # https://docs.slack.dev/apis/web-api/rate-limits: one message per second and channel
+    gap_seconds: float = 1.0
+    refresh: Refresh | None = None
+    pictures: Pictures = field(default_factory=Pictures, repr=False, compare=False)
+
+    def send(self, message: Message) -> str:
+        """Post *message*, or bring the incident's message up to date and add the turn to its thread; then draw its chart.
+
+        Returns:
+            The message's channel and time stamp, which is what Slack knows it by, and the file that its chart is.
+        """
+        parent = message.reference
+        if not parent and (message.repeat or message.sequence > 1):
+            try:
+                found = self._sought(message)
+            except SlackError as refused:
+                if refused.word not in _MAY_NOT_LOOK:
+                    raise
+            else:
+                message = replace(message, repeat=False)
+                if found is not None and found.key == message.key:
+                    return self._illustrated(found.reference, message)
+                parent = found.reference if found is not None else ""
+        return self._follow(parent, message) if parent else self._begin(message)
+
+    def _begin(self, message: Message) -> str:
+        return self._illustrated(self._post(message, self._blocks(message)), message)
+
+    def _follow(self, parent: str, message: Message) -> str:
+        """Update the incident's message, then reply in its thread; where it is gone, begin anew."""
+        place, known = _Place.of(parent), replace(message, repeat=False)
+        # With the chart it has, if Slack still has that one.
+        shown = [self._blocks(known, file) for file in dict.fromkeys((place.file, ""))]
+        try:
+            self._say("chat.update", message, *shown, channel=place.channel, ts=place.stamp)
+        except SlackError as refused:
+            if refused.word not in _GONE:
+                raise
+            return self._begin(message)
+        replied = self._replied(place, message) if message.repeat else False
+        if not replied:
+            # Only who could not look has to say that this may be a repeat.
+            turn = replace(message, repeat=replied is None)
+            self._post(turn, blocks.reply(turn), thread_ts=place.stamp)
+        return self._illustrated(parent, known)
+
+    def _illustrated(self, reference: str, message: Message) -> str:
+        """Put a new chart into the incident's message; when all that is new is who looks after it, the one there is kept."""
+        place = _Place.of(reference)
+        png = None if place.file and message.transition == "acknowledged" else chart.of(message)
+        if png is None or not reference:
+            return reference
+        file = self.pictures.put(
+            self.name,
+            lambda: files.upload(
+                self.base_url, self.token, png, f"{message.incident}.png", chart_in_words(message.finding)
+            ),
+            lambda file: self._call(
+                "chat.update",
+                channel=place.channel,
+                ts=place.stamp,
+                text=blocks.text(message),
+                blocks=self._blocks(message, file),
+            ),
+        )
+        return str(replace(place, file=file or place.file))
+
+    def _blocks(self, message: Message, file: str = "") -> list[dict[str, Any]]:
+        return blocks.blocks(message, buttons=self.buttons, file=file)
+
+    def _post(self, message: Message, shown: list[dict[str, Any]], **where: str) -> str:
+        payload = {"incident": message.incident, "key": message.key}
+        metadata = {"event_type": EVENT_TYPE, "event_payload": payload}
+        answer = self._say(
+            "chat.postMessage",
+            message,
+            shown,
+            channel=self.channel,
+            metadata=metadata,
+            unfurl_links=False,
+            **where,
+        )
+        return f"{answer.get('channel', self.channel)}:{answer['ts']}" if answer.get("ts") else ""
+
+    def _say(self, method: str, message: Message, *ways: list[dict[str, Any]], **arguments: Any) -> dict[str, Any]:
+        """Call *method* with the first of *ways*, which are blocks, that Slack takes; else say it in words, once."""
+        for shown in ways:
+            try:
+                return self._call(method, text=blocks.text(message), blocks=shown, **arguments)
+            except SlackError as refused:
+                if refused.word not in _BLOCK_ERRORS:
+                    raise
+        return self._call(method, text=blocks.plain(message), **arguments)
+
+    def _sought(self, message: Message) -> _Found | None:
+        """Return the incident's message in the channel, if it is there."""
+        oldest = f"{message.opened_at - _LOOK_BACK_SECONDS:.6f}"
+        return next(
+            (
+                found
+                for found in self._pages("conversations.history", channel=self.channel, oldest=oldest)
+                if found.incident == message.incident and not found.is_reply
+            ),
+            None,
+        )
+
+    def _replied(self, place: _Place, message: Message) -> bool | None:
+        """Say whether this very turn is in the thread already; None when the bot may not look."""
+        try:
+            return any(
+                found.key == message.key and found.is_reply
+                for found in self._pages("conversations.replies", channel=place.channel, ts=place.stamp)
+            )
+        except SlackError as refused:
+            if refused.word not in _MAY_NOT_LOOK:
+                raise
+            return None
+
+    def _pages(self, method: str, **arguments: str) -> Iterator[_Found]:
+        cursor = ""
+        for _ in range(_MAX_PAGES):
+            answer = self._call(method, limit=_PAGE, include_all_metadata="true", cursor=cursor, **arguments)
+            yield from _found(answer, arguments["channel"])
+            cursor = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
+            if not cursor:
+                return
+
+    def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            return api.call(self.base_url, self.token, method, arguments)
+        except OutcomeUnknownError as error:
+            if method == "chat.postMessage":
+                raise
+            # Reading, or updating twice, changes nothing: there is nothing to look for.
+            raise ChannelError(str(error), permanent=False) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A message of ours that Slack has."""
+
+    incident: str
+    key: str
+    reference: str
+    is_reply: bool
+
+
+def _found(answer: dict[str, Any], channel: str) -> Iterator[_Found]:
+    for each in answer.get("messages") or ():
+        metadata = each.get("metadata") or {}
+        if metadata.get("event_type") != EVENT_TYPE:
+            continue
+        payload, stamp = metadata.get("event_payload") or {}, str(each.get("ts", ""))
+        is_reply = str(each.get("thread_ts", stamp)) != stamp
+        yield _Found(str(payload.get("incident", "")), str(payload.get("key", "")), f"{channel}:{stamp}", is_reply)

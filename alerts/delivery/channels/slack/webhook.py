@@ -1,0 +1,58 @@
+"""Slack, by an incoming webhook: one message for each transition, as blocks, with the sentence as the notification.
+
+Slack's webhook has no way to recognise a message it has seen. Losing a page is worse than seeing it twice, so a message
+whose fate is unknown (the process died while it was being sent, or no answer came) is sent again and says that it may
+be a repeat; its block ids, made of the incident and the transition, are those of the first. A bot can do better: `slack_bot`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from .....core.errors import ChannelError
+from ...channel import Refresh
+from ...http import Answer, post
+from ...message import Message
+from .blocks import blocks, plain, text
+
+# What Slack says of blocks it does not take: the message is worth another try without them.
+BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "invalid_payload"})
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """A Slack channel.
+
+    Args:
+        name: Its name in the outbox.
+        webhook_url: The address Slack gave; a secret.
+    """
+
+    name: str
+    webhook_url: str = field(repr=False)
+    # https://docs.slack.dev/apis/web-api/rate-limits: one message per second and channel
+    gap_seconds: float = 1.0
+    refresh: Refresh | None = None
+
+    def send(self, message: Message) -> str:
+        """Post *message*; Slack says `ok` when it took it, and nothing to remember it by."""
+        try:
+            answer = self._post(payload(message))
+        except ChannelError as refused:
+            if not (refused.permanent and any(word in str(refused) for word in BLOCK_ERRORS)):
+                raise
+            answer = self._post({"text": plain(message)})
+        if answer.text.strip() != "ok":
+            msg = f"Slack answered {answer.status} without its ok; is the address that of an incoming webhook?"
+            raise ChannelError(msg, permanent=False)
+        return ""
+
+    def _post(self, said: dict[str, Any]) -> Answer:
+        return post(self.webhook_url, json.dumps(said, ensure_ascii=False).encode(), {}, receiver="Slack")
+
+
+def payload(message: Message) -> dict[str, Any]:
+    """Return what is posted."""
+    return {"text": text(message), "blocks": blocks(message)}

@@ -1,0 +1,131 @@
+"""A plain webhook: the incident as JSON, signed, with a key that names the message however often it comes.
+
+The receiver checks `X-Stagelens-Signature: sha256=<hex>`: HMAC-SHA256 by the shared secret over the timestamp header, a
+dot and the raw body. It refuses a timestamp more than five minutes off, and takes an `Idempotency-Key` it has seen for done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ..channel import Refresh
+from ..finding_parts import Burn, Shift
+from ..http import post
+from ..message import Message
+from ..message_text import cause, headline
+
+SIGNATURE_HEADER = "X-Stagelens-Signature"
+TIMESTAMP_HEADER = "X-Stagelens-Timestamp"
+KEY_HEADER = "Idempotency-Key"
+# Grows when a field changes its meaning or goes away; new fields may come at any time.
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Any receiver of JSON.
+
+    Args:
+        name: Its name in the outbox.
+        url: Where to post; may hold a secret.
+        secret: What bodies are signed with; empty for no signature.
+        clock: Says the time, for the signature. [Unix seconds]
+    """
+
+    name: str
+    url: str = field(repr=False)
+    secret: str = field(default="", repr=False)
+    gap_seconds: float = 0.0
+    refresh: Refresh | None = None
+    clock: Callable[[], float] = field(default=time.time, repr=False)
+
+    def send(self, message: Message) -> str:
+        """Post *message*; any 2xx answer accepts it, and nothing has to be remembered."""
+        body = json.dumps(payload(message), ensure_ascii=False).encode()
+        headers = {KEY_HEADER: message.key}
+        if self.secret:
+            stamp = str(int(self.clock()))
+            headers |= {TIMESTAMP_HEADER: stamp, SIGNATURE_HEADER: sign(self.secret, stamp, body)}
+        post(self.url, body, headers, receiver="the webhook", secrets=[self.secret])
+        return ""
+
+
+def sign(secret: str, timestamp: str, body: bytes) -> str:
+    """Return the signature of *body* as the header carries it."""
+    digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256)
+    return f"sha256={digest.hexdigest()}"
+
+
+def payload(message: Message) -> dict[str, Any]:
+    """Return the incident as the receiver gets it."""
+    finding = message.finding
+    return {
+        "format": FORMAT,
+        "key": message.key,
+        "transition": message.transition,
+        "at": _iso(message.at),
+        "headline": headline(message),
+        "incident": {
+            "id": message.incident,
+            "state": "resolved" if message.resolved else "open",
+            "ending": message.ending,
+            "acknowledged_by": message.acked_by,
+            "severity": finding.severity,
+            "opened_at": _iso(message.opened_at),
+            "since": _iso(finding.since),
+            "service": finding.service,
+            "where": dict(finding.where),
+            "slo": finding.name,
+            "promise": finding.promise,
+            "kind": finding.kind,
+            "cause": cause(message),
+            "version": finding.version,
+            "description": finding.description,
+            "runbook": finding.runbook,
+            "link": finding.link,
+        },
+        "burn": finding.burn and _burn(finding.burn),
+        "budget": finding.burn and _budget(finding.burn),
+        "shift": finding.shift and _shift(finding.shift),
+        "absence": finding.absence and dataclasses.asdict(finding.absence),
+        "stages": [{"stage": row.stage, "seconds": row.seconds, "share": row.share} for row in finding.growth],
+        "overruns": [dataclasses.asdict(each) for each in finding.overruns],
+        "also": list(message.also),
+        "exemplars": [dataclasses.asdict(each) for each in finding.exemplars],
+    }
+
+
+def _burn(burn: Burn) -> dict[str, float]:
+    return {
+        "rate": burn.rate,
+        "fires_at": burn.threshold,
+        "long_window_seconds": burn.long_seconds,
+        "short_window_seconds": burn.short_seconds,
+        "bad": burn.bad,
+        "total": burn.total,
+    }
+
+
+def _budget(burn: Burn) -> dict[str, float | None]:
+    return {
+        "left": burn.budget_left,
+        "bad_requests_left": burn.bad_left,
+        "window_seconds": burn.window_seconds,
+        "exhausted_in_seconds": burn.exhausted_in_seconds,
+    }
+
+
+def _shift(shift: Shift) -> dict[str, float | str]:
+    return {**dataclasses.asdict(shift), "ratio": shift.ratio}
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,187 @@
+"""What an SLO would have told in the past: the rules of `burning` and `incidents`, minute by minute over the store.
+
+The same functions judge here and in `evaluate`, on the same counts; where nothing is open and no burn rate is near any
+threshold, nothing can happen, and those minutes are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from ...store import Reader
+from ..delivery.finding_parts import Burn
+from ..delivery.message import Finding
+from ..incidents import lifecycle
+from ..incidents.record import Record
+from ..objectives.slo import Slo
+from ..policy_file import Policy, Severity
+from . import burn_rate
+from .burn_rate import Counts, Tier
+from .history import MINUTE, History, Windows, load
+from .measurement import measure, tiers_of
+from .onset import onset
+
+# Rounding must not hide a minute in which something fires; `burn.fires` decides.
+_NEARLY = 1 - 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An incident that would have been.
+
+    Args:
+        opened_at: When it would have been told: after planned work, if it began within.
+        resolved_at: When it would have been over; None if it still is not.
+        severity: The highest it would have had.
+        peak: The highest burn rate.
+        spent: The share of the error budget that went from its beginning to its end. [ratio]
+    """
+
+    opened_at: datetime
+    resolved_at: datetime | None
+    severity: Severity
+    peak: float
+    spent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an SLO would have told.
+
+    Args:
+        slo: Which.
+        since: From when on.
+        until: Up to when.
+        seen_from: The first minute that has anything to count; None where there is none.
+        incidents: In order of time.
+        budget_left: What is left now, of the whole window; None without requests. [ratio]
+        coarse_until: Before it only hours are kept, and shorter trouble may be missed; None where minutes are.
+    """
+
+    slo: Slo
+    since: datetime
+    until: datetime
+    seen_from: datetime | None
+    incidents: tuple[Past, ...]
+    budget_left: float | None
+    coarse_until: datetime | None
+
+
+def backtest(read: Reader, slo: Slo, policy: Policy, now: datetime, length: timedelta) -> Preview:
+    """Return what *slo* would have told in the last *length* before *now*.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    longest = max(burn_rate.windows(policy, tiers_of(slo, policy)))
+    history = load(read, slo, now - length - longest, now)
+    since = history.edge_of(now - length)
+    measured = measure(read, slo, policy, now)
+    counts = measured.counts[slo.window]
+    # What is left says how large the budget of the whole window is at this traffic.
+    allowed = counts.bad + measured.budget.bad_left
+    seen = np.flatnonzero(np.diff(history.total))
+    return Preview(
+        slo=slo,
+        since=history.at(since),
+        until=history.at(history.edges - 1),
+        seen_from=history.at(int(seen[0])) if len(seen) else None,
+        incidents=tuple(_pasts(history, slo, replay(history, slo, policy, since), allowed)),
+        budget_left=measured.budget.left if counts.total else None,
+        coarse_until=history.coarse_until
+        if history.coarse_until and history.coarse_until > history.at(since)
+        else None,
+    )
+
+
+def replay(history: History, slo: Slo, policy: Policy, since: int = 0) -> list[Record]:
+    """Return the incidents of *history* from the edge *since* on, as the evaluator would have kept them."""
+    watched = tiers_of(slo, policy)
+    windows = {length: history.windows(length) for length in burn_rate.windows(policy, watched)}
+    near = np.flatnonzero(_near(windows, watched, slo.objective, policy.patience.keep))
+    kept: list[Record] = []
+    edge = since
+    while edge < history.edges:
+        record = kept[-1] if kept else None
+        if record is None or not record.is_open:
+            # Where nothing is open, only what is near a threshold can begin something.
+            ahead = near[np.searchsorted(near, edge) :]
+            if not len(ahead):
+                break
+            edge = int(ahead[0])
+        step = _step(history.at(edge), record, _counts(windows, edge), slo, policy, seen=history.seen(edge))
+        if step is not None and record is not None and step.record.id == record.id:
+            kept[-1] = step.record
+        elif step is not None:
+            kept.append(step.record)
+        edge += 1
+    return kept
+
+
+def _near(windows: Mapping[timedelta, Windows], watched: Sequence[Tier], objective: float, keep: float) -> np.ndarray:
+    """Return at which edges any tier may fire."""
+    rates = {length: found.burn(objective) for length, found in windows.items()}
+    either = [np.minimum(rates[tier.long], rates[tier.short]) >= tier.burn * keep * _NEARLY for tier in watched]
+    return np.any(either, axis=0) if either else np.zeros(0, bool)
+
+
+def _counts(windows: Mapping[timedelta, Windows], edge: int) -> dict[timedelta, Counts]:
+    return {length: Counts(float(found.total[edge]), float(found.bad[edge])) for length, found in windows.items()}
+
+
+def _step(
+    at: datetime,
+    record: Record | None,
+    counts: Mapping[timedelta, Counts],
+    slo: Slo,
+    policy: Policy,
+    *,
+    seen: timedelta,
+) -> lifecycle.Step | None:
+    """Return what the evaluator would have done at one moment."""
+    already = record is not None and record.is_open
+    firing = burn_rate.firing(tiers_of(slo, policy), counts, slo.objective, policy, already=already, seen=seen)
+    return lifecycle.decide(
+        record,
+        _finding(at, slo, firing[0], counts) if firing else None,
+        cause=slo.name,
+        now=at.timestamp(),
+        has_data=counts[burn_rate.FAST].total > 0,
+        patience=policy.patience,
+    )
+
+
+def _finding(at: datetime, slo: Slo, tier: Tier, counts: Mapping[timedelta, Counts]) -> Finding:
+    short = counts[tier.short]
+    rate = burn_rate.burn_rate(short.bad, short.total, slo.objective)
+    long_seconds, short_seconds = tier.long.total_seconds(), tier.short.total_seconds()
+    spent = Burn(rate, tier.burn, long_seconds, short_seconds, short.bad, short.total, 0.0, 0.0, 0.0)
+    return Finding(slo.name, slo.service, "", slo.kind, tier.severity, at.timestamp(), burn=spent)
+
+
+def _pasts(history: History, slo: Slo, records: Iterable[Record], allowed: float) -> Iterator[Past]:
+    """Yield the incidents that anybody would have been told of."""
+    for record in records:
+        opened = datetime.fromtimestamp(record.opened_at, UTC)
+        resolved = None if record.resolved_at is None else datetime.fromtimestamp(record.resolved_at, UTC)
+        until = resolved or history.at(history.edges - 1)
+        # What is over before the planned work is, nobody hears of.
+        heard = slo.maintenance.without(opened, until) if slo.maintenance.at(opened) else [(opened, until)]
+        if heard:
+            began, ended = _began(history, slo, record, opened), history.edge_of(until)
+            window = history.windows(MINUTE * max(1, ended - began))
+            spent = float(window.bad[ended]) / allowed if allowed > 0 else 0.0
+            yield Past(heard[0][0], resolved, record.finding.severity, record.peak, spent)
+
+
+def _began(history: History, slo: Slo, record: Record, opened: datetime) -> int:
+    """Return the edge at which the trouble began, as the page would have said."""
+    spent = record.finding.burn
+    reach = timedelta(seconds=spent.long_seconds) if spent is not None else timedelta(hours=1)
+    low, high = history.edge_of(opened - reach), history.edge_of(opened)
+    threshold = spent.threshold / 2 if spent is not None else 1.0
+    return history.edge_of(onset(history.minutes(low, high), slo.objective, threshold, otherwise=opened).at)

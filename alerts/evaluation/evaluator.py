@@ -1,0 +1,248 @@
+"""One evaluation: judge every cause, decide what becomes of its incident, write it down. One process at a time.
+
+Everything an evaluation decides is written in one transaction, with the messages: a process that dies leaves all of it or
+nothing, and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from ...store import Store
+from .. import lease
+from ..delivery.message import Finding
+from ..delivery.message_text import headline
+from ..incidents import journal, lifecycle, notification_rules, record, silences
+from ..incidents.lifecycle import Step
+from ..incidents.notification_rules import Turn
+from ..incidents.policy import IncidentPolicy
+from ..incidents.policy import default_policy as default_incident_policy
+from ..incidents.record import Record
+from ..objectives.slo_file import Definitions
+from ..policy_file import Policy, default_policy
+from . import backfill
+from .absence import AbsenceJudge
+from .alert_rules import Judge, Verdict, cause_of, of_slo
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+LEASE = "evaluate"
+# The right to evaluate is renewed when this share of its time has gone by: many SLOs on a slow store take long.
+_RENEW_SHARE = 1 / 3
+
+
+class Evaluator:
+    """Judges what is watched against the store.
+
+    Args:
+        store: Where requests, incidents and the outbox are.
+        holder: The name of this process.
+        lease_seconds: How long this process keeps the right to evaluate without renewing it. [seconds]
+        policy: Tiers, guard and patience.
+        incident_policy: Stories, silence, and what is caught up.
+        judges: What is judged beside the SLOs.
+        stopwatch: Says how long an evaluation takes. [seconds]
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        holder: str,
+        *,
+        lease_seconds: float,
+        policy: Policy | None = None,
+        incident_policy: IncidentPolicy | None = None,
+        judges: Sequence[Judge] = (),
+        stopwatch: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._lease_seconds = lease_seconds
+        self._policy = policy or default_policy()
+        self._incident_policy = incident_policy or default_incident_policy()
+        absences = AbsenceJudge(store.read, self._incident_policy.no_data, self._policy)
+        self._judges: tuple[Judge, ...] = (self._slos, absences, *judges)
+        self._stopwatch = stopwatch
+
+    def tick(self, definitions: Definitions, now: datetime) -> list[Turn]:
+        """Evaluate everything once.
+
+        Returns:
+            What happened to incidents, told or not; empty when another process evaluates.
+
+        Raises:
+            StoreError: The store cannot be used; what was not written will be found again by the next tick.
+            Exception: Something could not be judged; the rest was, and is written.
+        """
+        with self._store.transaction() as connection:
+            if not lease.hold(connection, LEASE, self._holder, now.timestamp(), self._lease_seconds):
+                return []
+            before = lease.done_at(connection, LEASE)
+            record.forget(connection, (now - self._incident_policy.kept).timestamp())
+            silences.forget(connection, now - self._incident_policy.kept)
+            open_now = {each.cause: each.finding for each in record.find_open(connection)}
+        broken: list[Exception] = []
+        began = self._stopwatch()
+        verdicts = self._judged(definitions, now, open_now, broken)
+        missed = self._missed(definitions, before, now, broken)
+        told = self._write(verdicts, missed, definitions, now, took_seconds=self._stopwatch() - began, judged=open_now)
+        if broken:
+            raise broken[0]
+        return told
+
+    def release(self) -> None:
+        """Let another process evaluate."""
+        with self._store.transaction() as connection:
+            lease.release(connection, LEASE, self._holder)
+
+    def _renew(self, connection: Connection, at: float) -> bool:
+        return lease.renew(connection, LEASE, self._holder, at, self._lease_seconds)
+
+    def _slos(
+        self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
+    ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
+        read, policy, url = self._store.read, self._policy, definitions.dashboard_url
+        for slo in definitions.slos:
+            cause = cause_of(slo)
+            yield cause, partial(of_slo, read, slo, policy, now, before=before.get(cause), dashboard_url=url)
+
+    def _judged(
+        self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
+    ) -> dict[str, Verdict | None]:
+        """Judge everything, by cause; what cannot be is None and left as it is, and why goes into *broken*."""
+        found: dict[str, Verdict | None] = {}
+        began = renewed = self._stopwatch()
+        for judge in self._judges:
+            for cause, one in judge(definitions, now, before):
+                found[cause] = _tried(one, broken)
+                if self._stopwatch() - renewed > _RENEW_SHARE * self._lease_seconds:
+                    renewed = self._stopwatch()
+                    with self._store.transaction() as connection:
+                        self._renew(connection, now.timestamp() + renewed - began)
+        return found
+
+    def _missed(
+        self, definitions: Definitions, before: float | None, now: datetime, broken: list[Exception]
+    ) -> list[Record]:
+        """Return what began and ended since the last evaluation, if that was long ago."""
+        policy = self._incident_policy.catch_up
+        gap_seconds = max(policy.gap.total_seconds(), self._lease_seconds)
+        if before is None or now.timestamp() - before <= gap_seconds:
+            return []
+        since, url = max(datetime.fromtimestamp(before, UTC), now - policy.reach), definitions.dashboard_url
+        found: list[Record] = []
+        for slo in definitions.slos:
+            one = partial(backfill.missed, self._store.read, slo, self._policy, since, now, dashboard_url=url)
+            found += _tried(one, broken) or []
+        return found
+
+    def _write(
+        self,
+        verdicts: Mapping[str, Verdict | None],
+        missed: Sequence[Record],
+        definitions: Definitions,
+        now: datetime,
+        *,
+        took_seconds: float,
+        judged: Collection[str],
+    ) -> list[Turn]:
+        """Commit what follows from *verdicts*, unless another process took over while they were made.
+
+        What was open when they were made, by the causes *judged*, and is not any more was accepted meanwhile: nothing follows
+        from what was said of it.
+        """
+        at = now.timestamp()
+        with self._store.transaction() as connection:
+            if not self._renew(connection, at + took_seconds):
+                return []
+            before = record.find_open(connection)
+            ended = set(judged) - set(record.causes_of(before))
+            verdicts = {cause: None if cause in ended else verdict for cause, verdict in verdicts.items()}
+            for each in missed:
+                if each.cause not in record.causes_of(before):
+                    backfill.write(connection, each)
+            steps = [*self._steps(connection, verdicts, before, at), *_removed(before, verdicts, at)]
+            turns = notification_rules.turns(
+                [*steps, *_standing(before, steps)],
+                _excuses(connection, [*before, *(step.record for step in steps)], verdicts, now),
+                self._incident_policy.fleet,
+                at,
+            )
+            changed = [turn for turn in turns if turn.event or turn.record not in before]
+            for turn in changed:
+                journal.write(connection, turn, definitions.channel_names, at)
+            lease.note_done(connection, LEASE, at)
+        happened = [turn for turn in changed if turn.event]
+        for turn in happened:
+            _log(turn, at)
+        return happened
+
+    def _steps(
+        self, connection: Connection, verdicts: Mapping[str, Verdict | None], before: Sequence[Record], at: float
+    ) -> Iterable[Step]:
+        still_open = record.causes_of(before)
+        for verdict in filter(None, verdicts.values()):
+            last = still_open.get(verdict.cause)
+            if last is None and verdict.finding is not None:
+                last = record.find(connection, verdict.cause)
+            step = lifecycle.decide(
+                last,
+                verdict.finding,
+                cause=verdict.cause,
+                now=at,
+                has_data=verdict.has_data,
+                patience=self._policy.patience,
+            )
+            if step is not None:
+                yield _settled(step, verdict)
+
+
+def _log(turn: Turn, at: float) -> None:
+    said = f" (nobody is told: {turn.note})" if turn.note and not turn.told else ""
+    log.warning("alerts: incident %s %s: %s%s", turn.record.id, turn.event, headline(journal.told(turn, at)), said)
+
+
+def _tried(one: Callable[[], T], broken: list[Exception]) -> T | None:
+    try:
+        return one()
+    except Exception as error:  # noqa: BLE001 - raised at the end of the tick, when all others had their turn
+        broken.append(error)
+        return None
+
+
+def _removed(before: Sequence[Record], watched: Collection[str], at: float) -> list[Step]:
+    """End the incidents of what is not watched any more, such as an SLO taken out of its file: nobody would resolve them."""
+    return [lifecycle.close(each, "removed", at) for each in before if each.cause not in watched]
+
+
+def _standing(before: Sequence[Record], steps: Sequence[Step]) -> list[Step]:
+    """Return the open incidents to which nothing happened."""
+    moved = {step.record.id for step in steps}
+    return [Step(each) for each in before if each.id not in moved]
+
+
+def _excuses(
+    connection: Connection, records: Sequence[Record], verdicts: Mapping[str, Verdict | None], now: datetime
+) -> dict[str, str]:
+    """Return why nobody is told of incidents, by their ids: a silence, or what the verdict says."""
+    silent = silences.in_force(connection, now)
+    excused = {verdict.cause: verdict.excuse for verdict in verdicts.values() if verdict is not None}
+    return {each.id: silences.reason(each.finding, silent) or excused.get(each.cause, "") for each in records}
+
+
+def _settled(step: Step, verdict: Verdict) -> Step:
+    """Put the budget as it is at the end into the last finding, which was made while it burned."""
+    finding, budget = step.record.finding, verdict.budget
+    if step.happening != "resolved" or finding.burn is None or budget is None:
+        return step
+    burn = replace(finding.burn, budget_left=budget.left, bad_left=budget.bad_left)
+    return replace(step, record=replace(step.record, finding=replace(finding, burn=burn)))

@@ -1,0 +1,102 @@
+"""What must survive a restart: what was learnt of each series, where it stands, and what somebody took for normal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from ..schema import tail_accepted, tail_progress, tail_references
+from .alarm import Progress
+from .reference import Reference
+from .stage_attribution import Habits
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What is normal for one series.
+
+    Args:
+        at: When it was learnt. [minutes since the epoch]
+        reference: How long requests take.
+        habits: Where the slowest spend their time.
+    """
+
+    at: int
+    reference: Reference
+    habits: Habits
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A level that somebody took for normal. In minutes since the epoch.
+
+    Args:
+        since: The first minute that shows it.
+        at: The first minute after it was accepted.
+    """
+
+    since: int
+    at: int
+
+
+def last_minute(connection: Connection) -> int | None:
+    """Return up to which minute anything was judged, by whatever process; None when nothing ever was."""
+    return connection.execute(select(func.max(tail_progress.c.at))).scalar()
+
+
+def load_learnt(connection: Connection) -> dict[str, Learnt]:
+    """Return all that was learnt, by cause."""
+    return {
+        row.cause: Learnt(row.learnt_at, Reference.from_json(row.reference), Habits.from_json(row.habits))
+        for row in connection.execute(select(tail_references))
+    }
+
+
+def load_progress(connection: Connection) -> dict[str, Progress]:
+    """Return where everything stands, by cause."""
+    rows = connection.execute(select(tail_progress.c.cause, tail_progress.c.progress))
+    return {row.cause: Progress.from_json(row.progress) for row in rows}
+
+
+def load_accepted(connection: Connection) -> dict[str, Accepted]:
+    """Return what was taken for normal, by cause; of a pair of versions, by its key."""
+    return {row.cause: Accepted(row.since, row.at) for row in connection.execute(select(tail_accepted))}
+
+
+def save_accepted(connection: Connection, cause: str, accepted: Accepted) -> None:
+    """Write what was taken for normal of *cause* over what was before."""
+    connection.execute(delete(tail_accepted).where(tail_accepted.c.cause == cause))
+    connection.execute(insert(tail_accepted).values(cause=cause, since=accepted.since, at=accepted.at))
+
+
+def save_learnt(connection: Connection, cause: str, learnt: Learnt) -> None:
+    """Write what was learnt of *cause* over what was known before."""
+    values = {
+        "learnt_at": learnt.at,
+        "reference": learnt.reference.to_json(),
+        "habits": learnt.habits.to_json(),
+    }
+    known = connection.execute(update(tail_references).where(tail_references.c.cause == cause).values(**values))
+    if not known.rowcount:
+        connection.execute(insert(tail_references).values(cause=cause, **values))
+
+
+def save_progress(connection: Connection, standing: Mapping[str, Progress], at: int) -> None:
+    """Write where everything stands at minute *at*; what another process has judged further stays as it is."""
+    table = tail_progress
+    known = {row.cause: row.at for row in connection.execute(select(table.c.cause, table.c.at))}
+    rows = [{"cause": cause, "at": at, "progress": each.to_json()} for cause, each in standing.items()]
+    ours = [row for row in rows if known.get(str(row["cause"]), at) <= at]
+    if ours:
+        connection.execute(delete(table).where(table.c.cause.in_([row["cause"] for row in ours])))
+        connection.execute(insert(table), ours)
+
+
+def forget(connection: Connection, before: int) -> None:
+    """Delete what was not judged since minute *before*: nobody serves it any more."""
+    kept = select(tail_progress.c.cause).where(tail_progress.c.at >= before)
+    for table, written in ((tail_references, tail_references.c.learnt_at), (tail_accepted, tail_accepted.c.at)):
+        connection.execute(delete(table).where(written < before, table.c.cause.not_in(kept)))
+    connection.execute(delete(tail_progress).where(tail_progress.c.at < before))

@@ -1,0 +1,1 @@
+"""Pure calculations over histograms and counts: values in, values out."""
